@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# How Farandole's own code is compiled: warnings, visibility, sanitizers, ccache.
+
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+if(NOT CMAKE_CXX_STANDARD)
+  set(CMAKE_CXX_STANDARD 17)  # FarandoleTorch.cmake raises it where torch's headers ask for more
+endif()
+
+find_program(FARANDOLE_CCACHE ccache)
+mark_as_advanced(FARANDOLE_CCACHE)
+if(FARANDOLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # The sloppiness that ccache needs to cache files compiled with a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${FARANDOLE_CCACHE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-fpch-preprocess)
+  endif()
+endif()
+
+if(FARANDOLE_SANITIZER MATCHES "^(address|undefined|thread)$")
+  add_compile_options(-fsanitize=${FARANDOLE_SANITIZER} -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${FARANDOLE_SANITIZER})
+  # Sources leave out what sanitizers cannot run: target_clones resolvers start before the runtime.
+  add_compile_definitions(FARANDOLE_SANITIZED=1)
+elseif(NOT FARANDOLE_SANITIZER STREQUAL "none")
+  message(FATAL_ERROR "FARANDOLE_SANITIZER is '${FARANDOLE_SANITIZER}'.\n"
+                      "why: only none, address, undefined and thread are known.\n"
+                      "fix: pass -DFARANDOLE_SANITIZER=address, for example.")
+endif()
+
+# Warnings for one of our own targets; headers of others come in as SYSTEM and stay quiet.
+function(farandole_own_code target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wshadow)
+  if(FARANDOLE_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+endfunction()
+
+# What the parts above comm compile once for all their sources (about 10 s of one core).
+set(farandole_torch_precompiled
+    <torch/csrc/distributed/c10d/Backend.hpp>
+    <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+    <torch/csrc/distributed/c10d/Store.hpp>)

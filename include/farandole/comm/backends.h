@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "farandole/comm/communicator.h"
+#include "farandole/comm/store.h"
+#include "farandole/config.h"
+#include "farandole/export.h"
+
+namespace farandole::comm {
+
+/// What a new communicator is made of.
+struct CommunicatorOptions {
+  std::string name = "default";  ///< for messages and for keys in the store
+  int rank = 0;
+  int world_size = 1;
+  Config config = Config::from_environment();
+};
+
+/// One way to communicate. Backends that are not built stay listed, so that an error can say how to
+/// get them.
+struct BackendInfo {
+  std::string name;    ///< "shm", "mpi", "nccl"
+  bool built;          ///< whether this build holds it
+  std::string detail;  ///< what it serves, or how to get it
+};
+
+/// All backends that Farandole knows, built or not.
+FARANDOLE_API std::vector<BackendInfo> backends();
+
+/// Makes a communicator of backend `backend`. Collective: every rank calls it with the same world
+/// size and a Store that they share. Throws NotSupported (with the way to get it) for a backend
+/// that is not built, InvalidArgument for an unknown one, TimeoutError naming ranks that did not
+/// come.
+FARANDOLE_API std::unique_ptr<Communicator> make_communicator(const std::string& backend,
+                                                              Store& store,
+                                                              const CommunicatorOptions& options);
+
+}  // namespace farandole::comm

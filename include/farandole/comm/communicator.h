@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "farandole/comm/store.h"
+#include "farandole/comm/symmetric_memory.h"
+#include "farandole/comm/topology.h"
+#include "farandole/comm/types.h"
+#include "farandole/export.h"
+
+namespace farandole::comm {
+
+/// Which memory a communicator works on.
+enum class MemoryKind { kHost, kCuda };
+
+/// What may differ from call to call.
+struct CollectiveOptions {
+  /// How long to wait for late ranks; zero means the communicator's own timeout.
+  std::chrono::milliseconds timeout{0};
+  /// The cudaStream_t to enqueue on (MemoryKind::kCuda); host communicators return when done.
+  void* stream = nullptr;
+};
+
+/// Collectives over raw buffers among a fixed set of ranks.
+///
+/// Every rank calls the same collectives in the same order with the same counts and types; where
+/// they do not, MismatchError names both sides on every rank before memory is touched. Input and
+/// output are the same buffer, the in-place position that each call names, or do not overlap at
+/// all.
+///
+/// Errors: InvalidArgument (misuse, nothing sent), MismatchError, PeerFailure, TimeoutError,
+/// AbortedError, SystemError. After any CommError but MismatchError the communicator is failed and
+/// repeats that error; shrink() makes a new one.
+/// Threads: one call at a time, from any thread; abort() alone may come from another thread at
+/// once. Streams: kHost communicators ignore streams and return when the data is there. Destruction
+/// never communicates: peers that still wait for this rank get PeerFailure.
+class FARANDOLE_API Communicator {
+ public:
+  virtual ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const std::string& name() const { return name_; }
+  const Topology& topology() const { return topology_; }
+  int rank() const { return topology_.rank; }
+  int world_size() const { return topology_.world_size; }
+  virtual MemoryKind memory_kind() const = 0;
+
+  /// output[i] = op over ranks of input[i], for i < count, on every rank. In place: output ==
+  /// input.
+  virtual void all_reduce(const void* input, void* output, size_t count, DataType dtype,
+                          ReduceOp op, const CollectiveOptions& options = {}) = 0;
+  /// Rank r gets elements [r*count, (r+1)*count) of the reduction; input holds world_size*count.
+  /// In place: output == input + rank*count.
+  virtual void reduce_scatter(const void* input, void* output, size_t count, DataType dtype,
+                              ReduceOp op, const CollectiveOptions& options = {}) = 0;
+  /// output, world_size*count elements, is the inputs in rank order. In place: input == output +
+  /// rank*count.
+  virtual void all_gather(const void* input, void* output, size_t count, DataType dtype,
+                          const CollectiveOptions& options = {}) = 0;
+  /// buffer of `root` goes to every rank.
+  virtual void broadcast(void* buffer, size_t count, DataType dtype, int root,
+                         const CollectiveOptions& options = {}) = 0;
+  /// As all_reduce, but only `root` gets the result; output is ignored elsewhere.
+  virtual void reduce(const void* input, void* output, size_t count, DataType dtype, ReduceOp op,
+                      int root, const CollectiveOptions& options = {}) = 0;
+  /// As all_gather, but only `root` gets the result; output is ignored elsewhere.
+  virtual void gather(const void* input, void* output, size_t count, DataType dtype, int root,
+                      const CollectiveOptions& options = {}) = 0;
+  /// Rank r gets elements [r*count, (r+1)*count) of root's input; input is ignored elsewhere.
+  virtual void scatter(const void* input, void* output, size_t count, DataType dtype, int root,
+                       const CollectiveOptions& options = {}) = 0;
+  /// Block p of output is block `rank` of rank p's input; blocks hold `count` elements. Never in
+  /// place.
+  virtual void all_to_all(const void* input, void* output, size_t count, DataType dtype,
+                          const CollectiveOptions& options = {}) = 0;
+  /// Returns when every rank has entered.
+  virtual void barrier(const CollectiveOptions& options = {}) = 0;
+
+  /// Allocates `bytes` of symmetric memory on every rank. Collective; throws SystemError on every
+  /// rank if one cannot.
+  virtual std::shared_ptr<SymmetricMemory> allocate_symmetric(size_t bytes) = 0;
+
+  /// Makes every call of this group, here and on the peers, throw AbortedError with `reason`,
+  /// within 100 ms for those that wait. Any thread; more than once is harmless.
+  virtual void abort(const std::string& reason) = 0;
+  /// A new communicator of the ranks of this one that are not in `excluded`, in the same order;
+  /// called by each of them, also after a failure. `store` must outlive the call and be fresh for
+  /// it.
+  virtual std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, Store& store) = 0;
+
+ protected:
+  Communicator(std::string name, Topology topology)
+      : name_(std::move(name)), topology_(std::move(topology)) {}
+
+ private:
+  std::string name_;
+  Topology topology_;
+};
+
+}  // namespace farandole::comm

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+#include "farandole/export.h"
+
+namespace farandole {
+
+/// Where the pages of shared segments come from.
+enum class SegmentBacking {
+  kAuto,     ///< memfd, and a file in /dev/shm where the kernel refuses memfd
+  kMemfd,    ///< memfd_create alone
+  kTmpfile,  ///< an unnamed file in /dev/shm, its pages reserved up front
+};
+
+/// Every environment variable that Farandole reads: one field each. docs/configuration.md is
+/// compared with this header by a test.
+struct FARANDOLE_API Config {
+  /// FARANDOLE_HOST_ID: name of the host that this rank claims to be on; empty: the kernel's boot
+  /// id. Tests use it to emulate several hosts on one machine.
+  std::string host_id;
+  /// FARANDOLE_SPIN_US: microseconds a waiting rank spins before it sleeps; 0 sleeps at once.
+  /// Groups with more ranks on a host than cores yield the core instead of spinning. Default 100.
+  std::chrono::microseconds spin{100};
+  /// FARANDOLE_STAGING_BYTES: bytes of one staging slot (two per rank and group) for tensors
+  /// outside symmetric memory; 4096 to 2^30, rounded up to whole pages. Default 524288.
+  size_t staging_bytes = 512 * 1024;
+  /// FARANDOLE_SEGMENTS: auto, memfd or tmpfile. Default auto.
+  SegmentBacking segments = SegmentBacking::kAuto;
+  /// FARANDOLE_TIMEOUT_S: seconds that a collective waits for a late rank where the caller gave no
+  /// timeout. Default 1800, as torch.distributed.
+  std::chrono::milliseconds timeout{std::chrono::minutes(30)};
+  /// FARANDOLE_LOG: error, warning, info or debug; lines go to standard error. Default info.
+  std::string log_level = "info";
+
+  /// Reads the environment. Throws InvalidArgument naming the variable, its value and what it
+  /// takes.
+  static Config from_environment();
+};
+
+}  // namespace farandole

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "farandole/export.h"
+
+namespace farandole {
+
+/// Base of everything Farandole throws. The text has three parts, one a line: what happened
+/// (operation, group, rank), `why:` and `fix:`. docs/errors.md lists every message.
+class FARANDOLE_API Error : public std::runtime_error {
+ public:
+  Error(const std::string& what, const std::string& why, const std::string& fix)
+      : std::runtime_error(what + "\nwhy: " + why + "\nfix: " + fix) {}
+  ~Error() override;
+};
+
+/// Misuse that the caller can see alone: a bad count, dtype, rank or option. Nothing was sent.
+class FARANDOLE_API InvalidArgument : public Error {
+ public:
+  using Error::Error;
+  ~InvalidArgument() override;
+};
+
+/// Base of what goes wrong between ranks or below them. The group cannot be used any more, unless
+/// the derived class says otherwise.
+class FARANDOLE_API CommError : public Error {
+ public:
+  using Error::Error;
+  ~CommError() override;
+};
+
+/// The ranks called different collectives. Thrown on every rank before memory is touched; the group
+/// stays usable.
+class FARANDOLE_API MismatchError : public CommError {
+ public:
+  using CommError::CommError;
+  ~MismatchError() override;
+};
+
+/// A peer died or left the group while this rank waited for it.
+class FARANDOLE_API PeerFailure : public CommError {
+ public:
+  using CommError::CommError;
+  ~PeerFailure() override;
+};
+
+/// A peer did not come in time; the text names it and the last collective that it reached.
+class FARANDOLE_API TimeoutError : public CommError {
+ public:
+  using CommError::CommError;
+  ~TimeoutError() override;
+};
+
+/// The group was aborted, here or by a peer that met an error.
+class FARANDOLE_API AbortedError : public CommError {
+ public:
+  using CommError::CommError;
+  ~AbortedError() override;
+};
+
+/// A system call failed (memory, descriptors, sockets); the text names the call and errno.
+class FARANDOLE_API SystemError : public CommError {
+ public:
+  using CommError::CommError;
+  ~SystemError() override;
+};
+
+/// This build or machine cannot do what was asked; the text says what can.
+class FARANDOLE_API NotSupported : public Error {
+ public:
+  using Error::Error;
+  ~NotSupported() override;
+};
+
+}  // namespace farandole

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/comm/backends.h"
+
+#include "comm/shm/shared_memory_communicator.h"
+#include "farandole/error.h"
+
+namespace farandole::comm {
+namespace {
+
+using Make = std::unique_ptr<Communicator> (*)(Store&, const CommunicatorOptions&);
+
+/// One row per backend, built or not. The only file that asks what was built.
+struct Row {
+  const char* name;
+  Make make;  ///< null: not in this build
+  const char* detail;
+};
+
+constexpr Row kRows[] = {
+    {"shm", shm::SharedMemoryCommunicator::make, "ranks of one host, CPU tensors"},
+    {"mpi", nullptr, "ranks of several hosts, CPU tensors; not in this version"},
+    {"nccl", nullptr, "CUDA tensors; not in this version"},
+};
+
+}  // namespace
+
+std::vector<BackendInfo> backends() {
+  std::vector<BackendInfo> list;
+  for (const Row& row : kRows) list.push_back({row.name, row.make != nullptr, row.detail});
+  return list;
+}
+
+std::unique_ptr<Communicator> make_communicator(const std::string& backend, Store& store,
+                                                const CommunicatorOptions& options) {
+  std::string names;
+  for (const Row& row : kRows) {
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+    if (backend != row.name) continue;
+    if (row.make != nullptr) return row.make(store, options);
+    throw NotSupported("backend '" + backend + "' is not in this build of Farandole.", row.detail,
+                       "use backend 'shm' on one host, or torch's own backends until it lands.");
+  }
+  throw InvalidArgument("there is no backend '" + backend + "'.", "Farandole knows " + names + ".",
+                        "pass one of these names.");
+}
+
+}  // namespace farandole::comm

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/comm/communicator.h"
+
+namespace farandole::comm {
+
+Communicator::~Communicator() = default;
+
+}  // namespace farandole::comm

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/comm/events.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+namespace farandole::comm {
+namespace {
+
+constexpr size_t kEventWords = sizeof(Event) / sizeof(uint64_t);
+static_assert(sizeof(Event) == kEventWords * sizeof(uint64_t));
+
+/// One event behind a sequence lock: `version` is odd while the words change. Words are atomic
+/// (relaxed) so that reading them while they change is defined; fences order them against `version`
+/// (Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012).
+struct Slot {
+  std::atomic<uint64_t> version{0};
+  std::array<std::atomic<uint64_t>, kEventWords> words{};
+};
+
+/// The events of one thread. Only that thread writes.
+struct Ring {
+  std::array<Slot, kEventsPerThread> slots;
+  std::atomic<uint64_t> written{0};
+};
+
+/// All rings, those of ended threads included, until their events are as old as a ring is long.
+/// Never destroyed: threads may record while the process exits.
+struct Rings {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Ring>> all;  // guarded by mutex
+  std::vector<std::string> groups;         // guarded by mutex; by group id
+};
+Rings& rings() {
+  static auto* instance = new Rings;
+  return *instance;
+}
+
+/// Rings of ended threads that are kept for reading; older ones go.
+constexpr size_t kEndedRings = 8;
+
+std::shared_ptr<Ring> new_ring() {
+  auto ring = std::make_shared<Ring>();
+  Rings& known = rings();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  size_t ended = 0;
+  for (size_t i = known.all.size(); i-- > 0;) {
+    const bool is_ended = known.all[i].use_count() == 1;
+    if (is_ended && ++ended > kEndedRings) {
+      known.all.erase(known.all.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  known.all.push_back(ring);
+  return ring;
+}
+
+Ring& own_ring() {
+  thread_local const std::shared_ptr<Ring> ring = new_ring();
+  return *ring;
+}
+
+bool read(const Slot& slot, Event* event) {
+  const uint64_t before = slot.version.load(std::memory_order_acquire);
+  if (before % 2 != 0) return false;
+  std::array<uint64_t, kEventWords> words;
+  // Acquire loads instead of a fence: race detectors understand them.
+  for (size_t i = 0; i < kEventWords; ++i) words[i] = slot.words[i].load(std::memory_order_acquire);
+  if (slot.version.load(std::memory_order_relaxed) != before) return false;
+  std::memcpy(static_cast<void*>(event), words.data(), sizeof(*event));
+  return true;
+}
+
+void read_all(const Ring& ring, std::vector<Event>* events) {
+  const uint64_t written = ring.written.load(std::memory_order_acquire);
+  const uint64_t kept = std::min<uint64_t>(written, kEventsPerThread);
+  for (uint64_t i = written - kept; i < written; ++i) {
+    Event event;
+    if (read(ring.slots[i % kEventsPerThread], &event)) events->push_back(event);
+  }
+}
+
+}  // namespace
+
+void record(const Event& event) {
+  Ring& ring = own_ring();
+  const uint64_t index = ring.written.load(std::memory_order_relaxed);
+  Slot& slot = ring.slots[index % kEventsPerThread];
+  std::array<uint64_t, kEventWords> words;
+  std::memcpy(words.data(), &event, sizeof(event));
+  const uint64_t version = slot.version.load(std::memory_order_relaxed);
+  slot.version.store(version + 1, std::memory_order_relaxed);
+  // Release stores: a reader that sees a new word also sees the odd version before it.
+  for (size_t i = 0; i < kEventWords; ++i) {
+    slot.words[i].store(words[i], std::memory_order_release);
+  }
+  slot.version.store(version + 2, std::memory_order_release);
+  ring.written.store(index + 1, std::memory_order_release);
+}
+
+std::vector<Event> recent_events(size_t limit) {
+  std::vector<Event> events;
+  {
+    Rings& known = rings();
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    for (const auto& ring : known.all) read_all(*ring, &events);
+  }
+  std::sort(events.begin(), events.end(),
+            [](const Event& a, const Event& b) { return a.end_ns < b.end_ns; });
+  if (events.size() > limit) {
+    events.erase(events.begin(), events.end() - static_cast<std::ptrdiff_t>(limit));
+  }
+  return events;
+}
+
+uint32_t group_id(const std::string& name) {
+  Rings& known = rings();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  const auto found = std::find(known.groups.begin(), known.groups.end(), name);
+  const auto id = static_cast<uint32_t>(found - known.groups.begin());
+  if (found == known.groups.end()) known.groups.push_back(name);
+  return id;
+}
+
+std::string describe(const Event& event) {
+  std::string group = "?";
+  {
+    Rings& known = rings();
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    if (event.group < known.groups.size()) group = known.groups[event.group];
+  }
+  const auto microseconds = [](uint64_t from, uint64_t to) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.1f us", static_cast<double>(to - from) / 1000.0);
+    return std::string(text);
+  };
+  std::string text = "#" + std::to_string(event.sequence) + " " + name_of(event.operation) +
+                     " in group '" + group + "': " + std::to_string(event.bytes) + " bytes, " +
+                     microseconds(event.begin_ns, event.end_ns);
+  if (event.latest_rank >= 0) {
+    text += ", of it " + microseconds(event.begin_ns, event.arrived_ns) + " waiting for rank " +
+            std::to_string(event.latest_rank);
+  }
+  return text;
+}
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+}  // namespace farandole::comm

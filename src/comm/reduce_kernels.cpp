@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/reduce_kernels.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "comm/half_types.h"
+#include "farandole/error.h"
+
+// One binary for every x86-64: the loader picks the widest clone that the CPU has. Sanitizers
+// cannot run resolvers that early, and other architectures have one baseline.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(FARANDOLE_SANITIZED)
+#define FARANDOLE_CLONES \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FARANDOLE_CLONES
+#endif
+#define FARANDOLE_INLINE __attribute__((always_inline)) inline
+
+namespace farandole::comm {
+namespace {
+
+/// The type in which elements are combined: float32 for half types, else the element's own.
+template <class T>
+struct Accumulator {
+  using type = T;
+  static FARANDOLE_INLINE T load(T value) { return value; }
+  static FARANDOLE_INLINE T store(T value) { return value; }
+};
+template <class Half>
+struct HalfAccumulator {
+  using type = float;
+  static FARANDOLE_INLINE float load(Half value) { return static_cast<float>(value); }
+  static FARANDOLE_INLINE Half store(float value) { return Half::from(value); }
+};
+template <>
+struct Accumulator<BFloat16> : HalfAccumulator<BFloat16> {};
+template <>
+struct Accumulator<Float16> : HalfAccumulator<Float16> {};
+
+/// Integers wrap around: sums are taken in the unsigned type, where overflow is defined.
+template <class A, bool is_integer = std::is_integral_v<A>>
+struct Wrapping {
+  using type = std::make_unsigned_t<A>;
+};
+template <class A>
+struct Wrapping<A, false> {
+  using type = A;
+};
+
+struct Sum {
+  template <class A>
+  static FARANDOLE_INLINE A combine(A a, A b) {
+    using W = typename Wrapping<A>::type;
+    return static_cast<A>(static_cast<W>(a) + static_cast<W>(b));
+  }
+};
+struct Product {
+  template <class A>
+  static FARANDOLE_INLINE A combine(A a, A b) {
+    using W = typename Wrapping<A>::type;
+    // uint16_t operands would be multiplied as int and could overflow it.
+    using Wide = std::conditional_t<std::is_integral_v<A> && sizeof(A) < 4, uint32_t, W>;
+    return static_cast<A>(static_cast<Wide>(static_cast<W>(a)) *
+                          static_cast<Wide>(static_cast<W>(b)));
+  }
+};
+struct Min {
+  template <class A>
+  static FARANDOLE_INLINE A combine(A a, A b) {
+    return a < b || a != a ? a : b;
+  }
+};
+struct Max {
+  template <class A>
+  static FARANDOLE_INLINE A combine(A a, A b) {
+    return a > b || a != a ? a : b;
+  }
+};
+
+/// Elements handled at a time: accumulators stay in the first-level cache.
+constexpr size_t kBlock = 1024;
+
+template <class T, class Op, bool average>
+FARANDOLE_INLINE void finish_block(const typename Accumulator<T>::type* accumulators, size_t n,
+                                   size_t sources, T* out) {
+  using A = typename Accumulator<T>::type;
+  const A divisor = static_cast<A>(sources);
+  for (size_t i = 0; i < n; ++i) {
+    out[i] = Accumulator<T>::store(average ? static_cast<A>(accumulators[i] / divisor)
+                                           : accumulators[i]);
+  }
+}
+
+/// Two sources, the commonest case, need no accumulators in memory.
+template <class T, class Op, bool average>
+FARANDOLE_INLINE void reduce_pair_block(const T* a, const T* b, size_t n, T* out) {
+  using Acc = Accumulator<T>;
+  using A = typename Acc::type;
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) {
+    const A combined = Op::template combine<A>(Acc::load(a[i]), Acc::load(b[i]));
+    out[i] = Acc::store(average ? static_cast<A>(combined / static_cast<A>(2)) : combined);
+  }
+}
+
+/// As reduce_pair_block, storing to two places at once.
+template <class T, class Op, bool average>
+FARANDOLE_INLINE void reduce_pair_to_pair(const T* a, const T* b, size_t n, T* out, T* out2) {
+  using Acc = Accumulator<T>;
+  using A = typename Acc::type;
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) {
+    const A combined = Op::template combine<A>(Acc::load(a[i]), Acc::load(b[i]));
+    const T value = Acc::store(average ? static_cast<A>(combined / static_cast<A>(2)) : combined);
+    out[i] = value;
+    out2[i] = value;
+  }
+}
+
+template <class T, class Op, bool average>
+FARANDOLE_INLINE void reduce_many_block(const Sources& sources, size_t offset, size_t n, T* out) {
+  using Acc = Accumulator<T>;
+  using A = typename Acc::type;
+  alignas(64) A accumulators[kBlock];
+  const T* first = static_cast<const T*>(sources.buffers[0]) + offset;
+  for (size_t i = 0; i < n; ++i) accumulators[i] = Acc::load(first[i]);
+  for (size_t s = 1; s < sources.size; ++s) {
+    const T* next = static_cast<const T*>(sources.buffers[s]) + offset;
+    for (size_t i = 0; i < n; ++i) {
+      accumulators[i] = Op::template combine<A>(accumulators[i], Acc::load(next[i]));
+    }
+  }
+  finish_block<T, Op, average>(accumulators, n, sources.size, out);
+}
+
+template <class T, class Op, bool average>
+FARANDOLE_INLINE void reduce_typed(const Sources& sources, const Destinations& destinations,
+                                   size_t count) {
+  T* out = static_cast<T*>(destinations.buffers[0]);
+  if (sources.size == 2 && destinations.size <= 2) {
+    const T* a = static_cast<const T*>(sources.buffers[0]);
+    const T* b = static_cast<const T*>(sources.buffers[1]);
+    if (destinations.size == 1) {
+      reduce_pair_block<T, Op, average>(a, b, count, out);
+    } else {
+      reduce_pair_to_pair<T, Op, average>(a, b, count, out,
+                                          static_cast<T*>(destinations.buffers[1]));
+    }
+    return;
+  }
+  for (size_t offset = 0; offset < count; offset += kBlock) {
+    const size_t n = std::min(kBlock, count - offset);
+    reduce_many_block<T, Op, average>(sources, offset, n, out + offset);
+    for (size_t d = 1; d < destinations.size; ++d) {
+      std::memcpy(static_cast<T*>(destinations.buffers[d]) + offset, out + offset, n * sizeof(T));
+    }
+  }
+}
+
+// target_clones needs plain functions, so each (dtype, operation) pair gets one.
+#define FARANDOLE_KERNEL(T, Op, average)                                        \
+  FARANDOLE_CLONES void kernel_##T##_##Op##_##average(                          \
+      const Sources& sources, const Destinations& destinations, size_t count) { \
+    reduce_typed<T, Op, average>(sources, destinations, count);                 \
+  }
+#define FARANDOLE_KERNELS(T)      \
+  FARANDOLE_KERNEL(T, Sum, false) \
+  FARANDOLE_KERNEL(T, Sum, true)  \
+  FARANDOLE_KERNEL(T, Min, false) \
+  FARANDOLE_KERNEL(T, Max, false) \
+  FARANDOLE_KERNEL(T, Product, false)
+
+FARANDOLE_KERNELS(double)
+FARANDOLE_KERNELS(float)
+FARANDOLE_KERNELS(Float16)
+FARANDOLE_KERNELS(BFloat16)
+FARANDOLE_KERNELS(int64_t)
+FARANDOLE_KERNELS(int32_t)
+FARANDOLE_KERNELS(int16_t)
+FARANDOLE_KERNELS(int8_t)
+FARANDOLE_KERNELS(uint8_t)
+
+using Kernel = void (*)(const Sources&, const Destinations&, size_t);
+
+#define FARANDOLE_SELECT(T)              \
+  switch (op) {                          \
+    case ReduceOp::kSum:                 \
+      return kernel_##T##_Sum_false;     \
+    case ReduceOp::kAvg:                 \
+      return kernel_##T##_Sum_true;      \
+    case ReduceOp::kMin:                 \
+      return kernel_##T##_Min_false;     \
+    case ReduceOp::kMax:                 \
+      return kernel_##T##_Max_false;     \
+    case ReduceOp::kProduct:             \
+      return kernel_##T##_Product_false; \
+  }                                      \
+  return nullptr
+
+Kernel select_bool(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMax:
+      return kernel_uint8_t_Max_false;
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+      return kernel_uint8_t_Min_false;
+    case ReduceOp::kAvg:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+Kernel select(DataType dtype, ReduceOp op) {
+  switch (dtype) {
+    case DataType::kFloat64:
+      FARANDOLE_SELECT(double);
+    case DataType::kFloat32:
+      FARANDOLE_SELECT(float);
+    case DataType::kFloat16:
+      FARANDOLE_SELECT(Float16);
+    case DataType::kBFloat16:
+      FARANDOLE_SELECT(BFloat16);
+    case DataType::kInt64:
+      FARANDOLE_SELECT(int64_t);
+    case DataType::kInt32:
+      FARANDOLE_SELECT(int32_t);
+    case DataType::kInt16:
+      FARANDOLE_SELECT(int16_t);
+    case DataType::kInt8:
+      FARANDOLE_SELECT(int8_t);
+    case DataType::kUInt8:
+      FARANDOLE_SELECT(uint8_t);
+    case DataType::kBool:
+      return select_bool(op);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void check_reduction(DataType dtype, ReduceOp op) {
+  if (select(dtype, op) != nullptr) return;
+  throw InvalidArgument(
+      std::string("cannot reduce ") + name_of(dtype) + " with " + name_of(op) + ".",
+      "the result would not be a value of that dtype.",
+      "use SUM (or), PRODUCT (and), MIN or MAX on bool, or convert the tensor first.");
+}
+
+void reduce(Sources sources, Destinations destinations, size_t count, DataType dtype, ReduceOp op) {
+  check_reduction(dtype, op);
+  if (count != 0) select(dtype, op)(sources, destinations, count);
+}
+
+}  // namespace farandole::comm

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "farandole/comm/types.h"
+
+namespace farandole::comm::shm {
+
+// The layout of a group's control memory, mapped by all its ranks:
+//   GroupBlock | RankBlock of rank 0 | RankBlock of rank 1 | ...
+// Each word has one writer unless its comment says otherwise. How the words are used, and in which
+// memory order, is told in lockstep.h.
+
+constexpr size_t kCacheLine = 64;
+/// Neighbours that different ranks write stand two lines apart: prefetchers fetch lines in pairs.
+constexpr size_t kNoSharing = 2 * kCacheLine;
+/// Tensor bytes that travel in the very line that announces a collective.
+constexpr size_t kInlineBytes = 24;
+
+/// What a rank announces when it enters a collective. Ranks compare all but the two places.
+struct Signature {
+  OpKind operation;
+  DataType dtype;
+  ReduceOp reduce_op;
+  uint8_t filled;  ///< whether this rank's first chunk is in its staging slot already; not compared
+  int32_t root;    ///< -1 where the operation has none
+  uint64_t count;  ///< elements, as the operation counts them
+  uint64_t
+      input;  ///< place in symmetric memory, 0 elsewhere; see symmetric_registry.h; not compared
+  uint64_t output;  ///< likewise
+};
+constexpr size_t kSignatureWords = sizeof(Signature) / sizeof(uint64_t);
+static_assert(sizeof(Signature) == kSignatureWords * sizeof(uint64_t));
+
+/// One line: number, signature and, for tiny tensors, the data.
+struct alignas(kCacheLine) Header {
+  std::atomic<uint64_t> sequence;  ///< written last, with release order
+  std::array<std::atomic<uint64_t>, kSignatureWords> signature;
+  std::array<std::byte, kInlineBytes> inline_data;
+};
+static_assert(sizeof(Header) == kCacheLine);
+
+/// Whether a rank still takes part.
+enum class RankState : uint32_t { kActive, kWritingReason, kAborted, kLeft };
+
+struct alignas(kNoSharing) RankBlock {
+  std::array<Header, 2> headers;                    ///< of collectives s and s + 1, by parity
+  alignas(kNoSharing) std::atomic<uint64_t> steps;  ///< barriers passed within collectives
+  alignas(kNoSharing) std::atomic<RankState> state;
+  std::array<char, 512> reason;  ///< why kAborted; written before it
+};
+
+struct alignas(kNoSharing) GroupBlock {
+  std::atomic<uint32_t> epoch;                         ///< futex word; all ranks count it up
+  std::atomic<uint32_t> broken;                        ///< 1 once a rank has aborted; any rank
+  alignas(kNoSharing) std::atomic<uint32_t> sleepers;  ///< all ranks count it up and down
+};
+
+}  // namespace farandole::comm::shm

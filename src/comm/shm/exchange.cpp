@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collectives that pass blocks from rank to rank. On symmetric memory above a size, blocks go
+// straight between the ranks' tensors; else chunk by chunk through the slots: each rank fills its
+// slot, all meet, each rank drains the slots that it needs. One barrier a chunk.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "comm/reduce_kernels.h"
+#include "comm/shm/arguments.h"
+#include "comm/shm/shared_memory_communicator.h"
+
+namespace farandole::comm::shm {
+namespace {
+
+/// Blocks up to it pass through the slots even in symmetric memory: one barrier instead of two.
+constexpr size_t kSymmetricBytes = 16 * 1024;
+
+void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+using SourceArray = std::array<const void*, kMaxRanks>;
+
+}  // namespace
+
+/// A slot holds `parts` blocks: one that every reader takes, or one for each rank.
+struct SharedMemoryCommunicator::Blocks {
+  const std::byte* input = nullptr;  ///< `parts` blocks in a row; null: this rank fills nothing
+  size_t parts = 1;
+  int own_part = 0;    ///< the block of `input` that this rank itself takes, straight from there
+  bool keeps = false;  ///< whether own_part is for this rank alone and need not be filled
+};
+
+/// drain(offset, length, sources): elements [offset, offset + length) of this rank's block lie at
+/// sources[p] for every rank p that filled. Returns false if nothing passed through the slots,
+/// because all ranks announced symmetric memory.
+template <class Drain>
+bool SharedMemoryCommunicator::exchange(Call& call, const Blocks& blocks, const Drain& drain) {
+  const size_t size = call.element_bytes;
+  const size_t part = staging_.slot_bytes() / blocks.parts / size;
+  const auto fill = [&](size_t offset) {
+    if (blocks.input == nullptr) return;
+    const size_t length = std::min(part, call.count() - offset);
+    for (size_t p = 0; p < blocks.parts; ++p) {
+      if (blocks.keeps && p == static_cast<size_t>(blocks.own_part)) continue;
+      copy_bytes(staging_.slot(rank()) + p * part * size,
+                 blocks.input + (p * call.count() + offset) * size, length * size);
+    }
+  };
+  const size_t own = static_cast<size_t>(blocks.own_part);
+  if (enter(call, [&] {
+        if (call.count() != 0) fill(0);
+      }))
+    return false;
+  SourceArray sources;
+  for (size_t offset = 0; offset < call.count(); offset += part) {
+    for (int peer = 0; peer < world_size(); ++peer) {
+      sources[static_cast<size_t>(peer)] = peer == rank()
+                                               ? blocks.input + (own * call.count() + offset) * size
+                                               : staging_.slot(peer) + own * part * size;
+    }
+    drain(offset, std::min(part, call.count() - offset), sources);
+    if (offset + part >= call.count()) break;
+    staging_.next_turn();
+    fill(offset + part);
+    step(call);
+  }
+  return true;
+}
+
+/// Block of rank p goes to block p of `output`, or, with `only_from`, that rank's block to
+/// `output`.
+bool SharedMemoryCommunicator::move_blocks(Call& call, const Blocks& blocks, std::byte* output,
+                                           int only_from) {
+  const size_t size = call.element_bytes;
+  return exchange(call, blocks, [&](size_t offset, size_t length, const SourceArray& sources) {
+    if (output == nullptr) return;
+    for (int peer = 0; peer < world_size(); ++peer) {
+      if (only_from >= 0 && peer != only_from) continue;
+      const size_t block = only_from >= 0 ? 0 : static_cast<size_t>(peer);
+      copy_bytes(output + (block * call.count() + offset) * size,
+                 static_cast<const std::byte*>(sources[static_cast<size_t>(peer)]), length * size);
+    }
+  });
+}
+
+/// The reduction of all ranks' blocks goes to `output`; nowhere if it is null.
+bool SharedMemoryCommunicator::reduce_blocks(Call& call, const Blocks& blocks, std::byte* output) {
+  const size_t size = call.element_bytes;
+  return exchange(call, blocks, [&](size_t offset, size_t length, const SourceArray& sources) {
+    if (output == nullptr) return;
+    void* target = output + offset * size;
+    comm::reduce({sources.data(), static_cast<size_t>(world_size())}, {&target, 1}, length,
+                 call.signature.dtype, call.signature.reduce_op);
+  });
+}
+
+/// Announces `data` as this rank's place in symmetric memory if going there straight pays.
+void SharedMemoryCommunicator::offer_symmetric(Call& call, const void* data, size_t bytes) const {
+  if (call.bytes() <= kSymmetricBytes) return;
+  call.signature.input = call.signature.output = symmetric_->place_of(data, bytes).word();
+}
+
+void SharedMemoryCommunicator::all_gather(const void* input, void* output, size_t count,
+                                          DataType dtype, const CollectiveOptions& options) {
+  Call call = begin(OpKind::kAllGather, count, dtype, options);
+  const auto world = static_cast<size_t>(world_size());
+  const auto* in = static_cast<const std::byte*>(input);
+  auto* out = static_cast<std::byte*>(output);
+  check_count(OpKind::kAllGather, count, world, dtype);
+  check_buffer(OpKind::kAllGather, "an input", input, call.bytes());
+  check_buffer(OpKind::kAllGather, "an output", output, call.bytes() * world);
+  const size_t own = call.bytes() * static_cast<size_t>(rank());
+  check_overlap(OpKind::kAllGather, output, call.bytes() * world, input, call.bytes(), out + own);
+  offer_symmetric(call, output, call.bytes() * world);
+  if (!move_blocks(call, {in, 1, 0, false}, out)) {
+    for (int peer = 0; peer < world_size(); ++peer) {
+      copy_bytes(peer_address(peer, &Signature::output) + own, in, call.bytes());
+    }
+    step(call);
+  }
+  finish(call);
+}
+
+void SharedMemoryCommunicator::gather(const void* input, void* output, size_t count, DataType dtype,
+                                      int root, const CollectiveOptions& options) {
+  Call call = begin(OpKind::kGather, count, dtype, options);
+  call.signature.root = root;
+  const auto world = static_cast<size_t>(world_size());
+  const auto* in = static_cast<const std::byte*>(input);
+  auto* out = rank() == root ? static_cast<std::byte*>(output) : nullptr;
+  check_count(OpKind::kGather, count, world, dtype);
+  check_root(OpKind::kGather, root, topology());
+  check_buffer(OpKind::kGather, "an input", input, call.bytes());
+  if (rank() == root) {
+    check_buffer(OpKind::kGather, "an output on the root", output, call.bytes() * world);
+    check_overlap(OpKind::kGather, output, call.bytes() * world, input, call.bytes(),
+                  out + call.bytes() * static_cast<size_t>(root));
+  }
+  move_blocks(call, {in, 1, 0, rank() == root}, out);
+  finish(call);
+}
+
+void SharedMemoryCommunicator::broadcast(void* buffer, size_t count, DataType dtype, int root,
+                                         const CollectiveOptions& options) {
+  Call call = begin(OpKind::kBroadcast, count, dtype, options);
+  call.signature.root = root;
+  auto* data = static_cast<std::byte*>(buffer);
+  check_count(OpKind::kBroadcast, count, 1, dtype);
+  check_root(OpKind::kBroadcast, root, topology());
+  check_buffer(OpKind::kBroadcast, "a buffer", buffer, call.bytes());
+  offer_symmetric(call, buffer, call.bytes());
+  const bool is_root = rank() == root;
+  if (!move_blocks(call, {is_root ? data : nullptr, 1, 0, false}, is_root ? nullptr : data, root)) {
+    if (!is_root) copy_bytes(data, peer_address(root, &Signature::input), call.bytes());
+    step(call);
+  }
+  finish(call);
+}
+
+void SharedMemoryCommunicator::scatter(const void* input, void* output, size_t count,
+                                       DataType dtype, int root, const CollectiveOptions& options) {
+  Call call = begin(OpKind::kScatter, count, dtype, options);
+  call.signature.root = root;
+  const auto world = static_cast<size_t>(world_size());
+  const auto* in = rank() == root ? static_cast<const std::byte*>(input) : nullptr;
+  check_count(OpKind::kScatter, count, world, dtype);
+  check_root(OpKind::kScatter, root, topology());
+  check_buffer(OpKind::kScatter, "an output", output, call.bytes());
+  if (rank() == root) {
+    check_buffer(OpKind::kScatter, "an input on the root", input, call.bytes() * world);
+    check_overlap(OpKind::kScatter, input, call.bytes() * world, output, call.bytes(),
+                  in + call.bytes() * static_cast<size_t>(root));
+  }
+  move_blocks(call, {in, world, rank(), true}, static_cast<std::byte*>(output), root);
+  finish(call);
+}
+
+void SharedMemoryCommunicator::all_to_all(const void* input, void* output, size_t count,
+                                          DataType dtype, const CollectiveOptions& options) {
+  Call call = begin(OpKind::kAllToAll, count, dtype, options);
+  const auto world = static_cast<size_t>(world_size());
+  const size_t bytes = call.bytes() * world;
+  check_count(OpKind::kAllToAll, count, world, dtype);
+  check_buffer(OpKind::kAllToAll, "an input", input, bytes);
+  check_buffer(OpKind::kAllToAll, "an output", output, bytes);
+  check_overlap(OpKind::kAllToAll, input, bytes, output, bytes, nullptr);
+  move_blocks(call, {static_cast<const std::byte*>(input), world, rank(), true},
+              static_cast<std::byte*>(output));
+  finish(call);
+}
+
+void SharedMemoryCommunicator::reduce_scatter(const void* input, void* output, size_t count,
+                                              DataType dtype, ReduceOp op,
+                                              const CollectiveOptions& options) {
+  Call call = begin(OpKind::kReduceScatter, count, dtype, options);
+  call.signature.reduce_op = op;
+  const auto world = static_cast<size_t>(world_size());
+  const auto* in = static_cast<const std::byte*>(input);
+  auto* out = static_cast<std::byte*>(output);
+  check_count(OpKind::kReduceScatter, count, world, dtype);
+  check_reduction(dtype, op);
+  check_buffer(OpKind::kReduceScatter, "an input", input, call.bytes() * world);
+  check_buffer(OpKind::kReduceScatter, "an output", output, call.bytes());
+  const size_t own = call.bytes() * static_cast<size_t>(rank());
+  check_overlap(OpKind::kReduceScatter, input, call.bytes() * world, output, call.bytes(),
+                in + own);
+  offer_symmetric(call, input, call.bytes() * world);
+  if (!reduce_blocks(call, {in, world, rank(), true}, out)) {
+    SourceArray sources;
+    for (int peer = 0; peer < world_size(); ++peer) {
+      sources[static_cast<size_t>(peer)] = peer_address(peer, &Signature::input) + own;
+    }
+    comm::reduce({sources.data(), world}, {&output, 1}, count, dtype, op);
+    step(call);
+  }
+  finish(call);
+}
+
+void SharedMemoryCommunicator::reduce(const void* input, void* output, size_t count, DataType dtype,
+                                      ReduceOp op, int root, const CollectiveOptions& options) {
+  Call call = begin(OpKind::kReduce, count, dtype, options);
+  call.signature.reduce_op = op;
+  call.signature.root = root;
+  const auto* in = static_cast<const std::byte*>(input);
+  auto* out = rank() == root ? static_cast<std::byte*>(output) : nullptr;
+  check_count(OpKind::kReduce, count, 1, dtype);
+  check_root(OpKind::kReduce, root, topology());
+  check_reduction(dtype, op);
+  check_buffer(OpKind::kReduce, "an input", input, call.bytes());
+  if (rank() == root) {
+    check_buffer(OpKind::kReduce, "an output on the root", output, call.bytes());
+    check_overlap(OpKind::kReduce, input, call.bytes(), output, call.bytes(), input);
+  }
+  reduce_blocks(call, {in, 1, 0, rank() == root}, out);
+  finish(call);
+}
+
+}  // namespace farandole::comm::shm

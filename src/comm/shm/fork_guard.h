@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace farandole::comm::shm {
+
+/// Tells a forked child (a DataLoader worker, say) from the process that made a group. The child
+/// has no mapping of the group's memory (MADV_DONTFORK) and must not speak in its name.
+///
+/// Threads: any.
+class ForkGuard {
+ public:
+  ForkGuard();
+  /// Whether this process is the one that made the guard.
+  bool in_creator() const;
+
+ private:
+  uint64_t generation_;
+};
+
+}  // namespace farandole::comm::shm

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/shm/lockstep.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "comm/shm/futex.h"
+#include "comm/shm/signature_text.h"
+#include "farandole/comm/events.h"
+#include "farandole/error.h"
+
+namespace farandole::comm::shm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// How often a sleeping rank looks after its peers' processes.
+constexpr milliseconds kLivenessInterval{50};
+/// Looks at the posts between two looks at the clock.
+constexpr int kLooksPerClock = 64;
+/// Times that an oversubscribed rank gives its core away before it sleeps.
+constexpr int kYields = 32;
+
+void pause_core() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+bool same_call(const Signature& a, const Signature& b) {
+  return a.operation == b.operation && a.dtype == b.dtype && a.reduce_op == b.reduce_op &&
+         a.root == b.root && a.count == b.count;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+size_t Lockstep::control_bytes(int world_size) {
+  return sizeof(GroupBlock) + sizeof(RankBlock) * static_cast<size_t>(world_size);
+}
+
+Lockstep::Lockstep(std::byte* control, const Topology& topology, Liveness liveness, Options options)
+    : topology_(topology),
+      liveness_(std::move(liveness)),
+      options_(std::move(options)),
+      group_(reinterpret_cast<GroupBlock*>(control)),
+      ranks_(reinterpret_cast<RankBlock*>(control + sizeof(GroupBlock))) {}
+
+Header& Lockstep::header(int rank, uint64_t sequence) const {
+  return ranks_[rank].headers[sequence % 2];
+}
+
+Signature Lockstep::signature_of(int rank) const {
+  std::array<uint64_t, kSignatureWords> words;
+  const Header& source = header(rank, sequence_);
+  for (size_t i = 0; i < kSignatureWords; ++i) {
+    words[i] = source.signature[i].load(std::memory_order_relaxed);
+  }
+  Signature signature;
+  std::memcpy(&signature, words.data(), sizeof(signature));
+  return signature;
+}
+
+const std::byte* Lockstep::inline_data_of(int rank) const {
+  return header(rank, sequence_).inline_data.data();
+}
+
+void Lockstep::enter(const Signature& signature, const void* data, size_t inline_bytes,
+                     milliseconds timeout) {
+  check_usable();
+  ++sequence_;
+  Header& own = header(topology_.rank, sequence_);
+  std::array<uint64_t, kSignatureWords> words;
+  std::memcpy(words.data(), &signature, sizeof(signature));
+  for (size_t i = 0; i < kSignatureWords; ++i) {
+    own.signature[i].store(words[i], std::memory_order_relaxed);
+  }
+  if (inline_bytes != 0) std::memcpy(own.inline_data.data(), data, inline_bytes);
+  own.sequence.store(sequence_, std::memory_order_seq_cst);
+  latest_rank_ = -1;
+  wait_for_all(Post::kHeader, timeout);
+  compare_signatures();
+}
+
+void Lockstep::step(milliseconds timeout) {
+  ranks_[topology_.rank].steps.store(++steps_, std::memory_order_seq_cst);
+  wait_for_all(Post::kStep, timeout);
+}
+
+bool Lockstep::has_posted(int rank, Post post) const {
+  return post == Post::kHeader
+             ? header(rank, sequence_).sequence.load(std::memory_order_seq_cst) == sequence_
+             : ranks_[rank].steps.load(std::memory_order_seq_cst) >= steps_;
+}
+
+/// Posts stay, so each look goes on where the last one met a missing rank.
+bool Lockstep::all_posted(Post post) {
+  while (first_missing_ < topology_.world_size && has_posted(first_missing_, post)) {
+    ++first_missing_;
+  }
+  return first_missing_ == topology_.world_size;
+}
+
+void Lockstep::wait_for_all(Post post, milliseconds timeout) {
+  first_missing_ = 0;
+  if (all_posted(post)) {
+    if (group_->sleepers.load(std::memory_order_seq_cst) != 0) wake_all();
+    return;
+  }
+  if (!spin(post)) sleep(post, timeout);
+}
+
+/// Looks again and again for a while; true once everyone is there.
+bool Lockstep::spin(Post post) {
+  if (post == Post::kHeader) latest_rank_ = first_missing_;
+  if (options_.yield) {
+    for (int i = 0; i < kYields; ++i) {
+      ::sched_yield();
+      if (all_posted(post)) return true;
+    }
+    return false;
+  }
+  const auto end = Clock::now() + options_.spin;
+  do {
+    for (int i = 0; i < kLooksPerClock; ++i) {
+      pause_core();
+      if (all_posted(post)) return true;
+      if (post == Post::kHeader) latest_rank_ = first_missing_;
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+
+void Lockstep::sleep(Post post, milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  auto next_look = Clock::now() + kLivenessInterval;
+  while (true) {
+    group_->sleepers.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t epoch = group_->epoch.load(std::memory_order_seq_cst);
+    const bool there = all_posted(post);
+    const auto now = Clock::now();
+    const bool due = now >= next_look;
+    if (!there && !due && now < deadline && group_->broken.load(std::memory_order_seq_cst) == 0) {
+      const auto left = std::min<Clock::duration>(deadline - now, next_look - now);
+      futex_wait(group_->epoch, epoch,
+                 std::chrono::duration_cast<std::chrono::microseconds>(left) +
+                     std::chrono::microseconds(1));
+    }
+    group_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    if (there || all_posted(post)) return;
+    if (post == Post::kHeader) latest_rank_ = first_missing_;
+    look_for_failures(post, due);
+    if (Clock::now() >= deadline) fail_missing(post, timeout);
+    if (due) next_look = Clock::now() + kLivenessInterval;
+  }
+}
+
+/// Throws if a peer that has not posted never will.
+void Lockstep::look_for_failures(Post post, bool look_at_processes) {
+  for (int rank = 0; rank < topology_.world_size; ++rank) {
+    const RankState state = ranks_[rank].state.load(std::memory_order_acquire);
+    if (state == RankState::kAborted) {
+      const std::string reason = ranks_[rank].reason.data();
+      fail(std::make_exception_ptr(AbortedError(
+               describe_current() + " was aborted by " + topology_.describe(rank) + ".", reason,
+               "mend the cause on that rank; destroy this group and make a new one to go on.")),
+           reason);
+    }
+    if (rank == topology_.rank || has_posted(rank, post)) continue;
+    const bool left = state == RankState::kLeft;
+    const bool dead = !left && look_at_processes && liveness_.is_dead(rank);
+    if (!(left || dead) || has_posted(rank, post)) continue;
+    const std::string end = left ? "left the group" : liveness_.cause_of_death(rank);
+    const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + end + ".";
+    fail(std::make_exception_ptr(PeerFailure(
+             what, last_reached(rank),
+             left ? "call the same collectives on every rank, and destroy the group after the last."
+                  : "look at that rank's own output and at the kernel log (out of memory?), then "
+                    "restart the job or go on without it.")),
+         first_line(what));
+  }
+}
+
+void Lockstep::fail_missing(Post post, milliseconds timeout) {
+  std::string names;
+  std::string whys;
+  for (int rank = 0; rank < topology_.world_size; ++rank) {
+    if (rank == topology_.rank || has_posted(rank, post)) continue;
+    names += (names.empty() ? "" : ", ") + topology_.describe(rank);
+    whys += (whys.empty() ? "" : "; ") + last_reached(rank);
+  }
+  const std::string what = describe_current() + " timed out after " +
+                           std::to_string(timeout.count()) + " ms: " + names + " did not come.";
+  fail(std::make_exception_ptr(TimeoutError(
+           what, whys + ".",
+           "find out what that rank does instead (py-spy dump --pid), or raise the timeout.")),
+       what);
+}
+
+void Lockstep::fail(std::exception_ptr error, const std::string& reason) {
+  failure_ = error;
+  abort("rank " + std::to_string(topology_.rank) + " gave up: " + reason);
+  std::rethrow_exception(error);
+}
+
+void Lockstep::compare_signatures() const {
+  const Signature reference = signature_of(0);
+  for (int rank = 1; rank < topology_.world_size; ++rank) {
+    const Signature other = signature_of(rank);
+    if (same_call(reference, other)) continue;
+    throw MismatchError("collective #" + std::to_string(sequence_) + " in group '" +
+                            options_.group + "': rank 0 called " + text_of(reference) + ", rank " +
+                            std::to_string(rank) + " called " + text_of(other) + ".",
+                        "every rank of a group must call the same collectives in the same order.",
+                        "look for a branch on the rank, or for tensors whose size differs.");
+  }
+}
+
+void Lockstep::wake_all() {
+  group_->epoch.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(group_->epoch);
+}
+
+bool Lockstep::is_gone(int rank) const {
+  return ranks_[rank].state.load(std::memory_order_acquire) != RankState::kActive ||
+         liveness_.is_dead(rank);
+}
+
+void Lockstep::abort(const std::string& reason) {
+  if (!fork_guard_.in_creator()) return;
+  RankBlock& own = ranks_[topology_.rank];
+  RankState expected = RankState::kActive;
+  if (!own.state.compare_exchange_strong(expected, RankState::kWritingReason)) return;
+  const size_t length = std::min(reason.size(), own.reason.size() - 1);
+  std::memcpy(own.reason.data(), reason.data(), length);
+  own.reason[length] = '\0';
+  own.state.store(RankState::kAborted, std::memory_order_seq_cst);
+  group_->broken.store(1, std::memory_order_seq_cst);
+  wake_all();
+}
+
+void Lockstep::leave() {
+  if (!fork_guard_.in_creator()) return;
+  RankState expected = RankState::kActive;
+  if (!ranks_[topology_.rank].state.compare_exchange_strong(expected, RankState::kLeft)) return;
+  if (group_->sleepers.load(std::memory_order_seq_cst) != 0) wake_all();
+}
+
+void Lockstep::check_usable() const {
+  if (!fork_guard_.in_creator()) {
+    throw CommError(
+        "group '" + options_.group + "' was used in a forked child process.",
+        "the child shares rank " + std::to_string(topology_.rank) + "'s memory but is not a rank.",
+        "call collectives in the process that made the group alone; DataLoader workers "
+        "must not.");
+  }
+  if (failure_) std::rethrow_exception(failure_);
+  if (group_->broken.load(std::memory_order_relaxed) == 0) return;
+  for (int rank = 0; rank < topology_.world_size; ++rank) {
+    if (ranks_[rank].state.load(std::memory_order_acquire) != RankState::kAborted) continue;
+    throw AbortedError(
+        "group '" + options_.group + "' was aborted by " + topology_.describe(rank) + ".",
+        ranks_[rank].reason.data(),
+        "mend the cause; destroy this group and make a new one to go on.");
+  }
+}
+
+std::string Lockstep::describe_current() const {
+  return "collective #" + std::to_string(sequence_) + " " + text_of(signature_of(topology_.rank)) +
+         " in group '" + options_.group + "' on rank " + std::to_string(topology_.rank) + " of " +
+         std::to_string(topology_.world_size);
+}
+
+std::string Lockstep::last_reached(int rank) const {
+  const uint64_t last = std::max(ranks_[rank].headers[0].sequence.load(std::memory_order_acquire),
+                                 ranks_[rank].headers[1].sequence.load(std::memory_order_acquire));
+  const std::string who = "rank " + std::to_string(rank);
+  if (last == 0) return who + " has not reached any collective of this group";
+  return who +
+         (last == sequence_ ? " is in the middle of collective #" : " last reached collective #") +
+         std::to_string(last);
+}
+
+}  // namespace farandole::comm::shm

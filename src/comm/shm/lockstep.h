@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "comm/shm/control_block.h"
+#include "comm/shm/fork_guard.h"
+#include "comm/shm/liveness.h"
+#include "farandole/comm/topology.h"
+
+namespace farandole::comm::shm {
+
+/// Moves the ranks of a host through collectives together, and says who is missing when they do
+/// not.
+///
+/// Protocol. Collective s of a group runs on rank r as
+///   enter(s): write data and signature into headers[s % 2] of r; sequence = s; wait until every
+///             peer's sequence in that header is s; compare signatures.
+///   step():   steps = ++k; wait until every peer's steps >= k. Any number of times.
+/// Two headers are enough: a rank writes the header of s again at s + 2, so it has passed enter(s +
+/// 1); then every peer has posted s + 1 and is done reading the header of s.
+///
+/// Memory order. What a rank wrote before posting (release, part of the seq_cst store) is seen by a
+/// peer that saw the post (acquire, part of the seq_cst load).
+/// Sleeping: a waiter counts itself in `sleepers`, reads `epoch`, looks once more at the posts and
+/// only then sleeps on `epoch`. A rank that posts and finds everyone there looks at `sleepers`
+/// and, if any, counts `epoch` up and wakes them. Posts, counts and looks are seq_cst: of two
+/// ranks, one posting last and one falling asleep, at least one sees the other. Only the last rank
+/// to come sees everyone right after its own post, so one system call wakes all.
+///
+/// A waiter that has slept for a while asks which missing peer is dead, gone or aborted. Posts are
+/// read again after that answer: a peer that finished its part and exited is no failure.
+///
+/// Threads: one caller at a time; abort() from any thread.
+class Lockstep {
+ public:
+  struct Options {
+    std::string group;
+    std::chrono::microseconds spin{100};
+    bool yield = false;  ///< more ranks than cores: give the core away instead of spinning
+  };
+
+  /// Bytes of control memory for a world of `world_size`.
+  static size_t control_bytes(int world_size);
+
+  /// `control` is zeroed memory that all ranks map and that outlives this object.
+  Lockstep(std::byte* control, const Topology& topology, Liveness liveness, Options options);
+
+  /// Begins the next collective. Throws MismatchError (the group goes on) and every CommError that
+  /// communicator.h lists (the group is over). `inline_bytes` of `data` travel with the header.
+  void enter(const Signature& signature, const void* data, size_t inline_bytes,
+             std::chrono::milliseconds timeout);
+  /// A barrier within the current collective.
+  void step(std::chrono::milliseconds timeout);
+
+  /// What `rank` announced for the current collective. Valid from enter() to the next enter().
+  Signature signature_of(int rank) const;
+  const std::byte* inline_data_of(int rank) const;
+  uint64_t sequence() const { return sequence_; }
+  /// The peer that arrived last at the current collective, -1 if nobody had to be waited for.
+  int latest_rank() const { return latest_rank_; }
+
+  /// Whether `rank` has ended or left; for waits that this class does not see.
+  bool is_gone(int rank) const;
+  void abort(const std::string& reason);
+  /// Tells peers that this rank will not come again. Does nothing in a forked child.
+  void leave();
+  /// Throws if the group is over or this is a forked child.
+  void check_usable() const;
+
+ private:
+  enum class Post { kHeader, kStep };
+
+  bool has_posted(int rank, Post post) const;
+  bool all_posted(Post post);
+  void wait_for_all(Post post, std::chrono::milliseconds timeout);
+  bool spin(Post post);
+  void sleep(Post post, std::chrono::milliseconds timeout);
+  void look_for_failures(Post post, bool look_at_processes);
+  [[noreturn]] void fail_missing(Post post, std::chrono::milliseconds timeout);
+  [[noreturn]] void fail(std::exception_ptr error, const std::string& reason);
+  void compare_signatures() const;
+  void wake_all();
+  Header& header(int rank, uint64_t sequence) const;
+  std::string describe_current() const;
+  std::string last_reached(int rank) const;
+
+  Topology topology_;
+  Liveness liveness_;
+  Options options_;
+  ForkGuard fork_guard_;
+  GroupBlock* group_;
+  RankBlock* ranks_;
+  uint64_t sequence_ = 0;
+  uint64_t steps_ = 0;
+  int first_missing_ = 0;  ///< ranks before it have posted what is waited for
+  int latest_rank_ = -1;
+  std::exception_ptr failure_;  ///< why the group is over, as thrown on this rank
+};
+
+}  // namespace farandole::comm::shm

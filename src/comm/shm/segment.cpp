@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "comm/shm/system_call.h"
+
+namespace farandole::comm::shm {
+namespace {
+
+constexpr const char* kMoreMemory =
+    "give the container or cgroup more memory, or lower FARANDOLE_STAGING_BYTES.";
+
+Descriptor create_memfd(size_t bytes) {
+  Descriptor segment(::memfd_create("farandole", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!segment.valid()) return segment;
+  if (::ftruncate(segment.get(), static_cast<off_t>(bytes)) != 0) {
+    throw_errno("ftruncate of a shared segment to " + std::to_string(bytes) + " bytes",
+                kMoreMemory);
+  }
+  ::fcntl(segment.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  return segment;
+}
+
+/// Pages are reserved here and now: a full /dev/shm is an error of ours and not a SIGBUS later.
+Descriptor create_tmpfile(size_t bytes) {
+  Descriptor segment(::open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!segment.valid()) {
+    throw_errno("opening an unnamed file in /dev/shm", "mount a writable tmpfs on /dev/shm.");
+  }
+  const int error = ::posix_fallocate(segment.get(), 0, static_cast<off_t>(bytes));
+  if (error != 0) {
+    throw_errno("reserving " + std::to_string(bytes) + " bytes in /dev/shm",
+                "enlarge /dev/shm (docker run --shm-size=...), or lower FARANDOLE_STAGING_BYTES.",
+                error);
+  }
+  return segment;
+}
+
+}  // namespace
+
+Descriptor create_segment(size_t bytes, SegmentBacking backing) {
+  if (backing != SegmentBacking::kTmpfile) {
+    Descriptor segment = create_memfd(bytes);
+    if (segment.valid()) return segment;
+    if (backing == SegmentBacking::kMemfd) {
+      throw_errno("memfd_create", "set FARANDOLE_SEGMENTS=auto to fall back to /dev/shm.");
+    }
+  }
+  return create_tmpfile(bytes);
+}
+
+struct Mapping::Registry {
+  std::mutex mutex;
+  std::map<Identity, std::weak_ptr<Mapping>> mappings;  // guarded by mutex
+};
+
+/// Never destroyed: groups may be released while the process exits.
+Mapping::Registry& Mapping::registry() {
+  static auto* instance = new Registry;
+  return *instance;
+}
+
+std::shared_ptr<Mapping> Mapping::of(const Descriptor& segment, InChild in_child) {
+  struct stat status {};
+  if (::fstat(segment.get(), &status) != 0) {
+    throw_errno("fstat of a shared segment", "report this; the descriptor should be good.");
+  }
+  Registry& known = registry();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  const Identity identity{status.st_dev, status.st_ino};
+  std::weak_ptr<Mapping>& entry = known.mappings[identity];
+  if (auto mapping = entry.lock()) return mapping;
+  const auto bytes = static_cast<size_t>(status.st_size);
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.get(), 0);
+  if (data == MAP_FAILED) {
+    throw_errno("mapping " + std::to_string(bytes) + " bytes of shared memory",
+                "raise the address space limit (ulimit -v) or vm.max_map_count.");
+  }
+  ::madvise(data, bytes, MADV_HUGEPAGE);  // a hint; refused where huge pages are off
+  if (in_child == InChild::kUnmapped) ::madvise(data, bytes, MADV_DONTFORK);
+  std::shared_ptr<Mapping> mapping(new Mapping(identity, static_cast<std::byte*>(data), bytes));
+  entry = mapping;
+  return mapping;
+}
+
+Mapping::~Mapping() {
+  ::munmap(data_, bytes_);
+  Registry& known = registry();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  const auto entry = known.mappings.find(identity_);
+  if (entry != known.mappings.end() && entry->second.expired()) known.mappings.erase(entry);
+}
+
+}  // namespace farandole::comm::shm

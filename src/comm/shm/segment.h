@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "comm/shm/descriptor.h"
+#include "farandole/config.h"
+
+namespace farandole::comm::shm {
+
+/// Makes an unnamed piece of shared memory of exactly `bytes`, sealed against resizing where the
+/// kernel can. Nothing of it has a name, so nothing stays behind when processes die. Throws
+/// SystemError (no memory, no descriptors, /dev/shm too small).
+Descriptor create_segment(size_t bytes, SegmentBacking backing);
+
+/// Whether a forked child keeps a segment's pages.
+enum class InChild { kUnmapped, kReadable };
+
+/// A mapping of a segment. Threads of one process share one mapping of one segment, so that rank
+/// threads see each other at equal addresses and race detectors see them too.
+///
+/// Threads: const after construction.
+class Mapping {
+ public:
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+  /// Maps `segment`, or finds the mapping that this process already has of it. The descriptor may
+  /// be closed afterwards. Throws SystemError.
+  static std::shared_ptr<Mapping> of(const Descriptor& segment, InChild in_child);
+
+ private:
+  /// Which segment a mapping is of.
+  using Identity = std::pair<dev_t, ino_t>;
+  /// The mappings of this process.
+  struct Registry;
+  static Registry& registry();
+
+  Mapping(Identity identity, std::byte* data, size_t bytes)
+      : identity_(identity), data_(data), bytes_(bytes) {}
+
+  Identity identity_;
+  std::byte* data_;
+  size_t bytes_;
+};
+
+}  // namespace farandole::comm::shm

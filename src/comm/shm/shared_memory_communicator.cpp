@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/shm/shared_memory_communicator.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "comm/shm/arguments.h"
+#include "farandole/comm/events.h"
+#include "farandole/error.h"
+
+namespace farandole::comm::shm {
+namespace {
+
+size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/// Cores that this process may run on.
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+void check_world(const CommunicatorOptions& options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    throw InvalidArgument("rank " + std::to_string(options.rank) + " of world size " +
+                              std::to_string(options.world_size) + " does not exist.",
+                          "ranks count from 0 to world_size - 1.",
+                          "pass the rank and world size that the launcher gave this process.");
+  }
+  if (options.world_size > kMaxRanks) {
+    throw NotSupported(
+        "a group of " + std::to_string(options.world_size) +
+            " ranks on one host is too large for shared memory.",
+        "at most " + std::to_string(kMaxRanks) + " descriptors fit into one message.",
+        "use fewer ranks per host with more threads each.");
+  }
+}
+
+void check_one_host(const CommunicatorOptions& options, const Topology& topology) {
+  if (topology.host_count() == 1) return;
+  throw NotSupported(
+      "group '" + options.name + "' spans " + std::to_string(topology.host_count()) +
+          " hosts: " + topology.describe(0) + " and " + topology.describe(topology.world_size - 1) +
+          ", for example.",
+      "shared memory joins ranks of one host; this version has no transport between hosts.",
+      "run on one host, or use torch's gloo backend across hosts until Farandole's arrives. If it "
+      "is one host, unset FARANDOLE_HOST_ID.");
+}
+
+size_t control_bytes(int world_size) {
+  return round_up(Lockstep::control_bytes(world_size), page_bytes());
+}
+
+}  // namespace
+
+struct SharedMemoryCommunicator::Parts {
+  CommunicatorOptions options;
+  Topology topology;
+  DescriptorExchange descriptors;
+  std::shared_ptr<Mapping> memory;
+  Liveness liveness;
+};
+
+std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
+                                                             const CommunicatorOptions& options) {
+  check_world(options);
+  const Config& config = options.config;
+  const Topology topology = discover_topology(store, options.name, options.rank, options.world_size,
+                                              config.host_id, config.timeout);
+  check_one_host(options, topology);
+  DescriptorExchange descriptors(store, options.name, topology, config.timeout);
+  Liveness liveness(descriptors.all_gather(own_pidfd(), config.timeout), topology.pids);
+  const auto make_segment = [&] {
+    return create_segment(control_bytes(options.world_size) +
+                              Staging::bytes_for(options.world_size, config.staging_bytes),
+                          config.segments);
+  };
+  const Descriptor segment =
+      descriptors.broadcast(make_segment, config.timeout, [&] { return liveness.is_dead(0); });
+  std::shared_ptr<Mapping> memory = Mapping::of(segment, InChild::kUnmapped);
+  std::unique_ptr<SharedMemoryCommunicator> communicator(new SharedMemoryCommunicator(
+      Parts{options, topology, std::move(descriptors), std::move(memory), std::move(liveness)}));
+  communicator->barrier({});
+  return communicator;
+}
+
+SharedMemoryCommunicator::SharedMemoryCommunicator(Parts parts)
+    : Communicator(parts.options.name, parts.topology),
+      config_(parts.options.config),
+      event_group_(group_id(parts.options.name)),
+      descriptors_(std::move(parts.descriptors)),
+      memory_(std::move(parts.memory)),
+      symmetric_(std::make_shared<SymmetricRegistry>()),
+      lockstep_(memory_->data(), parts.topology, std::move(parts.liveness),
+                {parts.options.name, config_.spin, world_size() > usable_cores()}),
+      staging_(memory_->data() + control_bytes(world_size()), config_.staging_bytes) {}
+
+SharedMemoryCommunicator::~SharedMemoryCommunicator() { lockstep_.leave(); }
+
+Call SharedMemoryCommunicator::begin(OpKind operation, size_t count, DataType dtype,
+                                     const CollectiveOptions& options) const {
+  Call call{};
+  call.signature.operation = operation;
+  call.signature.dtype = dtype;
+  call.signature.root = -1;
+  call.signature.count = count;
+  call.element_bytes = size_of(dtype);
+  call.timeout = options.timeout.count() > 0 ? options.timeout : config_.timeout;
+  call.begin_ns = now_ns();
+  return call;
+}
+
+void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t inline_bytes) {
+  try {
+    lockstep_.enter(call.signature, inline_data, inline_bytes, call.timeout);
+  } catch (const MismatchError&) {
+    staging_.restart();
+    throw;
+  }
+  call.arrived_ns = lockstep_.latest_rank() < 0 ? call.begin_ns : now_ns();
+}
+
+void SharedMemoryCommunicator::finish(const Call& call) const {
+  Event event;
+  event.operation = call.signature.operation;
+  event.latest_rank = static_cast<int16_t>(lockstep_.latest_rank());
+  event.group = event_group_;
+  event.sequence = lockstep_.sequence();
+  event.bytes = call.bytes();
+  event.begin_ns = call.begin_ns;
+  event.arrived_ns = call.arrived_ns;
+  event.end_ns = now_ns();
+  record(event);
+}
+
+bool SharedMemoryCommunicator::all_filled() const {
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (lockstep_.signature_of(peer).filled == 0) return false;
+  }
+  return true;
+}
+
+/// Whether all ranks announced a place in one and the same symmetric allocation.
+bool SharedMemoryCommunicator::same_allocation(uint64_t Signature::*place) const {
+  const Place own(lockstep_.signature_of(rank()).*place);
+  if (!own.symmetric()) return false;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    const Place other(lockstep_.signature_of(peer).*place);
+    if (other.allocation() != own.allocation()) return false;
+  }
+  return true;
+}
+
+std::byte* SharedMemoryCommunicator::peer_address(int rank, uint64_t Signature::*place) const {
+  return symmetric_->address_of(Place(lockstep_.signature_of(rank).*place), rank);
+}
+
+void SharedMemoryCommunicator::barrier(const CollectiveOptions& options) {
+  Call call = begin(OpKind::kBarrier, 0, DataType::kUInt8, options);
+  enter(call);
+  finish(call);
+}
+
+std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::allocate_symmetric(size_t bytes) {
+  Call call = begin(OpKind::kAllocate, bytes, DataType::kUInt8, {});
+  enter(call);
+  const size_t part_bytes = round_up(std::max<size_t>(bytes, 1), page_bytes());
+  const Descriptor segment = descriptors_.broadcast(
+      [&] {
+        check_count(OpKind::kAllocate, part_bytes, static_cast<size_t>(world_size()),
+                    DataType::kUInt8);
+        return create_segment(part_bytes * static_cast<size_t>(world_size()), config_.segments);
+      },
+      call.timeout, [&] { return lockstep_.is_gone(0); });
+  std::shared_ptr<Mapping> mapping;
+  std::exception_ptr failure;
+  try {
+    mapping = Mapping::of(segment, InChild::kReadable);
+  } catch (const SystemError&) {
+    failure = std::current_exception();
+  }
+  // Everyone learns whether everyone could map it, so that the group stays of one mind.
+  const uint8_t mapped = mapping ? 1 : 0;
+  uint8_t all_mapped = 0;
+  all_reduce(&mapped, &all_mapped, 1, DataType::kUInt8, ReduceOp::kMin, {});
+  finish(call);
+  if (failure) std::rethrow_exception(failure);
+  if (all_mapped == 0) {
+    throw SystemError("allocate_symmetric(" + std::to_string(bytes) + " bytes) in group '" +
+                          name() + "' failed on another rank.",
+                      "that rank could not map the memory; its own error says why.",
+                      "raise that rank's limits or ask for less.");
+  }
+  return symmetric_->add(std::move(mapping), bytes, rank(), world_size());
+}
+
+void SharedMemoryCommunicator::abort(const std::string& reason) { lockstep_.abort(reason); }
+
+std::unique_ptr<Communicator> SharedMemoryCommunicator::shrink(const std::vector<int>& excluded,
+                                                               Store& store) {
+  const auto is_excluded = [&](int peer) {
+    return std::find(excluded.begin(), excluded.end(), peer) != excluded.end();
+  };
+  if (is_excluded(rank())) {
+    throw InvalidArgument("rank " + std::to_string(rank()) + " called shrink() and is excluded.",
+                          "only the ranks that remain call it.",
+                          "let the excluded rank destroy its group instead.");
+  }
+  CommunicatorOptions options;
+  options.name = name() + "/shrunk";
+  options.config = config_;
+  options.world_size = 0;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (is_excluded(peer)) continue;
+    if (peer == rank()) options.rank = options.world_size;
+    ++options.world_size;
+  }
+  return make(store, options);
+}
+
+}  // namespace farandole::comm::shm

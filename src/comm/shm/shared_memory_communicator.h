@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/shm/call.h"
+#include "comm/shm/descriptor_exchange.h"
+#include "comm/shm/lockstep.h"
+#include "comm/shm/segment.h"
+#include "comm/shm/staging.h"
+#include "comm/shm/symmetric_registry.h"
+#include "farandole/comm/backends.h"
+#include "farandole/comm/communicator.h"
+
+namespace farandole::comm::shm {
+
+/// Collectives among ranks of one host through memory that all of them map. Ranks are processes, or
+/// threads of one process (tests).
+///
+/// Every collective begins with one announcement (Lockstep::enter). Then the data take one of three
+/// ways:
+///   direct     small tensors: each rank reads all ranks' slots and reduces for itself; one
+///   barrier. symmetric  buffers in symmetric memory: rank r handles shard r straight in all peers'
+///   buffers. staged     everything else, chunk by chunk through two slots per rank; one barrier a
+///   chunk.
+class SharedMemoryCommunicator final : public Communicator {
+ public:
+  /// Collective. Throws what make_communicator() lists.
+  static std::unique_ptr<Communicator> make(Store& store, const CommunicatorOptions& options);
+  ~SharedMemoryCommunicator() override;
+
+  MemoryKind memory_kind() const override { return MemoryKind::kHost; }
+
+  void all_reduce(const void* input, void* output, size_t count, DataType dtype, ReduceOp op,
+                  const CollectiveOptions& options) override;
+  void reduce_scatter(const void* input, void* output, size_t count, DataType dtype, ReduceOp op,
+                      const CollectiveOptions& options) override;
+  void all_gather(const void* input, void* output, size_t count, DataType dtype,
+                  const CollectiveOptions& options) override;
+  void broadcast(void* buffer, size_t count, DataType dtype, int root,
+                 const CollectiveOptions& options) override;
+  void reduce(const void* input, void* output, size_t count, DataType dtype, ReduceOp op, int root,
+              const CollectiveOptions& options) override;
+  void gather(const void* input, void* output, size_t count, DataType dtype, int root,
+              const CollectiveOptions& options) override;
+  void scatter(const void* input, void* output, size_t count, DataType dtype, int root,
+               const CollectiveOptions& options) override;
+  void all_to_all(const void* input, void* output, size_t count, DataType dtype,
+                  const CollectiveOptions& options) override;
+  void barrier(const CollectiveOptions& options) override;
+
+  std::shared_ptr<SymmetricMemory> allocate_symmetric(size_t bytes) override;
+  void abort(const std::string& reason) override;
+  std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, Store& store) override;
+
+ private:
+  /// What is left of a communicator's making: see make().
+  struct Parts;
+
+  explicit SharedMemoryCommunicator(Parts parts);
+
+  Call begin(OpKind operation, size_t count, DataType dtype,
+             const CollectiveOptions& options) const;
+  void enter(Call& call, const void* inline_data = nullptr, size_t inline_bytes = 0);
+  /// Takes a turn of the slots and enters. True if all ranks announced places in the same symmetric
+  /// allocations; else every rank has run fill_first, which writes its slot.
+  template <class FillFirst>
+  bool enter(Call& call, const FillFirst& fill_first);
+  void step(const Call& call) { lockstep_.step(call.timeout); }
+  void finish(const Call& call) const;
+  bool all_filled() const;
+  bool same_allocation(uint64_t Signature::*place) const;
+  std::byte* peer_address(int rank, uint64_t Signature::*place) const;
+
+  /// Which blocks of a tensor pass through the slots: see exchange.cpp.
+  struct Blocks;
+  template <class Drain>
+  bool exchange(Call& call, const Blocks& blocks, const Drain& drain);
+  bool move_blocks(Call& call, const Blocks& blocks, std::byte* output, int only_from = -1);
+  bool reduce_blocks(Call& call, const Blocks& blocks, std::byte* output);
+
+  void direct_all_reduce(Call& call, const void* input, void* output);
+  void symmetric_all_reduce(const Call& call);
+  struct StagedAllReduce;
+  void staged_or_symmetric_all_reduce(Call& call, const std::byte* input, std::byte* output);
+  void offer_symmetric(Call& call, const void* data, size_t bytes) const;
+
+  Config config_;
+  uint32_t event_group_;
+  DescriptorExchange descriptors_;
+  std::shared_ptr<Mapping> memory_;
+  std::shared_ptr<SymmetricRegistry> symmetric_;
+  mutable Lockstep lockstep_;
+  Staging staging_;
+};
+
+template <class FillFirst>
+bool SharedMemoryCommunicator::enter(Call& call, const FillFirst& fill_first) {
+  staging_.next_turn();
+  const bool symmetric = call.signature.input != 0 && call.signature.output != 0;
+  if (!symmetric) {
+    fill_first();
+    call.signature.filled = 1;
+  }
+  enter(call);
+  if (symmetric && same_allocation(&Signature::input) && same_allocation(&Signature::output)) {
+    return true;
+  }
+  if (all_filled()) return false;
+  // Some ranks have their tensor in symmetric memory and others have not.
+  if (symmetric) fill_first();
+  step(call);
+  return false;
+}
+
+}  // namespace farandole::comm::shm

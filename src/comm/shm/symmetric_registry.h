@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "comm/shm/segment.h"
+#include "farandole/comm/symmetric_memory.h"
+
+namespace farandole::comm::shm {
+
+/// Where a buffer lies in symmetric memory, in one word that ranks can compare: the allocation's
+/// number above, the byte offset within a rank's part below. Zero: not in symmetric memory.
+class Place {
+ public:
+  Place() = default;
+  explicit Place(uint64_t word) : word_(word) {}
+  Place(uint64_t allocation, uint64_t offset) : word_(allocation << kOffsetBits | offset) {}
+
+  uint64_t word() const { return word_; }
+  uint64_t allocation() const { return word_ >> kOffsetBits; }
+  uint64_t offset() const { return word_ & ((uint64_t{1} << kOffsetBits) - 1); }
+  bool symmetric() const { return word_ != 0; }
+
+ private:
+  static constexpr int kOffsetBits = 40;  ///< 1 TiB a rank
+  uint64_t word_ = 0;
+};
+
+/// The live symmetric allocations of one group on one rank. Every rank counts allocations alike, so
+/// equal numbers mean one segment.
+///
+/// Threads: any. Handles remove themselves; they may outlive the group.
+class SymmetricRegistry : public std::enable_shared_from_this<SymmetricRegistry> {
+ public:
+  /// Takes a mapping of `world_size` equal parts into the registry and hands out its owner.
+  std::shared_ptr<SymmetricMemory> add(std::shared_ptr<Mapping> mapping, size_t bytes, int rank,
+                                       int world_size);
+  /// The place of [data, data + bytes) in this rank's part of an allocation.
+  Place place_of(const void* data, size_t bytes) const;
+  /// Where this process sees offset `place` of `rank`; the allocation must be alive here.
+  std::byte* address_of(Place place, int rank) const;
+
+ private:
+  class Allocation;
+  void remove(uint64_t number);
+
+  mutable std::mutex mutex_;
+  std::map<uint64_t, const Allocation*> live_;  // guarded by mutex_; by number
+  uint64_t next_number_ = 1;                    // guarded by mutex_
+};
+
+}  // namespace farandole::comm::shm

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/config.h"
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "farandole/error.h"
+
+namespace farandole {
+namespace {
+
+const char* value_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+[[noreturn]] void reject(const char* variable, const std::string& value, const std::string& takes) {
+  throw InvalidArgument(std::string(variable) + "='" + value + "' is not a value it takes.",
+                        std::string(variable) + " takes " + takes + ".",
+                        std::string("set it so, or unset it for the default."));
+}
+
+/// The variable as a whole number within [low, high], or `fallback` where it is not set.
+long long number(const char* variable, long long fallback, long long low, long long high) {
+  const char* text = value_of(variable);
+  if (text == nullptr) return fallback;
+  char* end = nullptr;
+  errno = 0;
+  const long long value = std::strtoll(text, &end, 10);
+  if (errno != 0 || *end != '\0' || value < low || value > high) {
+    reject(variable, text,
+           "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+  }
+  return value;
+}
+
+SegmentBacking segment_backing() {
+  const char* text = value_of("FARANDOLE_SEGMENTS");
+  if (text == nullptr) return SegmentBacking::kAuto;
+  const std::string value = text;
+  if (value == "auto") return SegmentBacking::kAuto;
+  if (value == "memfd") return SegmentBacking::kMemfd;
+  if (value == "tmpfile") return SegmentBacking::kTmpfile;
+  reject("FARANDOLE_SEGMENTS", value, "auto, memfd or tmpfile");
+}
+
+std::string wanted_log_level() {
+  const char* text = value_of("FARANDOLE_LOG");
+  const std::string value = text == nullptr ? "info" : text;
+  for (const char* level : {"error", "warning", "info", "debug"}) {
+    if (value == level) return value;
+  }
+  reject("FARANDOLE_LOG", value, "error, warning, info or debug");
+}
+
+}  // namespace
+
+Config Config::from_environment() {
+  constexpr long long kPage = 4096;
+  Config config;
+  if (const char* host = value_of("FARANDOLE_HOST_ID")) config.host_id = host;
+  config.spin =
+      std::chrono::microseconds(number("FARANDOLE_SPIN_US", config.spin.count(), 0, 10'000'000));
+  const auto staging = number("FARANDOLE_STAGING_BYTES",
+                              static_cast<long long>(config.staging_bytes), kPage, 1LL << 30);
+  config.staging_bytes = static_cast<size_t>((staging + kPage - 1) / kPage * kPage);
+  config.segments = segment_backing();
+  const long long default_s =
+      std::chrono::duration_cast<std::chrono::seconds>(config.timeout).count();
+  config.timeout =
+      std::chrono::seconds(number("FARANDOLE_TIMEOUT_S", default_s, 1, 365LL * 24 * 3600));
+  config.log_level = wanted_log_level();
+  return config;
+}
+
+}  // namespace farandole

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "log.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "farandole/config.h"
+
+namespace farandole {
+namespace {
+
+struct Level {
+  const char* option;
+  const char* label;
+};
+constexpr std::array<Level, 4> kLevels{
+    {{"error", "ERROR"}, {"warning", "WARNING"}, {"info", "INFO"}, {"debug", "DEBUG"}}};
+
+size_t threshold() {
+  static const size_t value = [] {
+    const std::string wanted = Config::from_environment().log_level;
+    const auto* it = std::find_if(kLevels.begin(), kLevels.end(),
+                                  [&](const Level& level) { return wanted == level.option; });
+    return static_cast<size_t>(it - kLevels.begin());
+  }();
+  return value;
+}
+
+}  // namespace
+
+void log(LogLevel level, const std::string& text) {
+  const auto index = static_cast<size_t>(level);
+  if (index > threshold()) return;
+  const std::string line = std::string("farandole ") + kLevels[index].label + ": " + text + "\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace farandole

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "farandole/comm/backends.h"
+#include "farandole/comm/communicator.h"
+
+namespace farandole::test {
+
+/// What each rank runs, with its communicator.
+using RankBody = std::function<void(comm::Communicator&)>;
+
+/// Runs `body` on `world_size` ranks that are threads of this process, each with a communicator of
+/// one new group. Rethrows the first error of the lowest rank. Ends the test program if the ranks
+/// are not done within the deadline.
+void run_thread_ranks(int world_size, const RankBody& body, const Config& config = Config());
+
+/// As run_thread_ranks(), but ranks are forked processes with a store in a temporary folder. A rank
+/// passes if `body` returns; a failed expectation or an exception of its own fails the test with
+/// its text. Ranks that are meant to die are named in `expected_to_die`. Process ranks that hang
+/// are killed by the deadline and fail the test.
+void run_process_ranks(int world_size, const RankBody& body, const Config& config = Config(),
+                       const std::vector<int>& expected_to_die = {});
+
+/// The deadline of one group of ranks: generous, and longer still under sanitizers.
+std::chrono::seconds rank_deadline();
+
+/// Whether CI asked for the short version of a test matrix.
+bool thin_matrix();
+
+}  // namespace farandole::test
