@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <ostream>
 #include <string>
 #include <tuple>
 
@@ -48,6 +49,8 @@ struct Case {
   Config config;
   std::string name;
 };
+
+void PrintTo(const Case& instance, std::ostream* out) { *out << instance.name; }
 
 class CommunicatorConformance : public ::testing::TestWithParam<Case> {
  protected:

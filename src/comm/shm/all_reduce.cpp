@@ -10,10 +10,6 @@
 namespace farandole::comm::shm {
 namespace {
 
-/// Largest tensor that each rank reduces for itself from all slots. Above it, sharing the work pays
-/// for the second barrier.
-constexpr size_t kDirectBytes = 16 * 1024;
-
 /// Elements of [begin, end) that one rank reduces.
 struct Shard {
   size_t begin;
@@ -52,26 +48,20 @@ void SharedMemoryCommunicator::all_reduce(const void* input, void* output, size_
   check_buffer(OpKind::kAllReduce, "an input", input, call.bytes());
   check_buffer(OpKind::kAllReduce, "an output", output, call.bytes());
   check_overlap(OpKind::kAllReduce, input, call.bytes(), output, call.bytes(), input);
-  if (call.bytes() <= std::min(kDirectBytes, staging_.slot_bytes()) || world_size() == 1) {
-    direct_all_reduce(call, input, output);
+  if (call.bytes() <= kInlineBytes || world_size() == 1) {
+    enter(call, input, std::min(call.bytes(), kInlineBytes));
+    reduce_for_oneself(call, input, output);
   } else {
-    call.signature.input = symmetric_->place_of(input, call.bytes()).word();
-    call.signature.output = symmetric_->place_of(output, call.bytes()).word();
-    staged_or_symmetric_all_reduce(call, static_cast<const std::byte*>(input),
-                                   static_cast<std::byte*>(output));
+    slotted_all_reduce(call, static_cast<const std::byte*>(input), static_cast<std::byte*>(output));
   }
   finish(call);
 }
 
-/// All ranks read all slots: one barrier, (P + 1) * S bytes read or written by each rank.
-void SharedMemoryCommunicator::direct_all_reduce(Call& call, const void* input, void* output) {
-  const size_t bytes = call.bytes();
-  const bool travels_inline = bytes <= kInlineBytes;
-  if (!travels_inline && world_size() > 1) {
-    staging_.next_turn();
-    std::memcpy(staging_.slot(rank()), input, bytes);
-  }
-  enter(call, input, travels_inline ? bytes : 0);
+/// Every rank reads all ranks' tensors, from their headers or slots, and its own from its place. (P
+/// + 1) * S bytes read or written by each rank.
+void SharedMemoryCommunicator::reduce_for_oneself(const Call& call, const void* input,
+                                                  void* output) const {
+  const bool travels_inline = call.bytes() <= kInlineBytes;
   std::array<const void*, kMaxRanks> sources;
   for (int peer = 0; peer < world_size(); ++peer) {
     const void* slot = travels_inline ? lockstep_.inline_data_of(peer) : staging_.slot(peer);
@@ -158,13 +148,23 @@ struct SharedMemoryCommunicator::StagedAllReduce {
   }
 };
 
-void SharedMemoryCommunicator::staged_or_symmetric_all_reduce(Call& call, const std::byte* input,
-                                                              std::byte* output) {
+void SharedMemoryCommunicator::slotted_all_reduce(Call& call, const std::byte* input,
+                                                  std::byte* output) {
+  const bool direct = reads_all_slots(call.bytes());
   const StagedAllReduce staged{*this, call, input, output};
-  if (enter(call, [&] { staged.fill(0); })) {
-    symmetric_all_reduce(call);
-    return;
+  if (call.bytes() > symmetric_from_) {
+    call.signature.input = symmetric_->place_of(input, call.bytes()).word();
+    call.signature.output = symmetric_->place_of(output, call.bytes()).word();
   }
+  const bool symmetric = enter(call, [&] {
+    if (direct) {
+      std::memcpy(staging_.slot(rank()), input, call.bytes());
+    } else {
+      staged.fill(0);
+    }
+  });
+  if (symmetric) return symmetric_all_reduce(call);
+  if (direct) return reduce_for_oneself(call, input, output);
   for (size_t chunk = 0; chunk < staged.chunks(); ++chunk) {
     staged.reduce(chunk);
     const uint64_t turn = staging_.turn();
@@ -175,6 +175,15 @@ void SharedMemoryCommunicator::staged_or_symmetric_all_reduce(Call& call, const 
     step(call);
     staged.drain(chunk, turn);
   }
+}
+
+/// Whether reading all slots, (P - 1) * S foreign bytes, costs less than sharing the work: 2 * S *
+/// (P - 1) / P foreign bytes and a second barrier.
+bool SharedMemoryCommunicator::reads_all_slots(size_t bytes) const {
+  constexpr size_t kMost = 256 * 1024;  // beyond, slots leave the second-level cache
+  if (bytes > std::min(kMost, staging_.slot_bytes())) return false;
+  const auto peers = static_cast<size_t>(world_size()) - 1;
+  return peers * bytes <= 2 * bytes * peers / (peers + 1) + barrier_bytes_;
 }
 
 }  // namespace farandole::comm::shm

@@ -13,9 +13,6 @@
 namespace farandole::comm::shm {
 namespace {
 
-/// Blocks up to it pass through the slots even in symmetric memory: one barrier instead of two.
-constexpr size_t kSymmetricBytes = 16 * 1024;
-
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
 }
@@ -98,7 +95,7 @@ bool SharedMemoryCommunicator::reduce_blocks(Call& call, const Blocks& blocks, s
 
 /// Announces `data` as this rank's place in symmetric memory if going there straight pays.
 void SharedMemoryCommunicator::offer_symmetric(Call& call, const void* data, size_t bytes) const {
-  if (call.bytes() <= kSymmetricBytes) return;
+  if (call.bytes() <= symmetric_from_) return;
   call.signature.input = call.signature.output = symmetric_->place_of(data, bytes).word();
 }
 

@@ -38,8 +38,6 @@ bool same_call(const Signature& a, const Signature& b) {
          a.root == b.root && a.count == b.count;
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 }  // namespace
 
 size_t Lockstep::control_bytes(int world_size) {
@@ -184,7 +182,7 @@ void Lockstep::look_for_failures(Post post, bool look_at_processes) {
              left ? "call the same collectives on every rank, and destroy the group after the last."
                   : "look at that rank's own output and at the kernel log (out of memory?), then "
                     "restart the job or go on without it.")),
-         first_line(what));
+         what + " " + last_reached(rank) + ".");
   }
 }
 
@@ -201,7 +199,7 @@ void Lockstep::fail_missing(Post post, milliseconds timeout) {
   fail(std::make_exception_ptr(TimeoutError(
            what, whys + ".",
            "find out what that rank does instead (py-spy dump --pid), or raise the timeout.")),
-       what);
+       what + " " + whys + ".");
 }
 
 void Lockstep::fail(std::exception_ptr error, const std::string& reason) {

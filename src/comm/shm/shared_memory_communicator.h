@@ -83,13 +83,18 @@ class SharedMemoryCommunicator final : public Communicator {
   bool move_blocks(Call& call, const Blocks& blocks, std::byte* output, int only_from = -1);
   bool reduce_blocks(Call& call, const Blocks& blocks, std::byte* output);
 
-  void direct_all_reduce(Call& call, const void* input, void* output);
+  void reduce_for_oneself(const Call& call, const void* input, void* output) const;
   void symmetric_all_reduce(const Call& call);
   struct StagedAllReduce;
-  void staged_or_symmetric_all_reduce(Call& call, const std::byte* input, std::byte* output);
+  void slotted_all_reduce(Call& call, const std::byte* input, std::byte* output);
+  bool reads_all_slots(size_t bytes) const;
   void offer_symmetric(Call& call, const void* data, size_t bytes) const;
 
   Config config_;
+  bool oversubscribed_;   ///< more ranks than cores
+  size_t barrier_bytes_;  ///< about what a rank moves in the time of one barrier
+  size_t
+      symmetric_from_;  ///< bytes above which symmetric memory saves more than its second barrier
   uint32_t event_group_;
   DescriptorExchange descriptors_;
   std::shared_ptr<Mapping> memory_;

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process_group/argument_checks.h"
+
+#include <sstream>
+
+#include <ATen/MemoryOverlap.h>
+
+#include "farandole/error.h"
+#include "process_group/flat_tensor.h"
+
+namespace farandole {
+namespace {
+
+template <class Value>
+std::string text_of(const Value& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+std::string shape_of(const at::Tensor& tensor) {
+  return text_of(tensor.scalar_type()) + text_of(tensor.sizes());
+}
+
+const char* name_of(c10d::ReduceOp::RedOpType op) {
+  switch (op) {
+    case c10d::ReduceOp::BAND:
+      return "BAND";
+    case c10d::ReduceOp::BOR:
+      return "BOR";
+    case c10d::ReduceOp::BXOR:
+      return "BXOR";
+    case c10d::ReduceOp::PREMUL_SUM:
+      return "PREMUL_SUM";
+    default:
+      return "this reduction";
+  }
+}
+
+void check_single(const Caller& caller, const std::vector<at::Tensor>& tensors) {
+  if (tensors.size() == 1) return;
+  throw InvalidArgument(
+      caller.describe() + " requires a single-element tensor list, got " +
+          std::to_string(tensors.size()) + " tensors.",
+      "one call works on one tensor of this rank.",
+      "call it once per tensor, or use the coalesced form of the operation where there is one.");
+}
+
+}  // namespace
+
+std::string Caller::describe() const {
+  return std::string(operation) + " in group '" + group + "' on rank " + std::to_string(rank) +
+         " of " + std::to_string(world_size);
+}
+
+void check_tensor(const Caller& caller, const at::Tensor& tensor) {
+  if (C10_LIKELY(tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu())) return;
+  if (!tensor.defined()) {
+    throw InvalidArgument(caller.describe() + " got an undefined tensor.",
+                          "there is no memory to send or to fill.", "pass a tensor that exists.");
+  }
+  if (!tensor.is_cpu()) {
+    throw NotSupported(
+        caller.describe() + " cannot work on a tensor on " + text_of(tensor.device()) + ".",
+        "this version moves tensors in host memory alone; its NCCL communicator for CUDA is not there "
+        "yet.",
+        "use init_process_group(\"cpu:farandole,cuda:nccl\"), or move the tensor with .cpu() first.");
+  }
+  throw NotSupported(
+      caller.describe() + " cannot work on a tensor of layout " + text_of(tensor.layout()) + ".",
+      "collectives move dense elements, and the ranks' sparse ones differ in number and place.",
+      "pass tensor.to_dense().");
+}
+
+void check_output(const Caller& caller, const at::Tensor& tensor) {
+  check_tensor(caller, tensor);
+  if (C10_LIKELY(tensor.is_contiguous())) return;
+  if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
+  throw InvalidArgument(
+      caller.describe() + " cannot store into a tensor whose elements overlap (" +
+          shape_of(tensor) + ", strides " + text_of(tensor.strides()) + ").",
+      "more than one element of the written-to tensor refers to a single memory location, as after "
+      "expand().",
+      "pass tensor.contiguous().");
+}
+
+void check_single_input(const Caller& caller, const std::vector<at::Tensor>& tensors) {
+  check_single(caller, tensors);
+  check_tensor(caller, tensors.front());
+}
+
+void check_single_output(const Caller& caller, const std::vector<at::Tensor>& tensors) {
+  check_single(caller, tensors);
+  check_output(caller, tensors.front());
+}
+
+void check_one_per_rank(const Caller& caller, const char* what,
+                        const std::vector<at::Tensor>& tensors, const at::Tensor& model) {
+  if (tensors.size() != static_cast<size_t>(caller.world_size)) {
+    throw InvalidArgument(
+        caller.describe() + " got " + std::to_string(tensors.size()) + " " + what + " tensors.",
+        "the " + std::string(what) + " tensor list must have as many tensors as the group has ranks.",
+        "pass a list of " + std::to_string(caller.world_size) + " tensors.");
+  }
+  for (const at::Tensor& tensor : tensors) {
+    check_tensor(caller, tensor);
+    if (tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel()) continue;
+    throw InvalidArgument(caller.describe() + " got a " + std::string(what) + " tensor " +
+                              shape_of(tensor) + " beside a tensor " + shape_of(model) + ".",
+                          "all tensors of the call must have the same dtype and number of elements.",
+                          "make the tensors equal in shape and dtype on every rank.");
+  }
+}
+
+void check_single_list(const Caller& caller, const std::vector<std::vector<at::Tensor>>& lists) {
+  if (lists.size() == 1) return;
+  throw InvalidArgument(caller.describe() + " requires a single list of tensors, got " +
+                            std::to_string(lists.size()) + " lists.",
+                        "one call works for one tensor of this rank.",
+                        "pass one list with a tensor for each rank.");
+}
+
+void check_no_list(const Caller& caller, const char* what,
+                   const std::vector<std::vector<at::Tensor>>& lists) {
+  if (lists.empty() || (lists.size() == 1 && lists.front().empty())) return;
+  throw InvalidArgument(caller.describe() + " requires empty " + what + " on non-root.",
+                        "only the root passes the list of all ranks' tensors.",
+                        "leave the list out on every other rank.");
+}
+
+void check_lists_of_ranks(const Caller& caller, const std::vector<std::vector<at::Tensor>>& lists,
+                          const std::vector<at::Tensor>& inputs) {
+  if (inputs.empty() || lists.size() != static_cast<size_t>(caller.world_size)) {
+    throw InvalidArgument(caller.describe() + " got " + std::to_string(lists.size()) +
+                              " output lists for " + std::to_string(inputs.size()) + " tensors.",
+                          "output lists should be equal to world size, and there must be a tensor.",
+                          "pass one list per rank, each with one tensor per input tensor.");
+  }
+  for (const auto& list : lists) {
+    if (list.size() == inputs.size()) continue;
+    throw InvalidArgument(caller.describe() + " got an output list of " +
+                              std::to_string(list.size()) + " tensors for " +
+                              std::to_string(inputs.size()) + " input tensors.",
+                          "every output list must match the input list.",
+                          "pass one output tensor per input tensor in each list.");
+  }
+}
+
+void check_pairs(const Caller& caller, const std::vector<at::Tensor>& outputs,
+                 const std::vector<at::Tensor>& inputs) {
+  if (!inputs.empty() && outputs.size() == inputs.size()) return;
+  throw InvalidArgument(caller.describe() + " got " + std::to_string(outputs.size()) +
+                            " output tensors for " + std::to_string(inputs.size()) +
+                            " input tensors.",
+                        "each output belongs to one input, and there must be one.",
+                        "pass lists of equal length.");
+}
+
+void check_equal_parts(const Caller& caller, const at::Tensor& output, const at::Tensor& input) {
+  const bool same = output.scalar_type() == input.scalar_type() && output.numel() == input.numel();
+  if (same && input.numel() % caller.world_size == 0) return;
+  throw InvalidArgument(
+      caller.describe() + " got output " + shape_of(output) + " and input " + shape_of(input) + ".",
+      "both hold one equal part for each of the " + std::to_string(caller.world_size) +
+          " ranks, in the same dtype.",
+      "make both tensors equal in size and dtype, and the size divisible by the world size.");
+}
+
+void check_same_dtype(const Caller& caller, const std::vector<at::Tensor>& tensors) {
+  if (tensors.empty()) {
+    throw InvalidArgument(caller.describe() + " requires non-empty tensor list.",
+                          "with no tensor there is nothing to send.", "pass at least one tensor.");
+  }
+  for (const at::Tensor& tensor : tensors) {
+    check_tensor(caller, tensor);
+    if (tensor.scalar_type() == tensors.front().scalar_type()) continue;
+    throw InvalidArgument(caller.describe() + " got tensors " + shape_of(tensors.front()) + " and " +
+                              shape_of(tensor) + " in one list.",
+                          "tensors must have identical type: they travel in one buffer.",
+                          "call it once per dtype.");
+  }
+}
+
+void check_world_times(const Caller& caller, const char* larger_name, const at::Tensor& larger,
+                       const char* smaller_name, const at::Tensor& smaller) {
+  const auto got = [&] {
+    return std::string(", got ") + larger_name + " " + shape_of(larger) + " and " + smaller_name +
+           " " + shape_of(smaller) + ".";
+  };
+  if (larger.scalar_type() != smaller.scalar_type()) {
+    throw InvalidArgument(
+        caller.describe() + ": output tensor must have the same type as input tensor" + got(),
+        "elements travel as they are; nothing casts them.", "cast one of them first.");
+  }
+  if (larger.numel() != smaller.numel() * caller.world_size) {
+    throw InvalidArgument(caller.describe() + ": " + larger_name +
+                              " tensor size must be equal to world_size times " + smaller_name +
+                              " tensor size" + got(),
+                          "it holds one equal part for each of the " +
+                              std::to_string(caller.world_size) + " ranks.",
+                          "make it " + std::to_string(smaller.numel() * caller.world_size) +
+                              " elements large, or use the list form of the operation.");
+  }
+}
+
+void check_root(const Caller& caller, int64_t root, int64_t root_tensor) {
+  if (root < 0 || root >= caller.world_size) {
+    throw InvalidArgument(caller.describe() + " got invalid root rank: " + std::to_string(root) + ".",
+                          "ranks of this group are 0 to " + std::to_string(caller.world_size - 1) + ".",
+                          "pass a rank of the group (group_src or group_dst count within it).");
+  }
+  if (root_tensor != 0) {
+    throw InvalidArgument(
+        caller.describe() + " got invalid root tensor: " + std::to_string(root_tensor) + ".",
+        "one call works on one tensor of this rank, number 0.", "leave rootTensor at 0.");
+  }
+}
+
+comm::ReduceOp reduction_of(const Caller& caller, const c10d::ReduceOp& op,
+                            const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  if (!data_type_of(type)) {
+    throw NotSupported(caller.describe() + " cannot reduce elements of type " + text_of(type) + ".",
+                       "float64/32/16, bfloat16, int64/32/16/8, uint8 and bool can be reduced; other "
+                       "types can only be moved.",
+                       at::isComplexType(type) ? "for a sum pass torch.view_as_real(tensor)."
+                                               : "cast the tensor to a wider type first.");
+  }
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return comm::ReduceOp::kSum;
+    case c10d::ReduceOp::AVG:
+      if (type == at::kBool) break;
+      return comm::ReduceOp::kAvg;
+    case c10d::ReduceOp::PRODUCT:
+      return comm::ReduceOp::kProduct;
+    case c10d::ReduceOp::MIN:
+      return comm::ReduceOp::kMin;
+    case c10d::ReduceOp::MAX:
+      return comm::ReduceOp::kMax;
+    default:
+      throw NotSupported(caller.describe() + " cannot reduce with " + name_of(op.op_) + ".",
+                         "this version has SUM, AVG, PRODUCT, MIN and MAX.",
+                         "use MIN, MAX or PRODUCT on bool tensors for and/or; scale the tensor before a "
+                         "SUM instead of PREMUL_SUM.");
+  }
+  throw InvalidArgument(caller.describe() + " got AVG on a bool tensor.",
+                        "truth values have no mean.", "use SUM (or), PRODUCT (and), or cast first.");
+}
+
+}  // namespace farandole

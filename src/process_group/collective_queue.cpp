@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process_group/collective_queue.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "farandole/error.h"
+
+namespace farandole {
+namespace {
+
+std::atomic<uint64_t> forks{0};
+
+uint64_t fork_generation() {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
+  static_cast<void>(registered);
+  return forks.load(std::memory_order_relaxed);
+}
+
+/// Keeps the signals of the process away from the executor: handlers belong to the user's threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+struct CollectiveQueue::State {
+  explicit State(std::string name) : group(std::move(name)) {}
+
+  const std::string group;
+  std::mutex mutex;
+  std::condition_variable work_there;
+  std::condition_variable idle;
+  std::deque<Task> queue;   // guarded by mutex
+  std::thread executor;     // guarded by mutex
+  bool running = false;     // guarded by mutex; somebody has the turn
+  bool closed = false;      // guarded by mutex
+  std::atomic<uint64_t> issued{0};  // written under mutex
+
+  void check_open() const {
+    if (!closed) return;
+    throw AbortedError("group '" + group + "' was used after it was shut down.",
+                       "destroy(), shutdown() or the exit of the process has ended it on this rank.",
+                       "make a new group with init_process_group() or new_group().");
+  }
+
+  /// Runs the first task of the queue without the lock.
+  void run_first(std::unique_lock<std::mutex>& lock) {
+    Task task = std::move(queue.front());
+    queue.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;  // what it holds may end with it: not under the lock
+    lock.lock();
+  }
+
+  uint64_t next_number() { return issued.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+  void execute();
+};
+
+namespace {
+
+/// The State whose executor this thread is, if any.
+thread_local const void* executor_of = nullptr;
+
+}  // namespace
+
+void CollectiveQueue::State::execute() {
+  executor_of = this;
+  std::unique_lock<std::mutex> lock(mutex);
+  for (;;) {
+    work_there.wait(lock, [this] { return queue.empty() ? closed : !running; });
+    if (queue.empty()) return;
+    running = true;
+    run_first(lock);
+    running = false;
+    if (queue.empty()) idle.notify_all();
+  }
+}
+
+CollectiveQueue::CollectiveQueue(std::string group)
+    : state_(std::make_shared<State>(std::move(group))), fork_generation_(fork_generation()) {}
+
+CollectiveQueue::~CollectiveQueue() {
+  if (in_creator()) {
+    close();
+  } else {
+    // The executor does not exist here and may have held the mutex at the fork.
+    new std::shared_ptr<State>(std::move(state_));
+  }
+}
+
+uint64_t CollectiveQueue::try_begin() {
+  State& state = *state_;
+  std::unique_lock<std::mutex> lock(state.mutex);
+  state.check_open();
+  if (executor_of == &state) {
+    while (!state.queue.empty()) state.run_first(lock);
+    return state.next_number();
+  }
+  if (state.running || !state.queue.empty()) return 0;
+  state.running = true;
+  return state.next_number();
+}
+
+void CollectiveQueue::end() {
+  State& state = *state_;
+  if (executor_of == &state) return;  // execute() keeps the turn
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  state.running = false;
+  if (!state.queue.empty()) {
+    state.work_there.notify_one();
+  } else if (state.closed) {
+    state.idle.notify_all();
+  }
+}
+
+uint64_t CollectiveQueue::push(Task task) {
+  State& state = *state_;
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  state.check_open();
+  if (!state.executor.joinable()) {
+    const SignalsBlocked blocked;
+    state.executor = std::thread([shared = state_] { shared->execute(); });
+    ::pthread_setname_np(state.executor.native_handle(), "farandole");
+  }
+  state.queue.push_back(std::move(task));
+  if (!state.running) state.work_there.notify_one();
+  return state.next_number();
+}
+
+uint64_t CollectiveQueue::issued() const { return state_->issued.load(std::memory_order_relaxed); }
+
+bool CollectiveQueue::busy() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->running || !state_->queue.empty();
+}
+
+void CollectiveQueue::close(std::chrono::milliseconds grace) {
+  State& state = *state_;
+  std::unique_lock<std::mutex> lock(state.mutex);
+  state.closed = true;
+  state.work_there.notify_all();
+  std::thread executor = std::move(state.executor);
+  if (executor.get_id() == std::this_thread::get_id()) {
+    executor.detach();
+    return;
+  }
+  const bool done = state.idle.wait_for(
+      lock, grace, [&state] { return !state.running && state.queue.empty(); });
+  lock.unlock();
+  if (!executor.joinable()) return;
+  if (done) {
+    executor.join();
+  } else {
+    executor.detach();
+  }
+}
+
+bool CollectiveQueue::in_creator() const {
+  return forks.load(std::memory_order_relaxed) == fork_generation_;
+}
+
+}  // namespace farandole

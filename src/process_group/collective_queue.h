@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "farandole/export.h"
+
+namespace farandole {
+
+/// One order for the collectives of one group, and no thief of a core.
+///
+/// Protocol. A group runs one collective at a time: whoever runs it has the turn. Each collective takes
+/// its number when it is issued, and numbers run in order.
+///   - try_begin(): if nothing is queued and nobody has the turn, the caller gets the number and the
+///     turn, runs the collective on its own thread and calls end(). Nothing else wakes up.
+///   - push(): the task gets the number and a place in the queue. One executor thread, started by the
+///     first push, takes tasks in order whenever nobody has the turn. Between tasks it sleeps on a
+///     condition variable; it never spins.
+///   - a synchronous call that fails try_begin() pushes its task and waits for it.
+///   - a task's callbacks may issue collectives too. try_begin() on the executor runs what is queued
+///     first, right there, and then succeeds: waiting for itself it would wait for ever.
+///   - close(): later calls throw AbortedError. Tasks that are queued still run (their communicator has
+///     been aborted by then, so they fail at once), so that nobody waits for a task for ever.
+///
+/// Threads: any for all functions; tasks run on the executor. A task must not throw.
+/// Fork: in a forked child only in_creator() and the destructor may be used.
+class FARANDOLE_API CollectiveQueue {
+ public:
+  using Task = std::function<void()>;
+
+  /// `group` is for messages.
+  explicit CollectiveQueue(std::string group);
+  /// As close(); in a forked child it only forgets.
+  ~CollectiveQueue();
+  CollectiveQueue(const CollectiveQueue&) = delete;
+  CollectiveQueue& operator=(const CollectiveQueue&) = delete;
+
+  /// The number of the collective that the caller may run now, or 0 if others are ahead.
+  uint64_t try_begin();
+  /// Gives back the turn that try_begin() gave.
+  void end();
+  /// Queues `task` and returns its number.
+  uint64_t push(Task task);
+
+  /// Numbers given out so far.
+  uint64_t issued() const;
+  /// Whether a collective runs or waits in the queue.
+  bool busy() const;
+  /// Waits until all tasks are done and ends the executor. An executor that is not done after `grace`
+  /// (it runs a callback that needs what this thread holds, say), or that is the caller itself, is let
+  /// go: it owns all that it still touches.
+  void close(std::chrono::milliseconds grace = std::chrono::seconds(2));
+
+  /// False in a forked child of the process that made this.
+  bool in_creator() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;  // shared with the executor
+  uint64_t fork_generation_;
+};
+
+}  // namespace farandole

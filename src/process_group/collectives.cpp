@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/process_group/collectives.h"
+
+#include "farandole/error.h"
+#include "farandole/process_group/process_group.h"
+#include "process_group/launch.h"
+
+namespace farandole {
+namespace {
+
+Group or_default(const Group& group) { return group ? group : default_group(); }
+
+Work finish(Work work, bool async) {
+  if (!async && work) work->wait();
+  return work;
+}
+
+Launch launch_or_throw(const char* function) {
+  Launch launch = find_launch();
+  if (launch.launcher != "alone") return launch;
+  throw InvalidArgument(std::string(function) + "() cannot tell for this group.",
+                        "its backend is not farandole, and no launcher's variables are set.",
+                        "start the script with torchrun, or use a group of backend farandole.");
+}
+
+/// The equal parts of contiguous `tensor`, one per rank.
+std::vector<at::Tensor> parts_of(const char* function, const at::Tensor& tensor, int count) {
+  if (tensor.defined() && tensor.is_contiguous() && tensor.numel() % count == 0) {
+    return tensor.view({-1}).tensor_split(count);
+  }
+  throw InvalidArgument(
+      std::string(function) + "() on the root needs a contiguous tensor of " + std::to_string(count) +
+          " equal parts.",
+      !tensor.defined()        ? "it got none."
+      : tensor.is_contiguous() ? "it has " + std::to_string(tensor.numel()) + " elements."
+                               : "its elements are not in row-major order.",
+      "pass a tensor made by torch::empty({world_size, ...}).");
+}
+
+}  // namespace
+
+int rank(const Group& group) { return or_default(group)->getRank(); }
+
+int world_size(const Group& group) { return or_default(group)->getSize(); }
+
+int local_rank(const Group& group) {
+  if (const auto backend = ProcessGroupFarandole::of(*or_default(group))) return backend->topology().local_rank;
+  return launch_or_throw("local_rank").local_rank;
+}
+
+int local_world_size(const Group& group) {
+  if (const auto backend = ProcessGroupFarandole::of(*or_default(group))) {
+    return backend->topology().local_world_size;
+  }
+  return launch_or_throw("local_world_size").local_world_size;
+}
+
+Work all_reduce(const at::Tensor& tensor, const ReductionOptions& options) {
+  c10d::AllreduceOptions opts;
+  opts.reduceOp = options.op;
+  opts.asyncOp = options.async;
+  std::vector<at::Tensor> tensors{tensor};
+  return finish(or_default(options.group)->allreduce(tensors, opts), options.async);
+}
+
+Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                    const ReductionOptions& options) {
+  c10d::ReduceScatterOptions opts;
+  opts.reduceOp = options.op;
+  opts.asyncOp = options.async;
+  at::Tensor to = output;
+  at::Tensor from = input;
+  return finish(or_default(options.group)->_reduce_scatter_base(to, from, opts), options.async);
+}
+
+Work all_gather(const at::Tensor& output, const at::Tensor& input, const MoveOptions& options) {
+  c10d::AllgatherOptions opts;
+  opts.asyncOp = options.async;
+  at::Tensor to = output;
+  at::Tensor from = input;
+  return finish(or_default(options.group)->_allgather_base(to, from, opts), options.async);
+}
+
+Work broadcast(const at::Tensor& tensor, int root, const MoveOptions& options) {
+  c10d::BroadcastOptions opts;
+  opts.rootRank = root;
+  opts.asyncOp = options.async;
+  std::vector<at::Tensor> tensors{tensor};
+  return finish(or_default(options.group)->broadcast(tensors, opts), options.async);
+}
+
+Work reduce(const at::Tensor& tensor, int root, const ReductionOptions& options) {
+  c10d::ReduceOptions opts;
+  opts.reduceOp = options.op;
+  opts.rootRank = root;
+  opts.asyncOp = options.async;
+  std::vector<at::Tensor> tensors{tensor};
+  return finish(or_default(options.group)->reduce(tensors, opts), options.async);
+}
+
+Work gather(const at::Tensor& output, const at::Tensor& input, int root,
+            const MoveOptions& options) {
+  const Group group = or_default(options.group);
+  c10d::GatherOptions opts;
+  opts.rootRank = root;
+  opts.asyncOp = options.async;
+  std::vector<std::vector<at::Tensor>> outputs;
+  if (group->getRank() == root) outputs.push_back(parts_of("gather", output, group->getSize()));
+  std::vector<at::Tensor> inputs{input};
+  return finish(group->gather(outputs, inputs, opts), options.async);
+}
+
+Work scatter(const at::Tensor& output, const at::Tensor& input, int root,
+             const MoveOptions& options) {
+  const Group group = or_default(options.group);
+  c10d::ScatterOptions opts;
+  opts.rootRank = root;
+  opts.asyncOp = options.async;
+  std::vector<std::vector<at::Tensor>> inputs;
+  if (group->getRank() == root) inputs.push_back(parts_of("scatter", input, group->getSize()));
+  std::vector<at::Tensor> outputs{output};
+  return finish(group->scatter(outputs, inputs, opts), options.async);
+}
+
+Work all_to_all(const at::Tensor& output, const at::Tensor& input, const MoveOptions& options) {
+  c10d::AllToAllOptions opts;
+  opts.asyncOp = options.async;
+  at::Tensor to = output;
+  at::Tensor from = input;
+  std::vector<int64_t> no_splits;
+  return finish(or_default(options.group)->alltoall_base(to, from, no_splits, no_splits, opts),
+                options.async);
+}
+
+Work barrier(const MoveOptions& options) {
+  c10d::BarrierOptions opts;
+  opts.asyncOp = options.async;
+  opts.device = at::Device(at::kCPU);
+  return finish(or_default(options.group)->barrier(opts), options.async);
+}
+
+}  // namespace farandole

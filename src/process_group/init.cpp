@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/process_group/init.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "farandole/error.h"
+#include "farandole/process_group/process_group.h"
+#include "process_group/rendezvous.h"
+#include "process_group/torch_compat.h"
+
+namespace farandole {
+namespace {
+
+/// torch.distributed gives its default group this name; so the two find each other's.
+constexpr const char* kDefaultName = "0";
+
+/// The groups that C++ made. Never destroyed: destructors at exit would find other statics gone.
+struct Groups {
+  std::mutex mutex;
+  Group world;               // guarded by mutex
+  std::vector<Group> others;  // guarded by mutex
+  int made = 0;              // guarded by mutex; new_group() calls, the same on every rank
+};
+
+Groups& groups() {
+  static auto* const instance = new Groups;
+  return *instance;
+}
+
+c10::intrusive_ptr<c10d::Store> below(const char* prefix,
+                                      const c10::intrusive_ptr<c10d::Store>& store) {
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+}
+
+/// A c10d group with our backend for CPU and CUDA, put together as torch.distributed does.
+Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+                 const std::string& name, const std::string& message_name,
+                 std::chrono::milliseconds timeout) {
+  const auto group_store = below((name + "/").c_str(), store);
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(group_store, rank, world_size);
+  auto options = c10::make_intrusive<ProcessGroupFarandole::Options>(timeout);
+  options->group_name = message_name;
+  const c10::intrusive_ptr<c10d::Backend> backend = c10::make_intrusive<ProcessGroupFarandole>(
+      below("cpu/", group_store), rank, world_size, options);
+  constexpr auto kCustom = c10d::ProcessGroup::BackendType::CUSTOM;
+  group->setDefaultBackend(kCustom);
+  group->setBackend(c10::DeviceType::CPU, kCustom, backend);
+  group->setBackend(c10::DeviceType::CUDA, kCustom, backend);
+  group->setGroupName(name);
+  group->setGroupDesc(message_name);
+  c10d::register_process_group(name, group);
+  return group;
+}
+
+bool is_default(const InitOptions& options) {
+  return options.rank < 0 && options.world_size < 0 && !options.store &&
+         options.init_method.empty();
+}
+
+Group find_default_group() {
+  Groups& known = groups();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  return known.world ? known.world : registered_group(kDefaultName);
+}
+
+void end(const Group& group) {
+  group->shutdown();
+  c10d::unregister_process_group(group->getGroupName());
+}
+
+}  // namespace
+
+Group init_process_group(const InitOptions& options) {
+  if (const Group existing = find_default_group()) {
+    if (is_default(options)) return existing;
+    throw InvalidArgument("init_process_group() was called twice in this process.",
+                          "there is a default group already, and arguments ask for another.",
+                          "call destroy() first, or call it without arguments to get the one that is.");
+  }
+  const Rendezvous place = meet(options);
+  const Group world = make_group(below("default_pg", place.store), place.rank, place.world_size,
+                                 kDefaultName, "default", options.timeout);
+  Groups& known = groups();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  known.world = world;
+  return world;
+}
+
+Group default_group() {
+  if (Group group = find_default_group()) return group;
+  throw InvalidArgument("there is no default group.",
+                        "init_process_group() has not been called in this process, or destroy() was.",
+                        "call init_process_group() first.");
+}
+
+bool is_initialized() { return static_cast<bool>(find_default_group()); }
+
+Group new_group(const std::vector<int>& ranks, std::chrono::milliseconds timeout) {
+  const Group world = default_group();
+  Groups& known = groups();
+  int number = 0;
+  {
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    number = ++known.made;
+  }
+  std::vector<int> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
+  if (sorted.empty() || twice || sorted.front() < 0 || sorted.back() >= world->getSize()) {
+    throw InvalidArgument("new_group() got ranks that make no group of the default one's " +
+                              std::to_string(world->getSize()) + ".",
+                          "there must be one at least, none twice, and all of the default group.",
+                          "pass each rank once, counted in the default group.");
+  }
+  const auto own = std::find(ranks.begin(), ranks.end(), world->getRank());
+  if (own == ranks.end()) return {};
+  const std::string name = "farandole_" + std::to_string(number);
+  const Group group = make_group(world->getStore(), static_cast<int>(own - ranks.begin()),
+                                 static_cast<int>(ranks.size()), name, name, timeout);
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  known.others.push_back(group);
+  return group;
+}
+
+void abort(const Group& group) { (group ? group : default_group())->abort(); }
+
+void destroy(const Group& group) {
+  Groups& known = groups();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  if (group && group != known.world) {
+    end(group);
+    known.others.erase(std::remove(known.others.begin(), known.others.end(), group),
+                       known.others.end());
+    return;
+  }
+  if (!known.world) {
+    if (!registered_group(kDefaultName)) return;
+    throw InvalidArgument("destroy() cannot end the default group of this process.",
+                          "torch.distributed made it and keeps its own books about it.",
+                          "call torch.distributed.destroy_process_group() in Python.");
+  }
+  for (auto it = known.others.rbegin(); it != known.others.rend(); ++it) end(*it);
+  end(known.world);
+  known.others.clear();
+  known.world.reset();
+  known.made = 0;
+}
+
+}  // namespace farandole

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collectives of ProcessGroupFarandole that only move data, and barrier.
+#include <algorithm>
+
+#include "farandole/error.h"
+#include "process_group/flat_tensor.h"
+#include "process_group/process_group_private.h"
+
+namespace farandole {
+namespace {
+
+/// `flat` of every rank, in rank order, goes to flat `output`.
+void all_gather_flat(comm::Communicator& communicator, const at::Tensor& output,
+                     const at::Tensor& flat, const comm::CollectiveOptions& options) {
+  const size_t own_part = static_cast<size_t>(communicator.rank() * flat.numel());
+  const at::Tensor from = apart_from(flat, output, own_part);
+  const Wire wire = wire_of(from);
+  communicator.all_gather(from.const_data_ptr(), output.mutable_data_ptr(), wire.count, wire.dtype,
+                          options);
+}
+
+void all_gather_list(comm::Communicator& communicator, const std::vector<at::Tensor>& outputs,
+                     const at::Tensor& input, const comm::CollectiveOptions& options) {
+  const at::Tensor joined = joined_output(outputs);
+  all_gather_flat(communicator, joined, flat_input(input), options);
+  store_joined(joined, outputs);
+}
+
+void all_to_all_flat(comm::Communicator& communicator, const at::Tensor& output,
+                     const at::Tensor& flat, const comm::CollectiveOptions& options) {
+  const at::Tensor from = apart_from(flat, output, kNeverInPlace);
+  const Wire wire = wire_of(from);
+  communicator.all_to_all(from.const_data_ptr(), output.mutable_data_ptr(),
+                          wire.count / static_cast<size_t>(communicator.world_size()), wire.dtype,
+                          options);
+}
+
+bool all_equal(const std::vector<int64_t>& splits) {
+  return std::all_of(splits.begin(), splits.end(),
+                     [&](int64_t split) { return split == splits.front(); });
+}
+
+}  // namespace
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::broadcast(Tensors& tensors,
+                                                             const c10d::BroadcastOptions& opts) {
+  static constexpr Operation kOperation{c10d::OpType::BROADCAST, "broadcast",
+                                        "farandole:broadcast"};
+  const Caller by = caller(kOperation);
+  check_single_output(by, tensors);
+  check_root(by, opts.rootRank, opts.rootTensor);
+  const at::Tensor& tensor = tensors.front();
+  const int root = static_cast<int>(opts.rootRank);
+  return launch({kOperation, tensors, opts.asyncOp, opts.timeout},
+                [tensor, root](comm::Communicator& communicator, const auto& options) {
+                  const bool is_root = communicator.rank() == root;
+                  const at::Tensor flat = is_root ? flat_input(tensor) : flat_output(tensor);
+                  const Wire wire = wire_of(flat);
+                  communicator.broadcast(flat.mutable_data_ptr(), wire.count, wire.dtype, root,
+                                         options);
+                  if (!is_root) store_flat(flat, tensor);
+                });
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::allgather(std::vector<Tensors>& outputs,
+                                                             Tensors& inputs,
+                                                             const c10d::AllgatherOptions& opts) {
+  static constexpr Operation kOperation{c10d::OpType::ALLGATHER, "all_gather",
+                                        "farandole:all_gather"};
+  const Caller by = caller(kOperation);
+  check_single_input(by, inputs);
+  check_single_list(by, outputs);
+  const at::Tensor& input = inputs.front();
+  const Tensors& parts = outputs.front();
+  check_one_per_rank(by, "output", parts, input);
+  for (const at::Tensor& part : parts) check_output(by, part);
+  return launch({kOperation, parts, opts.asyncOp, opts.timeout},
+                [parts, input](comm::Communicator& communicator, const auto& options) {
+                  all_gather_list(communicator, parts, input, options);
+                });
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::_allgather_base(
+    at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
+  Tensors outputs{output};
+  Tensors inputs{input};
+  return allgather_into_tensor_coalesced(outputs, inputs, opts);
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::allgather_coalesced(
+    std::vector<Tensors>& output_lists, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  static constexpr Operation kOperation{c10d::OpType::ALLGATHER_COALESCED, "all_gather_coalesced",
+                                        "farandole:all_gather_coalesced"};
+  const Caller by = caller(kOperation);
+  check_lists_of_ranks(by, output_lists, inputs);
+  // c10d hands over one list per rank; a collective fills one tensor per rank.
+  std::vector<Tensors> parts_of_input(inputs.size());
+  Tensors outputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (const Tensors& list : output_lists) parts_of_input[i].push_back(list[i]);
+    check_tensor(by, inputs[i]);
+    check_one_per_rank(by, "output", parts_of_input[i], inputs[i]);
+    for (const at::Tensor& part : parts_of_input[i]) check_output(by, part);
+    outputs.insert(outputs.end(), parts_of_input[i].begin(), parts_of_input[i].end());
+  }
+  return launch({kOperation, std::move(outputs), opts.asyncOp, opts.timeout},
+                [parts_of_input, inputs](comm::Communicator& communicator, const auto& options) {
+                  for (size_t i = 0; i < inputs.size(); ++i) {
+                    all_gather_list(communicator, parts_of_input[i], inputs[i], options);
+                  }
+                });
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  static constexpr Operation kOperation{c10d::OpType::_ALLGATHER_BASE, "all_gather_into_tensor",
+                                        "farandole:all_gather_into_tensor"};
+  const Caller by = caller(kOperation);
+  check_pairs(by, outputs, inputs);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    check_tensor(by, inputs[i]);
+    check_output(by, outputs[i]);
+    check_world_times(by, "output", outputs[i], "input", inputs[i]);
+  }
+  return launch({kOperation, outputs, opts.asyncOp, opts.timeout},
+                [outputs, inputs](comm::Communicator& communicator, const auto& options) {
+                  for (size_t i = 0; i < outputs.size(); ++i) {
+                    const at::Tensor flat = flat_output(outputs[i]);
+                    all_gather_flat(communicator, flat, flat_input(inputs[i]), options);
+                    store_flat(flat, outputs[i]);
+                  }
+                });
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::gather(std::vector<Tensors>& outputs,
+                                                          Tensors& inputs,
+                                                          const c10d::GatherOptions& opts) {
+  static constexpr Operation kOperation{c10d::OpType::GATHER, "gather", "farandole:gather"};
+  const Caller by = caller(kOperation);
+  check_single_input(by, inputs);
+  check_root(by, opts.rootRank);
+  const at::Tensor& input = inputs.front();
+  const int root = static_cast<int>(opts.rootRank);
+  Tensors parts;
+  if (rank_ == root) {
+    check_single_list(by, outputs);
+    parts = outputs.front();
+    check_one_per_rank(by, "output", parts, input);
+    for (const at::Tensor& part : parts) check_output(by, part);
+  } else {
+    check_no_list(by, "output", outputs);
+  }
+  return launch({kOperation, parts, opts.asyncOp, opts.timeout},
+                [parts, input, root](comm::Communicator& communicator, const auto& options) {
+                  at::Tensor from = flat_input(input);
+                  const Wire wire = wire_of(from);
+                  at::Tensor joined;
+                  if (!parts.empty()) {
+                    joined = joined_output(parts);
+                    from = apart_from(from, joined, static_cast<size_t>(root * from.numel()));
+                  }
+                  communicator.gather(from.const_data_ptr(),
+                                      parts.empty() ? nullptr : joined.mutable_data_ptr(),
+                                      wire.count, wire.dtype, root, options);
+                  if (!parts.empty()) store_joined(joined, parts);
+                });
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::scatter(Tensors& outputs,
+                                                           std::vector<Tensors>& inputs,
+                                                           const c10d::ScatterOptions& opts) {
+  static constexpr Operation kOperation{c10d::OpType::SCATTER, "scatter", "farandole:scatter"};
+  const Caller by = caller(kOperation);
+  check_single_output(by, outputs);
+  check_root(by, opts.rootRank);
+  const at::Tensor& output = outputs.front();
+  const int root = static_cast<int>(opts.rootRank);
+  Tensors parts;
+  if (rank_ == root) {
+    check_single_list(by, inputs);
+    parts = inputs.front();
+    check_one_per_rank(by, "input", parts, output);
+  } else {
+    check_no_list(by, "input", inputs);
+  }
+  return launch({kOperation, outputs, opts.asyncOp, opts.timeout},
+                [parts, output, root](comm::Communicator& communicator, const auto& options) {
+                  const at::Tensor flat = flat_output(output);
+                  const Wire wire = wire_of(flat);
+                  at::Tensor from;
+                  if (!parts.empty()) from = apart_from(joined_input(parts), flat, kNeverInPlace);
+                  communicator.scatter(parts.empty() ? nullptr : from.const_data_ptr(),
+                                       flat.mutable_data_ptr(), wire.count, wire.dtype, root,
+                                       options);
+                  store_flat(flat, output);
+                });
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall_base(
+    at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
+  static constexpr Operation kOperation{c10d::OpType::ALLTOALL_BASE, "all_to_all_single",
+                                        "farandole:all_to_all_single"};
+  const Caller by = caller(kOperation);
+  check_tensor(by, input);
+  check_output(by, output);
+  if (!all_equal(output_splits) || !all_equal(input_splits)) {
+    refuse("all_to_all_single with unequal splits",
+           "pad the parts to one size, or gather them with all_gather.");
+  }
+  check_equal_parts(by, output, input);
+  return launch({kOperation, {output}, opts.asyncOp, opts.timeout},
+                [output, input](comm::Communicator& communicator, const auto& options) {
+                  const at::Tensor flat = flat_output(output);
+                  all_to_all_flat(communicator, flat, flat_input(input), options);
+                  store_flat(flat, output);
+                });
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall(Tensors& outputs, Tensors& inputs,
+                                                            const c10d::AllToAllOptions& opts) {
+  static constexpr Operation kOperation{c10d::OpType::ALLTOALL, "all_to_all",
+                                        "farandole:all_to_all"};
+  const Caller by = caller(kOperation);
+  check_same_dtype(by, inputs);
+  const auto differs = [&](const at::Tensor& tensor) {
+    return tensor.numel() != inputs.front().numel();
+  };
+  if (std::any_of(inputs.begin(), inputs.end(), differs) ||
+      std::any_of(outputs.begin(), outputs.end(), differs)) {
+    refuse("all_to_all of tensors that differ in size",
+           "pad the tensors to one size, or gather them with all_gather.");
+  }
+  check_one_per_rank(by, "input", inputs, inputs.front());
+  check_one_per_rank(by, "output", outputs, inputs.front());
+  for (const at::Tensor& tensor : outputs) check_output(by, tensor);
+  return launch({kOperation, outputs, opts.asyncOp, opts.timeout},
+                [outputs, inputs](comm::Communicator& communicator, const auto& options) {
+                  const at::Tensor joined = joined_output(outputs);
+                  all_to_all_flat(communicator, joined, joined_input(inputs), options);
+                  store_joined(joined, outputs);
+                });
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::barrier(const c10d::BarrierOptions& opts) {
+  static constexpr Operation kOperation{c10d::OpType::BARRIER, "barrier", "farandole:barrier"};
+  return launch({kOperation, {}, opts.asyncOp, opts.timeout},
+                [](comm::Communicator& communicator, const auto& options) {
+                  communicator.barrier(options);
+                });
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::send(Tensors&, int, int) {
+  refuse("send", "use broadcast() in a group of two ranks made by new_group(), or the gloo backend.");
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::recv(Tensors&, int, int) {
+  refuse("recv", "use broadcast() in a group of two ranks made by new_group(), or the gloo backend.");
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::recvAnysource(Tensors&, int) {
+  refuse("recv from any source", "use gather() or all_gather(), or the gloo backend.");
+}
+
+void ProcessGroupFarandole::monitoredBarrier(const c10d::BarrierOptions&, bool) {
+  refuse("monitored barrier",
+         "use barrier(): at its timeout it names the ranks that have not come.");
+}
+
+}  // namespace farandole

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process_group/rendezvous.h"
+
+#include <charconv>
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "farandole/error.h"
+#include "log.h"
+#include "process_group/launch.h"
+
+namespace farandole {
+namespace {
+
+constexpr const char* kTcp = "tcp://";
+constexpr const char* kFile = "file://";
+
+bool starts_with(const std::string& text, const std::string& prefix) {
+  return text.compare(0, prefix.size(), prefix) == 0;
+}
+
+[[noreturn]] void refuse_method(const std::string& method) {
+  throw InvalidArgument("init_process_group() cannot use init_method '" + method + "'.",
+                        "it takes tcp://host:port, file:///path and env://.",
+                        "write it so, or leave it out under torchrun.");
+}
+
+struct Address {
+  std::string host;
+  int port;
+};
+
+Address address_of(const std::string& method) {
+  const std::string place = method.substr(std::string(kTcp).size());
+  const size_t colon = place.rfind(':');
+  if (colon == std::string::npos || colon == 0) refuse_method(method);
+  Address address{place.substr(0, colon), 0};
+  const char* end = place.data() + place.size();
+  const auto [rest, error] = std::from_chars(place.data() + colon + 1, end, address.port);
+  if (error != std::errc() || rest != end || address.port < 0 || address.port > 65535) {
+    refuse_method(method);
+  }
+  return address;
+}
+
+c10::intrusive_ptr<c10d::Store> tcp_store(const Address& address, bool serves, int world_size,
+                                          std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(address.port);
+  options.isServer = serves;
+  options.numWorkers = static_cast<size_t>(world_size);
+  options.timeout = timeout;
+  options.multiTenant = serves;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(address.host, options);
+  } catch (const c10::Error& error) {
+    throw SystemError(std::string("the ranks' store could not be ") +
+                          (serves ? "opened at " : "reached at ") + address.host + ":" +
+                          std::to_string(address.port) + ".",
+                      error.what_without_backtrace(),
+                      serves ? "choose a free port of this host on every rank."
+                             : "see that rank 0 runs and that this address leads to its host.");
+  }
+}
+
+void check_ranks(int rank, int world_size) {
+  if (rank >= 0 && rank < world_size) return;
+  throw InvalidArgument("init_process_group() got rank " + std::to_string(rank) +
+                            " and world_size " + std::to_string(world_size) + ".",
+                        "with a store, tcp:// or file:// both must be known, and ranks count from 0.",
+                        "pass rank and world_size, or start the script with torchrun.");
+}
+
+/// Rank and world size: those of `options`, else the launcher's.
+Rendezvous who_am_i(const InitOptions& options) {
+  Rendezvous result{options.rank, options.world_size, options.store};
+  if (!options.store && (options.rank < 0 || options.world_size < 0)) {
+    const Launch launch = find_launch();
+    if (launch.launcher != "alone") {
+      if (result.rank < 0) result.rank = launch.rank;
+      if (result.world_size < 0) result.world_size = launch.world_size;
+    }
+  }
+  check_ranks(result.rank, result.world_size);
+  return result;
+}
+
+Rendezvous meet_by_launcher(const InitOptions& options) {
+  const Launch launch = find_launch();
+  if (launch.launcher == "alone") {
+    if (options.rank > 0 || options.world_size > 1) check_ranks(options.rank, -1);
+    log(LogLevel::kInfo, "no launcher and no arguments: this process is rank 0 of 1, alone.");
+    return {0, 1, c10::make_intrusive<c10d::HashStore>()};
+  }
+  const bool serves = launch.rank == 0 && !launch.store_is_served;
+  return {launch.rank, launch.world_size,
+          tcp_store({launch.master_address, launch.master_port}, serves, launch.world_size,
+                    options.timeout)};
+}
+
+}  // namespace
+
+Rendezvous meet(const InitOptions& options) {
+  const std::string& method = options.init_method;
+  if (options.store && !method.empty()) {
+    throw InvalidArgument("init_process_group() got both a store and init_method '" + method + "'.",
+                          "each of them is a place to meet, and there can be only one.",
+                          "pass one of them.");
+  }
+  if (!options.store && (method.empty() || method == "env://")) return meet_by_launcher(options);
+  Rendezvous result = who_am_i(options);
+  if (options.store) return result;
+  if (starts_with(method, kTcp)) {
+    const Address address = address_of(method);
+    result.store = tcp_store(address, result.rank == 0, result.world_size, options.timeout);
+  } else if (starts_with(method, kFile)) {
+    result.store = c10::make_intrusive<c10d::FileStore>(method.substr(std::string(kFile).size()),
+                                                        result.world_size);
+  } else {
+    refuse_method(method);
+  }
+  return result;
+}
+
+}  // namespace farandole

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/process_group/work.h"
+
+#include <utility>
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+
+#include "farandole/error.h"
+
+namespace farandole {
+namespace {
+
+std::atomic<FutureErrorTranslator> future_error_translator{nullptr};
+
+}  // namespace
+
+WorkFarandole::WorkFarandole(Description description, uint64_t sequence)
+    : Work(description.rank, description.type),
+      description_(std::move(description)),
+      sequence_(sequence),
+      done_(true) {
+  completed_ = true;
+}
+
+WorkFarandole::WorkFarandole(Description description, std::function<void()> abort,
+                             const char* profiler_title)
+    : Work(description.rank, description.type, profiler_title, description.outputs),
+      description_(std::move(description)),
+      abort_(std::move(abort)) {}
+
+WorkFarandole::~WorkFarandole() = default;
+
+bool WorkFarandole::isCompleted() { return done_.load(std::memory_order_acquire); }
+
+bool WorkFarandole::isSuccess() const {
+  return done_.load(std::memory_order_acquire) && !exception_;
+}
+
+std::exception_ptr WorkFarandole::exception() const {
+  return done_.load(std::memory_order_acquire) ? exception_ : nullptr;
+}
+
+bool WorkFarandole::wait(std::chrono::milliseconds timeout) {
+  if (!done_.load(std::memory_order_acquire)) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const auto is_done = [this] { return completed_; };
+    if (timeout <= kNoTimeout) {
+      cv_.wait(lock, is_done);
+    } else if (!cv_.wait_for(lock, timeout, is_done)) {
+      throw TimeoutError("wait() for collective #" + std::to_string(getSequencenumber()) + " " +
+                             description_.operation + " in group '" + description_.group +
+                             "' on rank " + std::to_string(description_.rank) + " gave up after " +
+                             std::to_string(timeout.count()) + " ms.",
+                         "the collective or one queued before it is still waiting for its peers.",
+                         "call wait() again, with a longer timeout or none.");
+    }
+  }
+  if (exception_) std::rethrow_exception(exception_);
+  return true;
+}
+
+void WorkFarandole::synchronize() {}
+
+std::vector<at::Tensor> WorkFarandole::result() { return description_.outputs; }
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkFarandole::getFuture() {
+  c10::intrusive_ptr<c10::ivalue::Future> finished;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (future_) return future_;
+    future_ = make_future();
+    if (!completed_) return future_;
+    finished = future_;
+  }
+  fulfil(finished);  // may need a lock of another language: not under ours
+  return finished;
+}
+
+uint64_t WorkFarandole::getSequencenumber() const {
+  return sequence_.load(std::memory_order_relaxed);
+}
+
+void WorkFarandole::abort() {
+  if (!isCompleted()) abort_();
+}
+
+void WorkFarandole::complete(std::exception_ptr error) {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    exception_ = std::move(error);
+    completed_ = true;
+    done_.store(true, std::memory_order_release);
+    future = future_;
+  }
+  if (recordFunctionEndCallback_) {
+    recordFunctionEndCallback_();
+    recordFunctionEndCallback_ = nullptr;
+  }
+  cv_.notify_all();
+  if (future) fulfil(future);  // runs the callbacks: not under the lock
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> WorkFarandole::make_future() const {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+}
+
+void WorkFarandole::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const {
+  if (!exception_) {
+    future->markCompleted(c10::IValue(description_.outputs));
+    return;
+  }
+  const FutureErrorTranslator translate = future_error_translator.load();
+  future->setError(translate == nullptr ? exception_ : translate(exception_));
+}
+
+void set_future_error_translator(FutureErrorTranslator translator) {
+  future_error_translator.store(translator);
+}
+
+}  // namespace farandole

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "comm/shm/segment.h"
+#include "farandole/comm/communicator.h"
+#include "farandole/error.h"
+#include "support/raised.h"
+#include "support/ranks.h"
+
+namespace farandole::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// Sets a variable for one test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~Variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST(Config, ReadsEveryVariable) {
+  const Variable host("FARANDOLE_HOST_ID", "left");
+  const Variable spin("FARANDOLE_SPIN_US", "0");
+  const Variable staging("FARANDOLE_STAGING_BYTES", "5000");
+  const Variable segments("FARANDOLE_SEGMENTS", "tmpfile");
+  const Variable timeout("FARANDOLE_TIMEOUT_S", "7");
+  const Variable level("FARANDOLE_LOG", "error");
+  const Config config = Config::from_environment();
+  EXPECT_EQ(config.host_id, "left");
+  EXPECT_EQ(config.spin.count(), 0);
+  EXPECT_EQ(config.staging_bytes, 8192U);
+  EXPECT_EQ(config.segments, SegmentBacking::kTmpfile);
+  EXPECT_EQ(config.timeout, std::chrono::seconds(7));
+  EXPECT_EQ(config.log_level, "error");
+}
+
+TEST(Config, NamesTheVariableAndWhatItTakes) {
+  for (const char* name : {"FARANDOLE_SPIN_US", "FARANDOLE_STAGING_BYTES", "FARANDOLE_TIMEOUT_S",
+                           "FARANDOLE_SEGMENTS", "FARANDOLE_LOG"}) {
+    const Variable variable(name, "banana");
+    EXPECT_THAT(raised<InvalidArgument>([] { Config::from_environment(); }),
+                AllOf(HasSubstr(name), HasSubstr("banana"), HasSubstr("takes")));
+  }
+}
+
+TEST(Config, GroupsWorkWithEachBackingAndWithoutSpinning) {
+  for (const SegmentBacking backing : {SegmentBacking::kMemfd, SegmentBacking::kTmpfile}) {
+    Config config;
+    config.segments = backing;
+    config.spin = std::chrono::microseconds(0);
+    run_process_ranks(
+        2,
+        [](comm::Communicator& group) {
+          for (int i = 0; i < 100; ++i) {
+            double value = 1.0;
+            group.all_reduce(&value, &value, 1, comm::DataType::kFloat64, comm::ReduceOp::kSum);
+            ASSERT_EQ(value, 2.0);
+          }
+        },
+        config);
+  }
+}
+
+TEST(Config, AnImpossibleAllocationIsAnErrorOnEveryRankAndTheGroupGoesOn) {
+  Config config;
+  config.segments = SegmentBacking::kTmpfile;  // reserves its pages at once
+  run_process_ranks(
+      2,
+      [](comm::Communicator& group) {
+        const std::string text =
+            raised<SystemError>([&] { group.allocate_symmetric(size_t{1} << 44); });
+        EXPECT_THAT(text, AllOf(HasSubstr("why: "), HasSubstr("fix: ")));
+        group.barrier();
+      },
+      config);
+}
+
+}  // namespace
+}  // namespace farandole::test

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens when ranks die, leave, come late or disagree. Deadlines of detection are the only
+// times that are asserted, with slack.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "farandole/comm/communicator.h"
+#include "farandole/error.h"
+#include "support/directory_store.h"
+#include "support/raised.h"
+#include "support/ranks.h"
+
+namespace farandole::test {
+namespace {
+
+using comm::CollectiveOptions;
+using comm::Communicator;
+using comm::DataType;
+using comm::ReduceOp;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr DataType kFloat = DataType::kFloat32;
+
+void sum(Communicator& group, size_t count, milliseconds timeout = milliseconds(0)) {
+  std::vector<float> data(count, 1.0F);
+  CollectiveOptions options;
+  options.timeout = timeout;
+  group.all_reduce(data.data(), data.data(), count, kFloat, ReduceOp::kSum, options);
+}
+
+/// Detection takes under 100 ms; a second is promised, and sanitizers and busy machines get slack.
+milliseconds detection_limit() {
+#if defined(FARANDOLE_SANITIZED)
+  return milliseconds(10000);
+#else
+  return milliseconds(1000);
+#endif
+}
+
+TEST(Failure, NamesAKilledRankOnAllSurvivorsWithinASecond) {
+  for (const size_t count : {size_t{1}, size_t{100000}}) {
+    run_process_ranks(4,
+                      [&](Communicator& group) {
+                        sum(group, count);
+                        if (group.rank() == 2) ::raise(SIGKILL);
+                        const auto begin = steady_clock::now();
+                        const std::string text = raised<CommError>([&] { sum(group, count); });
+                        EXPECT_LT(steady_clock::now() - begin, detection_limit());
+                        EXPECT_THAT(text, HasSubstr("rank 2 (pid "));
+                        EXPECT_THAT(text, AllOf(HasSubstr("why: "), HasSubstr("fix: ")));
+                      },
+                      Config(), {2});
+  }
+}
+
+TEST(Failure, NamesARankKilledWhileOthersSleepInTheCollective) {
+  run_process_ranks(3,
+                    [](Communicator& group) {
+                      sum(group, 10);
+                      if (group.rank() == 0) {
+                        std::this_thread::sleep_for(milliseconds(300));
+                        ::raise(SIGKILL);
+                      }
+                      const auto begin = steady_clock::now();
+                      const std::string text = raised<CommError>([&] { sum(group, 10); });
+                      EXPECT_LT(steady_clock::now() - begin, milliseconds(300) + detection_limit());
+                      EXPECT_THAT(text, HasSubstr("rank 0 (pid "));
+                    },
+                    Config(), {0});
+}
+
+TEST(Failure, RepeatsTheErrorOnLaterCalls) {
+  run_process_ranks(2,
+                    [](Communicator& group) {
+                      if (group.rank() == 1) ::raise(SIGKILL);
+                      const std::string first = raised<PeerFailure>([&] { group.barrier(); });
+                      EXPECT_EQ(raised<PeerFailure>([&] { sum(group, 100); }), first);
+                    },
+                    Config(), {1});
+}
+
+TEST(Failure, FinishesWithTheDataOfARankThatExitedAfterItsPart) {
+  run_process_ranks(2, [](Communicator& group) {
+    std::vector<float> data(200000, static_cast<float>(group.rank()));
+    group.broadcast(data.data(), data.size(), kFloat, 0);
+    EXPECT_EQ(data.back(), 0.0F);
+    // Rank 0 is gone by the time rank 1 looks again; nothing is waited for any more.
+    if (group.rank() == 1) std::this_thread::sleep_for(milliseconds(200));
+  });
+}
+
+TEST(Failure, NamesALateRankAndWhereItStandsAtTheTimeout) {
+  run_thread_ranks(3, [](Communicator& group) {
+    sum(group, 100);
+    sum(group, 100);
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(600));
+      const std::string text = raised<AbortedError>([&] { sum(group, 100); });
+      EXPECT_THAT(text, HasSubstr("gave up"));
+      return;
+    }
+    const std::string text = raised<CommError>([&] { sum(group, 100, milliseconds(200)); });
+    EXPECT_THAT(text, HasSubstr("rank 1 (pid "));
+    EXPECT_THAT(text, HasSubstr("all_reduce(float32[100], SUM)"));
+    EXPECT_THAT(text, HasSubstr("timed out after 200 ms"));
+    EXPECT_THAT(text, HasSubstr("rank 1 last reached collective #3"));
+  });
+}
+
+TEST(Failure, NamesARankThatLeftTheGroupEarly) {
+  run_thread_ranks(2, [](Communicator& group) {
+    if (group.rank() == 1) return;  // its communicator is destroyed
+    const std::string text = raised<PeerFailure>([&] { sum(group, 10); });
+    EXPECT_THAT(text, AllOf(HasSubstr("rank 1"), HasSubstr("left the group")));
+  });
+}
+
+TEST(Failure, NamesBothSidesOfAMismatchOnEveryRankAndGoesOn) {
+  run_thread_ranks(3, [](Communicator& group) {
+    for (int round = 0; round < 20; ++round) {
+      std::vector<float> data(2000, 7.0F);
+      const std::string text = raised<MismatchError>([&] {
+        if (group.rank() == 2) {
+          group.broadcast(data.data(), 10, kFloat, 0);
+        } else {
+          group.all_reduce(data.data(), data.data(), 2000, kFloat, ReduceOp::kSum);
+        }
+      });
+      EXPECT_THAT(text, AllOf(HasSubstr("rank 0 called all_reduce(float32[2000], SUM)"),
+                              HasSubstr("rank 2 called broadcast(float32[10], root=0)")));
+      EXPECT_EQ(data.front(), 7.0F);
+      std::vector<float> ones(static_cast<size_t>(500 + round * 5000), 1.0F);
+      group.all_reduce(ones.data(), ones.data(), ones.size(), kFloat, ReduceOp::kSum);
+      ASSERT_EQ(ones.front(), 3.0F);
+      ASSERT_EQ(ones.back(), 3.0F);
+    }
+  });
+}
+
+TEST(Failure, TellsDtypeReductionCountAndRootApart) {
+  run_thread_ranks(2, [](Communicator& group) {
+    const bool first = group.rank() == 0;
+    std::vector<double> data(16);
+    const auto differ = [&](DataType dtype, ReduceOp op, size_t count) {
+      raised<MismatchError>([&] { group.all_reduce(data.data(), data.data(), count, dtype, op); });
+    };
+    differ(first ? kFloat : DataType::kInt32, ReduceOp::kSum, 4);
+    differ(kFloat, first ? ReduceOp::kSum : ReduceOp::kAvg, 4);
+    differ(kFloat, ReduceOp::kSum, first ? 4 : 5);
+    raised<MismatchError>([&] { group.broadcast(data.data(), 4, kFloat, first ? 0 : 1); });
+    group.barrier();
+  });
+}
+
+TEST(Failure, AbortFromAnotherThreadWakesWaitersEverywhere) {
+  run_thread_ranks(3, [](Communicator& group) {
+    group.barrier();
+    std::thread aborter;
+    if (group.rank() == 0) {
+      aborter = std::thread([&] {
+        std::this_thread::sleep_for(milliseconds(200));
+        group.abort("the user pressed stop");
+      });
+    }
+    if (group.rank() == 2) {
+      std::this_thread::sleep_for(milliseconds(400));  // never waits, is told at its next call
+    }
+    const auto begin = steady_clock::now();
+    const std::string text = raised<AbortedError>([&] { sum(group, 10); });
+    EXPECT_LT(steady_clock::now() - begin, milliseconds(200) + detection_limit());
+    EXPECT_THAT(text, AllOf(HasSubstr("rank 0"), HasSubstr("the user pressed stop")));
+    if (aborter.joinable()) aborter.join();
+  });
+}
+
+TEST(Failure, SurvivorsShrinkAndGoOn) {
+  const int world_size = 4;
+  run_process_ranks(
+      world_size,
+      [](Communicator& group) {
+        if (group.rank() == 0) ::raise(SIGKILL);
+        raised<CommError>([&] { group.barrier(); });
+        // Survivors agree on a store of their own; here the parent of the processes names it.
+        const std::string folder = "/tmp/farandole-shrink-" + std::to_string(::getppid());
+        ::mkdir(folder.c_str(), 0700);
+        DirectoryStore store(folder);
+        auto smaller = group.shrink({0}, store);
+        ASSERT_EQ(smaller->world_size(), 3);
+        EXPECT_EQ(smaller->rank(), group.rank() - 1);
+        std::vector<float> data(50000, 1.0F);
+        smaller->all_reduce(data.data(), data.data(), data.size(), kFloat, ReduceOp::kSum);
+        EXPECT_EQ(data.back(), 3.0F);
+      },
+      Config(), {0});
+  std::filesystem::remove_all("/tmp/farandole-shrink-" + std::to_string(::getpid()));
+}
+
+TEST(Failure, ForkedChildGetsATypedErrorAndHarmsNobody) {
+  run_process_ranks(2, [](Communicator& group) {
+    sum(group, 100000);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const std::string text = raised<CommError>([&] { group.barrier(); });
+      const bool named = text.find("forked child") != std::string::npos;
+      group.abort("a child must not be able to");
+      ::_exit(named ? 0 : 1);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    sum(group, 100000);
+  });
+}
+
+TEST(Failure, NamesTheRanksThatNeverCameToTheGroup) {
+  comm::InProcessStore store;
+  comm::CommunicatorOptions options;
+  options.name = "lonely";
+  options.world_size = 4;
+  options.rank = 1;
+  options.config.timeout = milliseconds(100);
+  const std::string text =
+      raised<TimeoutError>([&] { comm::make_communicator("shm", store, options); });
+  EXPECT_THAT(text, AllOf(HasSubstr("'lonely'"), HasSubstr("rank 0, 2, 3")));
+}
+
+TEST(Failure, RefusesRanksOfSeveralHosts) {
+  comm::InProcessStore store;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      comm::CommunicatorOptions options;
+      options.rank = rank;
+      options.world_size = 2;
+      options.config.host_id = "host-" + std::to_string(rank);
+      const std::string text =
+          raised<NotSupported>([&] { comm::make_communicator("shm", store, options); });
+      EXPECT_THAT(text, HasSubstr("spans 2 hosts"));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(Failure, RejectsBadArgumentsBeforeAnythingIsSent) {
+  run_thread_ranks(2, [](Communicator& group) {
+    std::vector<float> data(64);
+    float* base = data.data();
+    const auto rejected = [&](const auto& call) { raised<InvalidArgument>(call); };
+    rejected([&] { group.broadcast(base, 4, kFloat, 2); });
+    rejected([&] { group.broadcast(base, 4, kFloat, -1); });
+    rejected([&] { group.all_reduce(nullptr, base, 4, kFloat, ReduceOp::kSum); });
+    rejected([&] { group.all_reduce(base, base + 1, 4, kFloat, ReduceOp::kSum); });
+    rejected([&] { group.all_reduce(base, base, 4, DataType::kBool, ReduceOp::kAvg); });
+    rejected([&] { group.all_reduce(base, base, SIZE_MAX, kFloat, ReduceOp::kSum); });
+    rejected([&] { group.all_gather(base + 1, base, 4, kFloat); });
+    rejected([&] { group.all_to_all(base, base, 4, kFloat); });
+    group.barrier();  // the group is unharmed and in step
+  });
+  comm::InProcessStore store;
+  comm::CommunicatorOptions options;
+  options.rank = 3;
+  options.world_size = 2;
+  raised<InvalidArgument>([&] { comm::make_communicator("shm", store, options); });
+  raised<InvalidArgument>([&] { comm::make_communicator("carrier-pigeon", store, {}); });
+  EXPECT_THAT(raised<NotSupported>([&] { comm::make_communicator("nccl", store, {}); }),
+              HasSubstr("nccl"));
+}
+
+}  // namespace
+}  // namespace farandole::test
