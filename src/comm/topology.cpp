@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
+#include "comm/cores.h"
 #include "farandole/error.h"
 
 namespace farandole::comm {
@@ -26,18 +28,24 @@ std::string host_name() {
   return name;
 }
 
-/// What one rank publishes: host id, host name and pid, separated by line feeds.
+/// What one rank publishes, one line each.
 struct Identity {
   std::string host_id;
   std::string host_name;
+  std::string cores;
   int pid = 0;
 
-  std::string encode() const { return host_id + "\n" + host_name + "\n" + std::to_string(pid); }
+  std::string encode() const {
+    return host_id + "\n" + host_name + "\n" + cores + "\n" + std::to_string(pid);
+  }
   static Identity decode(const std::string& text) {
-    const size_t first = text.find('\n');
-    const size_t second = text.find('\n', first + 1);
-    return {text.substr(0, first), text.substr(first + 1, second - first - 1),
-            std::stoi(text.substr(second + 1))};
+    std::istringstream lines(text);
+    Identity identity;
+    std::getline(lines, identity.host_id);
+    std::getline(lines, identity.host_name);
+    std::getline(lines, identity.cores);
+    lines >> identity.pid;
+    return identity;
   }
 };
 
@@ -94,13 +102,14 @@ std::string Topology::describe(int peer) const {
 
 Topology discover_topology(Store& store, const std::string& group, int rank, int world_size,
                            const std::string& host_id, std::chrono::milliseconds timeout) {
-  const Identity own{host_id.empty() ? boot_id() : host_id, host_name(),
+  const Identity own{host_id.empty() ? boot_id() : host_id, host_name(), allowed_cores(),
                      static_cast<int>(::getpid())};
   store.set(key_of(group, rank), own.encode());
   Topology topology;
   topology.rank = rank;
   topology.world_size = world_size;
   std::vector<std::string> host_ids;
+  std::vector<std::string> local_cores;
   topology.local_world_size = 0;
   for (const Identity& peer : collect(store, group, rank, world_size, timeout)) {
     const auto known = std::find(host_ids.begin(), host_ids.end(), peer.host_id);
@@ -115,7 +124,9 @@ Topology discover_topology(Store& store, const std::string& group, int rank, int
     if (peer.host_id != own.host_id) continue;
     if (peer_rank == rank) topology.local_rank = topology.local_world_size;
     ++topology.local_world_size;
+    local_cores.push_back(peer.cores);
   }
+  topology.local_cores = std::min(count_cores(local_cores), cgroup_core_quota());
   return topology;
 }
 

@@ -16,6 +16,8 @@ struct FARANDOLE_API Topology {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
+  int local_cores =
+      1;  ///< cores that the ranks of this host have together, within the cgroup's quota
   std::vector<int> host_of_rank;        ///< host index of each rank; hosts counted by first rank
   std::vector<std::string> host_names;  ///< by host index, for messages
   std::vector<int> pids;                ///< process id of each rank on its own host, for messages

@@ -86,13 +86,15 @@ std::shared_ptr<Mapping> Mapping::of(const Descriptor& segment, InChild in_child
   }
   ::madvise(data, bytes, MADV_HUGEPAGE);  // a hint; refused where huge pages are off
   if (in_child == InChild::kUnmapped) ::madvise(data, bytes, MADV_DONTFORK);
-  std::shared_ptr<Mapping> mapping(new Mapping(identity, static_cast<std::byte*>(data), bytes));
+  std::shared_ptr<Mapping> mapping(
+      new Mapping(identity, static_cast<std::byte*>(data), bytes, in_child));
   entry = mapping;
   return mapping;
 }
 
 Mapping::~Mapping() {
-  ::munmap(data_, bytes_);
+  // In a forked child without the pages, something else may stand at their addresses.
+  if (in_child_ == InChild::kReadable || fork_guard_.in_creator()) ::munmap(data_, bytes_);
   Registry& known = registry();
   const std::lock_guard<std::mutex> lock(known.mutex);
   const auto entry = known.mappings.find(identity_);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/shm/descriptor.h"
+#include "comm/shm/fork_guard.h"
 #include "farandole/config.h"
 
 namespace farandole::comm::shm {
@@ -44,12 +45,14 @@ class Mapping {
   struct Registry;
   static Registry& registry();
 
-  Mapping(Identity identity, std::byte* data, size_t bytes)
-      : identity_(identity), data_(data), bytes_(bytes) {}
+  Mapping(Identity identity, std::byte* data, size_t bytes, InChild in_child)
+      : identity_(identity), data_(data), bytes_(bytes), in_child_(in_child) {}
 
   Identity identity_;
   std::byte* data_;
   size_t bytes_;
+  InChild in_child_;
+  ForkGuard fork_guard_;
 };
 
 }  // namespace farandole::comm::shm

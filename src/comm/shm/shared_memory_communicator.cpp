@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/shm/shared_memory_communicator.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,14 +22,6 @@ constexpr size_t kBarrierBytesAmongMany = 128 * 1024;
 size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-/// Cores that this process may run on.
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
 
 void check_world(const CommunicatorOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
@@ -99,7 +90,7 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
 SharedMemoryCommunicator::SharedMemoryCommunicator(Parts parts)
     : Communicator(parts.options.name, parts.topology),
       config_(parts.options.config),
-      oversubscribed_(world_size() > usable_cores()),
+      oversubscribed_(world_size() > parts.topology.local_cores),
       barrier_bytes_(oversubscribed_ ? kBarrierBytesAmongMany : kBarrierBytes),
       symmetric_from_(barrier_bytes_ / 4 / static_cast<size_t>(std::max(1, world_size() - 1))),
       event_group_(group_id(parts.options.name)),
