@@ -4,5 +4,6 @@
 namespace farandole::comm {
 
 Communicator::~Communicator() = default;
+Transfer::~Transfer() = default;
 
 }  // namespace farandole::comm

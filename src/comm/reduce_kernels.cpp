@@ -81,6 +81,25 @@ struct Max {
   }
 };
 
+struct BitAnd {
+  template <class A>
+  static FARANDOLE_INLINE A combine(A a, A b) {
+    return static_cast<A>(a & b);
+  }
+};
+struct BitOr {
+  template <class A>
+  static FARANDOLE_INLINE A combine(A a, A b) {
+    return static_cast<A>(a | b);
+  }
+};
+struct BitXor {
+  template <class A>
+  static FARANDOLE_INLINE A combine(A a, A b) {
+    return static_cast<A>(a ^ b);
+  }
+};
+
 /// Elements handled at a time: accumulators stay in the first-level cache.
 constexpr size_t kBlock = 1024;
 
@@ -174,41 +193,68 @@ FARANDOLE_INLINE void reduce_typed(const Sources& sources, const Destinations& d
   FARANDOLE_KERNEL(T, Max, false) \
   FARANDOLE_KERNEL(T, Product, false)
 
+#define FARANDOLE_INTEGER_KERNELS(T) \
+  FARANDOLE_KERNELS(T)               \
+  FARANDOLE_KERNEL(T, BitAnd, false) \
+  FARANDOLE_KERNEL(T, BitOr, false)  \
+  FARANDOLE_KERNEL(T, BitXor, false)
+
 FARANDOLE_KERNELS(double)
 FARANDOLE_KERNELS(float)
 FARANDOLE_KERNELS(Float16)
 FARANDOLE_KERNELS(BFloat16)
-FARANDOLE_KERNELS(int64_t)
-FARANDOLE_KERNELS(int32_t)
-FARANDOLE_KERNELS(int16_t)
-FARANDOLE_KERNELS(int8_t)
-FARANDOLE_KERNELS(uint8_t)
+FARANDOLE_INTEGER_KERNELS(int64_t)
+FARANDOLE_INTEGER_KERNELS(int32_t)
+FARANDOLE_INTEGER_KERNELS(int16_t)
+FARANDOLE_INTEGER_KERNELS(int8_t)
+FARANDOLE_INTEGER_KERNELS(uint8_t)
 
 using Kernel = void (*)(const Sources&, const Destinations&, size_t);
 
-#define FARANDOLE_SELECT(T)              \
-  switch (op) {                          \
-    case ReduceOp::kSum:                 \
-      return kernel_##T##_Sum_false;     \
-    case ReduceOp::kAvg:                 \
-      return kernel_##T##_Sum_true;      \
-    case ReduceOp::kMin:                 \
-      return kernel_##T##_Min_false;     \
-    case ReduceOp::kMax:                 \
-      return kernel_##T##_Max_false;     \
-    case ReduceOp::kProduct:             \
-      return kernel_##T##_Product_false; \
-  }                                      \
+#define FARANDOLE_SELECT_ARITHMETIC(T) \
+  case ReduceOp::kSum:                 \
+    return kernel_##T##_Sum_false;     \
+  case ReduceOp::kAvg:                 \
+    return kernel_##T##_Sum_true;      \
+  case ReduceOp::kMin:                 \
+    return kernel_##T##_Min_false;     \
+  case ReduceOp::kMax:                 \
+    return kernel_##T##_Max_false;     \
+  case ReduceOp::kProduct:             \
+    return kernel_##T##_Product_false
+#define FARANDOLE_SELECT_FLOATING(T) \
+  switch (op) {                      \
+    FARANDOLE_SELECT_ARITHMETIC(T);  \
+    case ReduceOp::kBitAnd:          \
+    case ReduceOp::kBitOr:           \
+    case ReduceOp::kBitXor:          \
+      return nullptr;                \
+  }                                  \
+  return nullptr
+#define FARANDOLE_SELECT_INTEGER(T)     \
+  switch (op) {                         \
+    FARANDOLE_SELECT_ARITHMETIC(T);     \
+    case ReduceOp::kBitAnd:             \
+      return kernel_##T##_BitAnd_false; \
+    case ReduceOp::kBitOr:              \
+      return kernel_##T##_BitOr_false;  \
+    case ReduceOp::kBitXor:             \
+      return kernel_##T##_BitXor_false; \
+  }                                     \
   return nullptr
 
 Kernel select_bool(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kMax:
+    case ReduceOp::kBitOr:
       return kernel_uint8_t_Max_false;
     case ReduceOp::kProduct:
     case ReduceOp::kMin:
+    case ReduceOp::kBitAnd:
       return kernel_uint8_t_Min_false;
+    case ReduceOp::kBitXor:
+      return kernel_uint8_t_BitXor_false;
     case ReduceOp::kAvg:
       return nullptr;
   }
@@ -218,23 +264,23 @@ Kernel select_bool(ReduceOp op) {
 Kernel select(DataType dtype, ReduceOp op) {
   switch (dtype) {
     case DataType::kFloat64:
-      FARANDOLE_SELECT(double);
+      FARANDOLE_SELECT_FLOATING(double);
     case DataType::kFloat32:
-      FARANDOLE_SELECT(float);
+      FARANDOLE_SELECT_FLOATING(float);
     case DataType::kFloat16:
-      FARANDOLE_SELECT(Float16);
+      FARANDOLE_SELECT_FLOATING(Float16);
     case DataType::kBFloat16:
-      FARANDOLE_SELECT(BFloat16);
+      FARANDOLE_SELECT_FLOATING(BFloat16);
     case DataType::kInt64:
-      FARANDOLE_SELECT(int64_t);
+      FARANDOLE_SELECT_INTEGER(int64_t);
     case DataType::kInt32:
-      FARANDOLE_SELECT(int32_t);
+      FARANDOLE_SELECT_INTEGER(int32_t);
     case DataType::kInt16:
-      FARANDOLE_SELECT(int16_t);
+      FARANDOLE_SELECT_INTEGER(int16_t);
     case DataType::kInt8:
-      FARANDOLE_SELECT(int8_t);
+      FARANDOLE_SELECT_INTEGER(int8_t);
     case DataType::kUInt8:
-      FARANDOLE_SELECT(uint8_t);
+      FARANDOLE_SELECT_INTEGER(uint8_t);
     case DataType::kBool:
       return select_bool(op);
   }
@@ -248,7 +294,7 @@ void check_reduction(DataType dtype, ReduceOp op) {
   throw InvalidArgument(
       std::string("cannot reduce ") + name_of(dtype) + " with " + name_of(op) + ".",
       "the result would not be a value of that dtype.",
-      "use SUM (or), PRODUCT (and), MIN or MAX on bool, or convert the tensor first.");
+      "AVG takes numbers, BAND, BOR and BXOR take integers and bool; convert the tensor first.");
 }
 
 void reduce(Sources sources, Destinations destinations, size_t count, DataType dtype, ReduceOp op) {

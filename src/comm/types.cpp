@@ -61,6 +61,12 @@ const char* name_of(ReduceOp op) {
       return "MAX";
     case ReduceOp::kProduct:
       return "PRODUCT";
+    case ReduceOp::kBitAnd:
+      return "BAND";
+    case ReduceOp::kBitOr:
+      return "BOR";
+    case ReduceOp::kBitXor:
+      return "BXOR";
   }
   return "unknown op";
 }
@@ -85,6 +91,8 @@ const char* name_of(OpKind operation) {
       return "scatter";
     case OpKind::kAllToAll:
       return "all_to_all";
+    case OpKind::kAllToAllV:
+      return "all_to_all_v";
     case OpKind::kAllocate:
       return "allocate_symmetric";
   }

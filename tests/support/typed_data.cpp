@@ -79,6 +79,12 @@ int64_t combine(int64_t a, int64_t b, ReduceOp op) {
       return std::max(a, b);
     case ReduceOp::kProduct:
       return a * b;
+    case ReduceOp::kBitAnd:
+      return a & b;
+    case ReduceOp::kBitOr:
+      return a | b;
+    case ReduceOp::kBitXor:
+      return a ^ b;
   }
   return 0;
 }
@@ -136,6 +142,12 @@ double expected_reduction(int world_size, size_t index, DataType dtype, ReduceOp
   });
 }
 
+bool has_reduction(DataType dtype, ReduceOp op) {
+  const bool bitwise = op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+  if (bitwise) return !is_floating(dtype);
+  return !(dtype == DataType::kBool && op == ReduceOp::kAvg);
+}
+
 const std::vector<DataType>& all_dtypes() {
   static const std::vector<DataType> list{
       DataType::kFloat64, DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16,
@@ -145,8 +157,9 @@ const std::vector<DataType>& all_dtypes() {
 }
 
 const std::vector<ReduceOp>& all_reduce_ops() {
-  static const std::vector<ReduceOp> list{ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin,
-                                          ReduceOp::kMax, ReduceOp::kProduct};
+  static const std::vector<ReduceOp> list{ReduceOp::kSum,   ReduceOp::kAvg,     ReduceOp::kMin,
+                                          ReduceOp::kMax,   ReduceOp::kProduct, ReduceOp::kBitAnd,
+                                          ReduceOp::kBitOr, ReduceOp::kBitXor};
   return list;
 }
 

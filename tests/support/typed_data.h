@@ -37,6 +37,9 @@ int64_t contribution(int rank, size_t index, comm::DataType dtype);
 /// or int64, then cut to the dtype as its arithmetic does.
 double expected_reduction(int world_size, size_t index, comm::DataType dtype, comm::ReduceOp op);
 
+/// Whether the dtype can be reduced so.
+bool has_reduction(comm::DataType dtype, comm::ReduceOp op);
+
 /// All dtypes and all reductions.
 const std::vector<comm::DataType>& all_dtypes();
 const std::vector<comm::ReduceOp>& all_reduce_ops();

@@ -10,6 +10,7 @@
 #include "farandole/comm/store.h"
 #include "farandole/comm/symmetric_memory.h"
 #include "farandole/comm/topology.h"
+#include "farandole/comm/transfer.h"
 #include "farandole/comm/types.h"
 #include "farandole/export.h"
 
@@ -79,8 +80,25 @@ class FARANDOLE_API Communicator {
   /// place.
   virtual void all_to_all(const void* input, void* output, size_t count, DataType dtype,
                           const CollectiveOptions& options = {}) = 0;
+  /// As all_to_all with blocks of any sizes: `send_counts[p]` elements go to rank p and
+  /// `receive_counts[p]` come from it, blocks in rank order without gaps. MismatchError on every
+  /// rank if two ranks disagree on the size of a block.
+  virtual void all_to_all_v(const void* input, const size_t* send_counts, void* output,
+                            const size_t* receive_counts, DataType dtype,
+                            const CollectiveOptions& options = {}) = 0;
   /// Returns when every rank has entered.
   virtual void barrier(const CollectiveOptions& options = {}) = 0;
+
+  /// Source of a receive that takes a message of any rank.
+  static constexpr int kAnySource = -1;
+  /// Begins to send `bytes` to `destination`; messages between two ranks with one tag arrive in
+  /// order. send and receive may be called by any thread, also while a collective runs. A message
+  /// that no receive waits for is kept in memory of the receiver.
+  virtual std::shared_ptr<Transfer> send(const void* data, size_t bytes, int destination,
+                                         uint64_t tag, const CollectiveOptions& options = {}) = 0;
+  /// Begins to receive exactly `bytes` from `source` (or kAnySource) with `tag`.
+  virtual std::shared_ptr<Transfer> receive(void* data, size_t bytes, int source, uint64_t tag,
+                                            const CollectiveOptions& options = {}) = 0;
 
   /// Allocates `bytes` of symmetric memory on every rank. Collective; throws SystemError on every
   /// rank if one cannot.

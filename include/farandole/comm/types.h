@@ -30,6 +30,9 @@ enum class ReduceOp : uint8_t {
   kMin,  ///< NaN wins
   kMax,  ///< NaN wins
   kProduct,
+  kBitAnd,  ///< bits of integers; bool as 0 or 1
+  kBitOr,   ///< likewise
+  kBitXor,  ///< likewise
 };
 
 /// The operation that a rank announces to its peers.
@@ -43,6 +46,7 @@ enum class OpKind : uint8_t {
   kGather,
   kScatter,
   kAllToAll,
+  kAllToAllV,
   kAllocate,  ///< allocation of symmetric memory
 };
 

@@ -251,15 +251,22 @@ void Lockstep::leave() {
   if (group_->sleepers.load(std::memory_order_seq_cst) != 0) wake_all();
 }
 
+void Lockstep::check_in_creator() const {
+  if (fork_guard_.in_creator()) return;
+  throw CommError(
+      "group '" + options_.group + "' was used in a forked child process.",
+      "the child shares rank " + std::to_string(topology_.rank) + "'s memory but is not a rank.",
+      "call collectives in the process that made the group alone; DataLoader workers "
+      "must not.");
+}
+
 void Lockstep::check_usable() const {
-  if (!fork_guard_.in_creator()) {
-    throw CommError(
-        "group '" + options_.group + "' was used in a forked child process.",
-        "the child shares rank " + std::to_string(topology_.rank) + "'s memory but is not a rank.",
-        "call collectives in the process that made the group alone; DataLoader workers "
-        "must not.");
-  }
+  check_in_creator();
   if (failure_) std::rethrow_exception(failure_);
+  check_peers();
+}
+
+void Lockstep::check_peers() const {
   if (group_->broken.load(std::memory_order_relaxed) == 0) return;
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     if (ranks_[rank].state.load(std::memory_order_acquire) != RankState::kAborted) continue;

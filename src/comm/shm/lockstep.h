@@ -69,8 +69,14 @@ class Lockstep {
   void abort(const std::string& reason);
   /// Tells peers that this rank will not come again. Does nothing in a forked child.
   void leave();
-  /// Throws if the group is over or this is a forked child.
+  /// Throws if the group is over or this is a forked child. The caller of collectives alone.
   void check_usable() const;
+  /// Throws AbortedError if a rank has aborted. Any thread.
+  void check_peers() const;
+  /// Throws in a forked child. Any thread.
+  void check_in_creator() const;
+  /// False in a forked child.
+  bool in_creator() const { return fork_guard_.in_creator(); }
 
  private:
   enum class Post { kHeader, kStep };

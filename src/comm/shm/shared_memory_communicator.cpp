@@ -54,6 +54,12 @@ size_t control_bytes(int world_size) {
   return round_up(Lockstep::control_bytes(world_size), page_bytes());
 }
 
+/// The group's memory: control words, staging slots, channels.
+size_t segment_bytes(int world_size, const Config& config) {
+  return control_bytes(world_size) + Staging::bytes_for(world_size, config.staging_bytes) +
+         PointToPoint::shared_bytes(world_size);
+}
+
 }  // namespace
 
 struct SharedMemoryCommunicator::Parts {
@@ -74,9 +80,7 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
   DescriptorExchange descriptors(store, options.name, topology, config.timeout);
   Liveness liveness(descriptors.all_gather(own_pidfd(), config.timeout), topology.pids);
   const auto make_segment = [&] {
-    return create_segment(control_bytes(options.world_size) +
-                              Staging::bytes_for(options.world_size, config.staging_bytes),
-                          config.segments);
+    return create_segment(segment_bytes(options.world_size, config), config.segments);
   };
   const Descriptor segment =
       descriptors.broadcast(make_segment, config.timeout, [&] { return liveness.is_dead(0); });
@@ -99,7 +103,11 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(Parts parts)
       symmetric_(std::make_shared<SymmetricRegistry>()),
       lockstep_(memory_->data(), parts.topology, std::move(parts.liveness),
                 {parts.options.name, config_.spin, oversubscribed_}),
-      staging_(memory_->data() + control_bytes(world_size()), config_.staging_bytes) {}
+      staging_(memory_->data() + control_bytes(world_size()), config_.staging_bytes),
+      point_to_point_(memory_->data() + control_bytes(world_size()) +
+                          Staging::bytes_for(world_size(), config_.staging_bytes),
+                      topology(), lockstep_,
+                      oversubscribed_ ? std::chrono::microseconds(0) : config_.spin) {}
 
 SharedMemoryCommunicator::~SharedMemoryCommunicator() { lockstep_.leave(); }
 
@@ -111,9 +119,14 @@ Call SharedMemoryCommunicator::begin(OpKind operation, size_t count, DataType dt
   call.signature.root = -1;
   call.signature.count = count;
   call.element_bytes = size_of(dtype);
-  call.timeout = options.timeout.count() > 0 ? options.timeout : config_.timeout;
+  call.timeout = timeout_of(options);
   call.begin_ns = now_ns();
   return call;
+}
+
+std::chrono::milliseconds SharedMemoryCommunicator::timeout_of(
+    const CollectiveOptions& options) const {
+  return options.timeout.count() > 0 ? options.timeout : config_.timeout;
 }
 
 void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t inline_bytes) {
@@ -165,6 +178,36 @@ void SharedMemoryCommunicator::barrier(const CollectiveOptions& options) {
   Call call = begin(OpKind::kBarrier, 0, DataType::kUInt8, options);
   enter(call);
   finish(call);
+}
+
+namespace {
+
+void check_peer(const char* call, const char* role, int peer, int lowest, int world_size) {
+  if (peer >= lowest && peer < world_size) return;
+  throw InvalidArgument(
+      std::string(call) + " was called with " + role + "=" + std::to_string(peer) + ".",
+      "the group has ranks 0 to " + std::to_string(world_size - 1) + ".",
+      "pass the peer's rank in this group.");
+}
+
+}  // namespace
+
+std::shared_ptr<Transfer> SharedMemoryCommunicator::send(const void* data, size_t bytes,
+                                                         int destination, uint64_t tag,
+                                                         const CollectiveOptions& options) {
+  check_peer("send", "destination", destination, 0, world_size());
+  lockstep_.check_in_creator();
+  auto* bytes_to_send = static_cast<std::byte*>(const_cast<void*>(data));  // read alone
+  return point_to_point_.send({bytes_to_send, bytes, destination, tag, timeout_of(options)});
+}
+
+std::shared_ptr<Transfer> SharedMemoryCommunicator::receive(void* data, size_t bytes, int source,
+                                                            uint64_t tag,
+                                                            const CollectiveOptions& options) {
+  check_peer("receive", "source", source, kAnySource, world_size());
+  lockstep_.check_in_creator();
+  return point_to_point_.receive(
+      {static_cast<std::byte*>(data), bytes, source, tag, timeout_of(options)});
 }
 
 std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::allocate_symmetric(size_t bytes) {

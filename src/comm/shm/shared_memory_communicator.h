@@ -10,6 +10,7 @@
 #include "comm/shm/call.h"
 #include "comm/shm/descriptor_exchange.h"
 #include "comm/shm/lockstep.h"
+#include "comm/shm/point_to_point.h"
 #include "comm/shm/segment.h"
 #include "comm/shm/staging.h"
 #include "comm/shm/symmetric_registry.h"
@@ -51,7 +52,14 @@ class SharedMemoryCommunicator final : public Communicator {
                const CollectiveOptions& options) override;
   void all_to_all(const void* input, void* output, size_t count, DataType dtype,
                   const CollectiveOptions& options) override;
+  void all_to_all_v(const void* input, const size_t* send_counts, void* output,
+                    const size_t* receive_counts, DataType dtype,
+                    const CollectiveOptions& options) override;
   void barrier(const CollectiveOptions& options) override;
+  std::shared_ptr<Transfer> send(const void* data, size_t bytes, int destination, uint64_t tag,
+                                 const CollectiveOptions& options) override;
+  std::shared_ptr<Transfer> receive(void* data, size_t bytes, int source, uint64_t tag,
+                                    const CollectiveOptions& options) override;
 
   std::shared_ptr<SymmetricMemory> allocate_symmetric(size_t bytes) override;
   void abort(const std::string& reason) override;
@@ -65,6 +73,7 @@ class SharedMemoryCommunicator final : public Communicator {
 
   Call begin(OpKind operation, size_t count, DataType dtype,
              const CollectiveOptions& options) const;
+  std::chrono::milliseconds timeout_of(const CollectiveOptions& options) const;
   void enter(Call& call, const void* inline_data = nullptr, size_t inline_bytes = 0);
   /// Takes a turn of the slots and enters. True if all ranks announced places in the same symmetric
   /// allocations; else every rank has run fill_first, which writes its slot.
@@ -88,6 +97,7 @@ class SharedMemoryCommunicator final : public Communicator {
   struct StagedAllReduce;
   void slotted_all_reduce(Call& call, const std::byte* input, std::byte* output);
   bool reads_all_slots(size_t bytes) const;
+  void check_block_sizes(size_t* largest_block) const;
   void offer_symmetric(Call& call, const void* data, size_t bytes) const;
 
   Config config_;
@@ -101,6 +111,7 @@ class SharedMemoryCommunicator final : public Communicator {
   std::shared_ptr<SymmetricRegistry> symmetric_;
   mutable Lockstep lockstep_;
   Staging staging_;
+  PointToPoint point_to_point_;
 };
 
 template <class FillFirst>

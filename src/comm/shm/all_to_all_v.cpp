@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "comm/shm/arguments.h"
+#include "comm/shm/shared_memory_communicator.h"
+#include "farandole/error.h"
+
+namespace farandole::comm::shm {
+namespace {
+
+size_t sum_of(const size_t* counts, size_t size) {
+  size_t sum = 0;
+  for (size_t i = 0; i < size; ++i) sum += counts[i];
+  return sum;
+}
+
+}  // namespace
+
+/// First every rank shows its counts in its slot (one barrier), so that all ranks agree that the
+/// blocks fit and how many chunks the largest takes; then blocks pass chunk by chunk, one barrier a
+/// chunk.
+void SharedMemoryCommunicator::all_to_all_v(const void* input, const size_t* send_counts,
+                                            void* output, const size_t* receive_counts,
+                                            DataType dtype, const CollectiveOptions& options) {
+  const auto world = static_cast<size_t>(world_size());
+  Call call = begin(OpKind::kAllToAllV, 0, dtype, options);
+  const size_t size = call.element_bytes;
+  const size_t sent = sum_of(send_counts, world);
+  const size_t received = sum_of(receive_counts, world);
+  check_count(OpKind::kAllToAllV, sent, 1, dtype);
+  check_count(OpKind::kAllToAllV, received, 1, dtype);
+  check_buffer(OpKind::kAllToAllV, "an input", input, sent * size);
+  check_buffer(OpKind::kAllToAllV, "an output", output, received * size);
+  check_overlap(OpKind::kAllToAllV, input, sent * size, output, received * size, nullptr);
+
+  staging_.next_turn();
+  auto* shown = reinterpret_cast<size_t*>(staging_.slot(rank()));
+  std::copy_n(send_counts, world, shown);
+  std::copy_n(receive_counts, world, shown + world);
+  enter(call);
+  size_t largest_block = 0;
+  check_block_sizes(&largest_block);
+
+  const auto own = static_cast<size_t>(rank());
+  const auto* in = static_cast<const std::byte*>(input);
+  auto* out = static_cast<std::byte*>(output);
+  const size_t part = staging_.slot_bytes() / world / size;
+  const auto copy_piece = [&](std::byte* to, const std::byte* from, size_t count, size_t offset) {
+    if (offset < count) std::memcpy(to, from, std::min(part, count - offset) * size);
+  };
+  for (size_t offset = 0; offset < largest_block; offset += part) {
+    staging_.next_turn();
+    const std::byte* block = in;
+    for (size_t peer = 0; peer < world; block += send_counts[peer++] * size) {
+      if (peer == own) continue;
+      copy_piece(staging_.slot(rank()) + peer * part * size, block + offset * size,
+                 send_counts[peer], offset);
+    }
+    step(call);
+    std::byte* place = out;
+    for (size_t peer = 0; peer < world; place += receive_counts[peer++] * size) {
+      if (peer == own) continue;
+      copy_piece(place + offset * size, staging_.slot(static_cast<int>(peer)) + own * part * size,
+                 receive_counts[peer], offset);
+    }
+  }
+  if (send_counts[own] != 0) {
+    std::memcpy(out + sum_of(receive_counts, own) * size, in + sum_of(send_counts, own) * size,
+                send_counts[own] * size);
+  }
+  finish(call);
+}
+
+/// Every rank checks every pair, so that all of them throw or none does.
+void SharedMemoryCommunicator::check_block_sizes(size_t* largest_block) const {
+  const auto world = static_cast<size_t>(world_size());
+  for (size_t from = 0; from < world; ++from) {
+    const auto* sends = reinterpret_cast<const size_t*>(staging_.slot(static_cast<int>(from)));
+    for (size_t to = 0; to < world; ++to) {
+      const auto* receives =
+          reinterpret_cast<const size_t*>(staging_.slot(static_cast<int>(to))) + world;
+      *largest_block = std::max(*largest_block, sends[to]);
+      if (sends[to] == receives[from]) continue;
+      throw MismatchError("all_to_all_v of group '" + name() + "': rank " + std::to_string(from) +
+                              " sends " + std::to_string(sends[to]) + " elements to rank " +
+                              std::to_string(to) + ", which expects " +
+                              std::to_string(receives[from]) + ".",
+                          "the split sizes of the two ranks do not agree.",
+                          "exchange the split sizes first (all_to_all of one number per rank).");
+    }
+  }
+}
+
+}  // namespace farandole::comm::shm

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/comm/transfer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "farandole/comm/communicator.h"
+#include "farandole/error.h"
+#include "support/raised.h"
+#include "support/ranks.h"
+
+namespace farandole::test {
+namespace {
+
+using comm::Communicator;
+using comm::DataType;
+using comm::Transfer;
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using Bytes = std::vector<unsigned char>;
+using Transfers = std::vector<std::shared_ptr<Transfer>>;
+
+Bytes pattern(size_t size, int seed) {
+  Bytes bytes(size);
+  for (size_t i = 0; i < size; ++i) {
+    bytes[i] = static_cast<unsigned char>(i * 31 + static_cast<size_t>(seed) * 101);
+  }
+  return bytes;
+}
+
+void wait_all(const Transfers& transfers) {
+  for (const auto& transfer : transfers) transfer->wait(milliseconds(0));
+}
+
+void send_now(Communicator& group, const Bytes& data, int to, uint64_t tag = 0) {
+  group.send(data.data(), data.size(), to, tag)->wait(milliseconds(0));
+}
+
+Bytes receive_now(Communicator& group, size_t size, int from, uint64_t tag = 0) {
+  Bytes data(size);
+  group.receive(data.data(), size, from, tag)->wait(milliseconds(0));
+  return data;
+}
+
+/// Sizes around the capacity of a channel.
+const std::vector<size_t>& sizes() {
+  static const std::vector<size_t> list{0, 1, 16, 1000, 131072, 131073, 1000003, 5000000};
+  return list;
+}
+
+TEST(Transfer, CarriesMessagesOfEverySizeBetweenThreadsAndProcesses) {
+  const RankBody body = [](Communicator& group) {
+    for (const size_t size : sizes()) {
+      if (group.rank() == 0) {
+        send_now(group, pattern(size, 1), 1);
+        EXPECT_EQ(receive_now(group, size, 1), pattern(size, 2));
+      } else {
+        EXPECT_EQ(receive_now(group, size, 0), pattern(size, 1));
+        send_now(group, pattern(size, 2), 0);
+      }
+    }
+  };
+  run_thread_ranks(2, body);
+  run_process_ranks(2, body);
+}
+
+TEST(Transfer, BothSidesMaySendFirst) {
+  run_thread_ranks(2, [](Communicator& group) {
+    const int peer = 1 - group.rank();
+    for (const size_t size : sizes()) {
+      const Bytes out = pattern(size, group.rank());
+      Bytes in(size);
+      auto send = group.send(out.data(), size, peer, 7);
+      auto receive = group.receive(in.data(), size, peer, 7);
+      send->wait(milliseconds(0));
+      receive->wait(milliseconds(0));
+      EXPECT_EQ(in, pattern(size, peer));
+    }
+  });
+}
+
+TEST(Transfer, MatchesByTagAndKeepsOrderWithinOne) {
+  run_thread_ranks(2, [](Communicator& group) {
+    const size_t large = 400000;
+    if (group.rank() == 0) {
+      const Bytes first = pattern(large, 1);
+      const Bytes second = pattern(10, 2);
+      const Bytes third = pattern(large, 3);
+      wait_all({group.send(first.data(), large, 1, 5), group.send(second.data(), 10, 1, 6),
+                group.send(third.data(), large, 1, 5)});
+    } else {
+      EXPECT_EQ(receive_now(group, 10, 0, 6), pattern(10, 2));
+      EXPECT_EQ(receive_now(group, large, 0, 5), pattern(large, 1));
+      EXPECT_EQ(receive_now(group, large, 0, 5), pattern(large, 3));
+    }
+  });
+}
+
+TEST(Transfer, ASendFinishesWhileItsRankComputesAndDoesNotWait) {
+  run_process_ranks(2, [](Communicator& group) {
+    const size_t size = 3000000;
+    const Bytes data = pattern(size, 9);
+    if (group.rank() == 0) {
+      auto send = group.send(data.data(), size, 1, 0);
+      group.barrier();  // rank 1 has received by then, without any help of a wait()
+      EXPECT_TRUE(send->is_done());
+    } else {
+      EXPECT_EQ(receive_now(group, size, 0), data);
+      group.barrier();
+    }
+  });
+}
+
+TEST(Transfer, ReceivesFromAnySourceAndTellsWhich) {
+  run_thread_ranks(4, [](Communicator& group) {
+    if (group.rank() != 0) {
+      const Bytes data{static_cast<unsigned char>(group.rank())};
+      send_now(group, data, 0, 3);
+      return group.barrier();
+    }
+    int seen = 0;
+    for (int i = 1; i < group.world_size(); ++i) {
+      Bytes data(1);
+      auto receive = group.receive(data.data(), 1, Communicator::kAnySource, 3);
+      receive->wait(milliseconds(0));
+      EXPECT_EQ(receive->peer(), data[0]);
+      seen += data[0];
+    }
+    EXPECT_EQ(seen, 1 + 2 + 3);
+    group.barrier();
+  });
+}
+
+TEST(Transfer, ManyInFlightInRandomOrderAmongAllPairsAndToOneself) {
+  run_thread_ranks(3, [](Communicator& group) {
+    const int messages = thin_matrix() ? 20 : 100;
+    const int world = group.world_size();
+    const auto size_of_message = [](int i) { return static_cast<size_t>(i * i * 37 % 60000); };
+    std::vector<Bytes> out;
+    std::vector<Bytes> in;
+    out.reserve(static_cast<size_t>(world * messages));
+    in.reserve(static_cast<size_t>(world * messages));
+    Transfers transfers;
+    std::vector<int> order(static_cast<size_t>(messages));
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937 random(static_cast<unsigned>(group.rank()));
+    for (int peer = 0; peer < world; ++peer) {
+      std::shuffle(order.begin(), order.end(), random);
+      for (const int i : order) {
+        out.push_back(pattern(size_of_message(i), i + group.rank()));
+        transfers.push_back(
+            group.send(out.back().data(), out.back().size(), peer, static_cast<uint64_t>(i)));
+      }
+    }
+    for (int peer = 0; peer < world; ++peer) {
+      for (int i = 0; i < messages; ++i) {
+        in.emplace_back(size_of_message(i));
+        transfers.push_back(
+            group.receive(in.back().data(), in.back().size(), peer, static_cast<uint64_t>(i)));
+      }
+    }
+    wait_all(transfers);
+    for (int peer = 0; peer < world; ++peer) {
+      for (int i = 0; i < messages; ++i) {
+        ASSERT_EQ(in[static_cast<size_t>(peer * messages + i)],
+                  pattern(size_of_message(i), i + peer));
+      }
+    }
+  });
+}
+
+TEST(Transfer, RunsBesideCollectivesOfAnotherThread) {
+  run_thread_ranks(2, [](Communicator& group) {
+    std::thread collectives([&] {
+      std::vector<float> data(30000, 1.0F);
+      for (int i = 0; i < 50; ++i) {
+        group.all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32,
+                         comm::ReduceOp::kMax);
+      }
+    });
+    for (int i = 0; i < 50; ++i) {
+      if (group.rank() == 0) {
+        send_now(group, pattern(20000, i), 1);
+      } else {
+        EXPECT_EQ(receive_now(group, 20000, 0), pattern(20000, i));
+      }
+    }
+    collectives.join();
+  });
+}
+
+TEST(Transfer, NamesSizesThatDifferAndGoesOn) {
+  run_thread_ranks(2, [](Communicator& group) {
+    if (group.rank() == 0) {
+      send_now(group, pattern(200000, 1), 1);
+      send_now(group, pattern(5, 2), 1);
+    } else {
+      const std::string text = raised<MismatchError>([&] { receive_now(group, 100, 0); });
+      EXPECT_THAT(text, AllOf(HasSubstr("200000 bytes from rank 0"), HasSubstr("100 bytes")));
+      EXPECT_EQ(receive_now(group, 5, 0), pattern(5, 2));
+    }
+    group.barrier();
+  });
+}
+
+TEST(Transfer, NamesAPeerThatDiesOrNeverPosts) {
+  run_process_ranks(2,
+                    [](Communicator& group) {
+                      if (group.rank() == 1) {
+                        std::this_thread::sleep_for(milliseconds(100));
+                        ::raise(SIGKILL);
+                      }
+                      EXPECT_THAT(raised<PeerFailure>([&] { receive_now(group, 10, 1); }),
+                                  AllOf(HasSubstr("rank 1 (pid "), HasSubstr("cut off")));
+                    },
+                    Config(), {1});
+  run_thread_ranks(2, [](Communicator& group) {
+    if (group.rank() == 0) {
+      Bytes data(10);
+      auto receive = group.receive(data.data(), 10, 1, 77);
+      EXPECT_THAT(raised<TimeoutError>([&] { receive->wait(milliseconds(150)); }),
+                  AllOf(HasSubstr("tag 77"), HasSubstr("rank 1"), HasSubstr("150 ms")));
+    } else {
+      std::this_thread::sleep_for(milliseconds(400));
+    }
+  });
+}
+
+TEST(Transfer, RefusesPeersThatDoNotExist) {
+  run_thread_ranks(2, [](Communicator& group) {
+    unsigned char byte = 0;
+    raised<InvalidArgument>([&] { group.send(&byte, 1, 2, 0); });
+    raised<InvalidArgument>([&] { group.receive(&byte, 1, -2, 0); });
+  });
+}
+
+TEST(AllToAllV, PassesBlocksOfUnevenSizes) {
+  for (const int world_size : {1, 2, 3, 4}) {
+    run_thread_ranks(world_size, [](Communicator& group) {
+      const int world = group.world_size();
+      for (const int scale : {0, 1, 50, 40000}) {
+        const auto block = [&](int from, int to) {
+          return static_cast<size_t>((from * 3 + to) % 4 * scale);
+        };
+        std::vector<size_t> sends;
+        std::vector<size_t> receives;
+        std::vector<int> in;
+        std::vector<int> expected;
+        for (int peer = 0; peer < world; ++peer) {
+          sends.push_back(block(group.rank(), peer));
+          receives.push_back(block(peer, group.rank()));
+          in.insert(in.end(), sends.back(), group.rank() * 10 + peer);
+          expected.insert(expected.end(), receives.back(), peer * 10 + group.rank());
+        }
+        std::vector<int> out(expected.size());
+        group.all_to_all_v(in.data(), sends.data(), out.data(), receives.data(), DataType::kInt32);
+        ASSERT_EQ(out, expected);
+      }
+    });
+  }
+}
+
+TEST(AllToAllV, NamesTheRanksWhoseSplitsDisagree) {
+  run_thread_ranks(3, [](Communicator& group) {
+    std::vector<size_t> sends(3, 1);
+    std::vector<size_t> receives(3, 1);
+    if (group.rank() == 2) receives[1] = 4;
+    std::vector<int> in(3);
+    std::vector<int> out(6);
+    const std::string text = raised<MismatchError>([&] {
+      group.all_to_all_v(in.data(), sends.data(), out.data(), receives.data(), DataType::kInt32);
+    });
+    EXPECT_THAT(text, HasSubstr("rank 1 sends 1 elements to rank 2, which expects 4"));
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace farandole::test
