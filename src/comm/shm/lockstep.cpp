@@ -160,30 +160,37 @@ void Lockstep::sleep(Post post, milliseconds timeout) {
   }
 }
 
-/// Throws if a peer that has not posted never will.
+/// Throws if a peer that has not posted never will. What a rank aborted for is the root of the
+/// trouble, so it is told before a death, and a death before a rank that left because of it.
 void Lockstep::look_for_failures(Post post, bool look_at_processes) {
   for (int rank = 0; rank < topology_.world_size; ++rank) {
-    const RankState state = ranks_[rank].state.load(std::memory_order_acquire);
-    if (state == RankState::kAborted) {
-      const std::string reason = ranks_[rank].reason.data();
-      fail(std::make_exception_ptr(AbortedError(
-               describe_current() + " was aborted by " + topology_.describe(rank) + ".", reason,
-               "mend the cause on that rank; destroy this group and make a new one to go on.")),
-           reason);
-    }
-    if (rank == topology_.rank || has_posted(rank, post)) continue;
-    const bool left = state == RankState::kLeft;
-    const bool dead = !left && look_at_processes && liveness_.is_dead(rank);
-    if (!(left || dead) || has_posted(rank, post)) continue;
-    const std::string end = left ? "left the group" : liveness_.cause_of_death(rank);
-    const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + end + ".";
-    fail(std::make_exception_ptr(PeerFailure(
-             what, last_reached(rank),
-             left ? "call the same collectives on every rank, and destroy the group after the last."
-                  : "look at that rank's own output and at the kernel log (out of memory?), then "
-                    "restart the job or go on without it.")),
-         what + " " + last_reached(rank) + ".");
+    if (state_of(rank) != RankState::kAborted) continue;
+    const std::string reason = ranks_[rank].reason.data();
+    fail(std::make_exception_ptr(AbortedError(
+             describe_current() + " was aborted by " + topology_.describe(rank) + ".", reason,
+             "mend the cause on that rank; destroy this group and make a new one to go on.")),
+         reason);
   }
+  const auto is_lost = [&](int rank, bool lost) {
+    return rank != topology_.rank && !has_posted(rank, post) && lost && !has_posted(rank, post);
+  };
+  for (int rank = 0; look_at_processes && rank < topology_.world_size; ++rank) {
+    if (has_posted(rank, post) || !is_lost(rank, liveness_.is_dead(rank))) continue;
+    fail_lost(rank, liveness_.cause_of_death(rank),
+              "look at that rank's own output and at the kernel log (out of memory?), then restart "
+              "the job or go on without it.");
+  }
+  for (int rank = 0; rank < topology_.world_size; ++rank) {
+    if (!is_lost(rank, state_of(rank) == RankState::kLeft)) continue;
+    fail_lost(rank, "left the group",
+              "call the same collectives on every rank, and destroy the group after the last.");
+  }
+}
+
+void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fix) {
+  const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + how + ".";
+  const std::string why = last_reached(rank) + ".";
+  fail(std::make_exception_ptr(PeerFailure(what, why, fix)), what + " " + why);
 }
 
 void Lockstep::fail_missing(Post post, milliseconds timeout) {
@@ -226,9 +233,12 @@ void Lockstep::wake_all() {
   futex_wake_all(group_->epoch);
 }
 
+RankState Lockstep::state_of(int rank) const {
+  return ranks_[rank].state.load(std::memory_order_acquire);
+}
+
 bool Lockstep::is_gone(int rank) const {
-  return ranks_[rank].state.load(std::memory_order_acquire) != RankState::kActive ||
-         liveness_.is_dead(rank);
+  return state_of(rank) != RankState::kActive || liveness_.is_dead(rank);
 }
 
 void Lockstep::abort(const std::string& reason) {
@@ -269,7 +279,7 @@ void Lockstep::check_usable() const {
 void Lockstep::check_peers() const {
   if (group_->broken.load(std::memory_order_relaxed) == 0) return;
   for (int rank = 0; rank < topology_.world_size; ++rank) {
-    if (ranks_[rank].state.load(std::memory_order_acquire) != RankState::kAborted) continue;
+    if (state_of(rank) != RankState::kAborted) continue;
     throw AbortedError(
         "group '" + options_.group + "' was aborted by " + topology_.describe(rank) + ".",
         ranks_[rank].reason.data(),

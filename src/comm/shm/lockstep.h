@@ -87,9 +87,11 @@ class Lockstep {
   bool spin(Post post);
   void sleep(Post post, std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);
+  [[noreturn]] void fail_lost(int rank, const std::string& how, const std::string& fix);
   [[noreturn]] void fail_missing(Post post, std::chrono::milliseconds timeout);
   [[noreturn]] void fail(std::exception_ptr error, const std::string& reason);
   void compare_signatures() const;
+  RankState state_of(int rank) const;
   void wake_all();
   Header& header(int rank, uint64_t sequence) const;
   std::string describe_current() const;
