@@ -157,9 +157,10 @@ bool CollectiveQueue::busy() const {
 void CollectiveQueue::close(std::chrono::milliseconds grace) {
   State& state = *state_;
   std::unique_lock<std::mutex> lock(state.mutex);
+  std::thread executor = std::move(state.executor);
+  if (state.closed && !executor.joinable()) return;  // it has been let go before
   state.closed = true;
   state.work_there.notify_all();
-  std::thread executor = std::move(state.executor);
   if (executor.get_id() == std::this_thread::get_id()) {
     executor.detach();
     return;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "farandole/error.h"
+#include "log.h"
 
 namespace farandole {
 namespace {
@@ -90,6 +91,10 @@ Launch find_launch() {
   Launch alone;
   alone.launcher = "alone";
   return alone;
+}
+
+void say_alone() {
+  log(LogLevel::kInfo, "no launcher and no arguments: this process is rank 0 of 1, alone.");
 }
 
 }  // namespace farandole

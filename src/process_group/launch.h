@@ -23,5 +23,7 @@ struct Launch {
 /// Reads the variables of the launchers that Farandole knows; alone if none is set.
 /// Throws InvalidArgument naming what is missing or no number when they are set in part.
 FARANDOLE_API Launch find_launch();
+/// The one line for a process that runs alone because nothing told it otherwise.
+FARANDOLE_API void say_alone();
 
 }  // namespace farandole

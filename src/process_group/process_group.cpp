@@ -7,6 +7,7 @@
 #include "farandole/comm/backends.h"
 #include "farandole/error.h"
 #include "farandole/process_group/work.h"
+#include "log.h"
 #include "process_group/collective_queue.h"
 #include "process_group/live_groups.h"
 #include "process_group/process_group_private.h"
@@ -47,6 +48,15 @@ c10d::ErrorType error_type_of(const std::exception_ptr& error) {
 void note(std::atomic<c10d::ErrorType>& first, const std::exception_ptr& error) {
   c10d::ErrorType none = c10d::ErrorType::SUCCESS;
   first.compare_exchange_strong(none, error_type_of(error));
+}
+
+/// Finishes `work` on the executor, which must outlive what callbacks of the future throw.
+void complete(WorkFarandole& work, const std::exception_ptr& failure) {
+  try {
+    work.complete(failure);
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, std::string("a callback of a collective's future threw: ") + error.what());
+  }
 }
 
 /// The turn that try_begin() gave, until the end of the scope.
@@ -176,7 +186,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::enqueue(
       failure = std::current_exception();
       note(*error, failure);
     }
-    work->complete(failure);
+    complete(*work, failure);
   }));
   return work;
 }

@@ -8,7 +8,6 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "farandole/error.h"
-#include "log.h"
 #include "process_group/launch.h"
 
 namespace farandole {
@@ -91,7 +90,7 @@ Rendezvous meet_by_launcher(const InitOptions& options) {
   const Launch launch = find_launch();
   if (launch.launcher == "alone") {
     if (options.rank > 0 || options.world_size > 1) check_ranks(options.rank, -1);
-    log(LogLevel::kInfo, "no launcher and no arguments: this process is rank 0 of 1, alone.");
+    say_alone();
     return {0, 1, c10::make_intrusive<c10d::HashStore>()};
   }
   const bool serves = launch.rank == 0 && !launch.store_is_served;

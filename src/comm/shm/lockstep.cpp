@@ -22,6 +22,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLivenessInterval{50};
 /// Looks at the posts between two looks at the clock.
 constexpr int kLooksPerClock = 64;
+/// How long a rank keeps its core to itself before it lets others in between looks: the peer that
+/// it waits for may be queued behind it, where other work has taken its core.
+constexpr std::chrono::microseconds kPureSpin{5};
 /// Times that an oversubscribed rank gives its core away before it sleeps.
 constexpr int kYields = 32;
 
@@ -36,6 +39,14 @@ void pause_core() {
 bool same_call(const Signature& a, const Signature& b) {
   return a.operation == b.operation && a.dtype == b.dtype && a.reduce_op == b.reduce_op &&
          a.root == b.root && a.count == b.count;
+}
+
+/// The newest events of this process, one a line, for the end of an error's text.
+std::string recent_history() {
+  constexpr size_t kEvents = 16;
+  std::string text;
+  for (const Event& event : recent_events(kEvents)) text += "\n  " + describe(event);
+  return text.empty() ? text : "\nlast collectives of this process:" + text;
 }
 
 }  // namespace
@@ -125,14 +136,18 @@ bool Lockstep::spin(Post post) {
     }
     return false;
   }
-  const auto end = Clock::now() + options_.spin;
+  const auto begin = Clock::now();
+  const auto end = begin + options_.spin;
+  auto now = begin;
   do {
     for (int i = 0; i < kLooksPerClock; ++i) {
       pause_core();
       if (all_posted(post)) return true;
       if (post == Post::kHeader) latest_rank_ = first_missing_;
     }
-  } while (Clock::now() < end);
+    now = Clock::now();
+    if (now - begin > kPureSpin) ::sched_yield();
+  } while (now < end);
   return false;
 }
 
@@ -190,7 +205,7 @@ void Lockstep::look_for_failures(Post post, bool look_at_processes) {
 void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fix) {
   const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + how + ".";
   const std::string why = last_reached(rank) + ".";
-  fail(std::make_exception_ptr(PeerFailure(what, why, fix)), what + " " + why);
+  fail(std::make_exception_ptr(PeerFailure(what, why, fix + recent_history())), what + " " + why);
 }
 
 void Lockstep::fail_missing(Post post, milliseconds timeout) {
@@ -205,7 +220,8 @@ void Lockstep::fail_missing(Post post, milliseconds timeout) {
                            std::to_string(timeout.count()) + " ms: " + names + " did not come.";
   fail(std::make_exception_ptr(TimeoutError(
            what, whys + ".",
-           "find out what that rank does instead (py-spy dump --pid), or raise the timeout.")),
+           "find out what that rank does instead (py-spy dump --pid), or raise the timeout." +
+               recent_history())),
        what + " " + whys + ".");
 }
 
