@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <mutex>
 
@@ -65,6 +66,35 @@ Ring& own_ring() {
   return *ring;
 }
 
+/// Whether the kernel keeps time by the time stamp counter: then it is constant and the same on all
+/// cores.
+bool kernel_trusts_tsc() {
+#if defined(__x86_64__)
+  std::ifstream file("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+  std::string source;
+  return file >> source && source == "tsc";
+#else
+  return false;
+#endif
+}
+
+const bool uses_tsc = kernel_trusts_tsc();
+
+/// One moment on both clocks.
+struct Anchor {
+  uint64_t ticks = event_ticks();
+  uint64_t ns = now_ns();
+};
+const Anchor at_load;
+
+/// Ticks as nanoseconds: a straight line through two moments on both clocks.
+uint64_t to_ns(uint64_t ticks, const Anchor& now) {
+  const double slope = static_cast<double>(now.ns - at_load.ns) /
+                       static_cast<double>(std::max<uint64_t>(now.ticks - at_load.ticks, 1));
+  const auto since = static_cast<double>(static_cast<int64_t>(ticks - at_load.ticks));
+  return at_load.ns + static_cast<uint64_t>(static_cast<int64_t>(since * slope));
+}
+
 bool read(const Slot& slot, Event* event) {
   const uint64_t before = slot.version.load(std::memory_order_acquire);
   if (before % 2 != 0) return false;
@@ -110,6 +140,12 @@ std::vector<Event> recent_events(size_t limit) {
     const std::lock_guard<std::mutex> lock(known.mutex);
     for (const auto& ring : known.all) read_all(*ring, &events);
   }
+  const Anchor now;
+  for (Event& event : events) {
+    event.begin_ns = to_ns(event.begin_ns, now);
+    event.arrived_ns = to_ns(event.arrived_ns, now);
+    event.end_ns = to_ns(event.end_ns, now);
+  }
   std::sort(events.begin(), events.end(),
             [](const Event& a, const Event& b) { return a.end_ns < b.end_ns; });
   if (events.size() > limit) {
@@ -147,6 +183,13 @@ std::string describe(const Event& event) {
             std::to_string(event.latest_rank);
   }
   return text;
+}
+
+uint64_t event_ticks() {
+#if defined(__x86_64__)
+  if (uses_tsc) return __builtin_ia32_rdtsc();
+#endif
+  return now_ns();
 }
 
 uint64_t now_ns() {

@@ -52,9 +52,9 @@ TEST(Events, ReadersNeverSeeATornEventWhileAThreadWrites) {
     for (const Event& event : comm::recent_events(comm::kEventsPerThread)) {
       if (event.group != 9999) continue;
       ++seen;
-      ASSERT_EQ(event.sequence, event.end_ns);
-      ASSERT_EQ(event.bytes, event.begin_ns);
       ASSERT_EQ(event.sequence, event.bytes);
+      ASSERT_EQ(event.begin_ns, event.arrived_ns);
+      ASSERT_EQ(event.begin_ns, event.end_ns);
     }
   }
   stop.store(true);

@@ -11,8 +11,8 @@
 
 namespace farandole::comm {
 
-/// One finished collective as its calling thread saw it. Times are std::chrono::steady_clock
-/// nanoseconds of this host.
+/// One finished collective as its calling thread saw it. Times that are read are
+/// std::chrono::steady_clock nanoseconds of this host.
 struct Event {
   OpKind operation = OpKind::kBarrier;
   int16_t latest_rank = -1;  ///< the peer that this rank waited for last at entry; -1: nobody
@@ -20,14 +20,20 @@ struct Event {
   uint64_t sequence = 0;     ///< number of the collective in its group, from 1
   uint64_t bytes = 0;        ///< of this rank's tensor
   uint64_t begin_ns = 0;
-  uint64_t arrived_ns = 0;  ///< when the last peer had entered: begin..arrived is waiting
+  uint64_t arrived_ns = 0;  ///< when the last peer had entered: begin..arrived is waiting; waits of
+                            ///< less than about 2 us count as none
   uint64_t end_ns = 0;
 };
 
 /// Events that each thread keeps; older ones are overwritten.
 constexpr size_t kEventsPerThread = 1024;
 
-/// Appends to the calling thread's ring. Wait-free, no allocation after a thread's first event.
+/// The clock of events, in ticks of its own: the time stamp counter where the kernel itself trusts
+/// it (10 ns a look), else steady_clock.
+FARANDOLE_API uint64_t event_ticks();
+
+/// Appends to the calling thread's ring. The times of `event` are event_ticks(). Wait-free, no
+/// allocation after a thread's first event.
 FARANDOLE_API void record(const Event& event);
 
 /// The newest `limit` events of all threads of this process, oldest first. Any thread, while others

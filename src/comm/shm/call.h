@@ -14,8 +14,8 @@ struct Call {
   Signature signature;
   size_t element_bytes;
   std::chrono::milliseconds timeout;
-  uint64_t begin_ns;
-  uint64_t arrived_ns;
+  uint64_t begin_ticks;    ///< see event_ticks()
+  uint64_t arrived_ticks;  ///< likewise
 
   size_t count() const { return static_cast<size_t>(signature.count); }
   size_t bytes() const { return count() * element_bytes; }

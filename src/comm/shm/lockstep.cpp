@@ -93,7 +93,10 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
   }
   if (inline_bytes != 0) std::memcpy(own.inline_data.data(), data, inline_bytes);
   own.sequence.store(sequence_, std::memory_order_seq_cst);
+  // The look at the clock costs nothing here: the peers' posts are on their way meanwhile.
+  posted_ticks_ = event_ticks();
   latest_rank_ = -1;
+  has_waited_ = false;
   wait_for_all(Post::kHeader, timeout);
   compare_signatures();
 }
@@ -130,25 +133,26 @@ void Lockstep::wait_for_all(Post post, milliseconds timeout) {
 bool Lockstep::spin(Post post) {
   if (post == Post::kHeader) latest_rank_ = first_missing_;
   if (options_.yield) {
+    has_waited_ = true;
     for (int i = 0; i < kYields; ++i) {
       ::sched_yield();
       if (all_posted(post)) return true;
     }
     return false;
   }
-  const auto begin = Clock::now();
-  const auto end = begin + options_.spin;
-  auto now = begin;
-  do {
+  Clock::time_point begin{};
+  while (true) {
     for (int i = 0; i < kLooksPerClock; ++i) {
       pause_core();
       if (all_posted(post)) return true;
       if (post == Post::kHeader) latest_rank_ = first_missing_;
     }
-    now = Clock::now();
+    has_waited_ = true;
+    const auto now = Clock::now();
+    if (begin == Clock::time_point{}) begin = now;
+    if (now - begin >= options_.spin) return false;
     if (now - begin > kPureSpin) ::sched_yield();
-  } while (now < end);
-  return false;
+  }
 }
 
 void Lockstep::sleep(Post post, milliseconds timeout) {

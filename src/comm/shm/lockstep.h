@@ -64,6 +64,11 @@ class Lockstep {
   /// The peer that arrived last at the current collective, -1 if nobody had to be waited for.
   int latest_rank() const { return latest_rank_; }
 
+  /// When this rank had announced the current collective, in event_ticks().
+  uint64_t posted_ticks() const { return posted_ticks_; }
+  /// Whether it had to wait for longer than a moment then.
+  bool has_waited() const { return has_waited_; }
+
   /// Whether `rank` has ended or left; for waits that this class does not see.
   bool is_gone(int rank) const;
   void abort(const std::string& reason);
@@ -107,6 +112,8 @@ class Lockstep {
   uint64_t steps_ = 0;
   int first_missing_ = 0;  ///< ranks before it have posted what is waited for
   int latest_rank_ = -1;
+  uint64_t posted_ticks_ = 0;
+  bool has_waited_ = false;
   std::exception_ptr failure_;  ///< why the group is over, as thrown on this rank
 };
 

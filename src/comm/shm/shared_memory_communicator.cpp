@@ -19,6 +19,9 @@ namespace {
 constexpr size_t kBarrierBytes = 16 * 1024;
 constexpr size_t kBarrierBytesAmongMany = 128 * 1024;
 
+/// Bytes from which the copy into a slot takes long enough to be timed.
+constexpr size_t kClockBytes = 16 * 1024;
+
 size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -120,7 +123,9 @@ Call SharedMemoryCommunicator::begin(OpKind operation, size_t count, DataType dt
   call.signature.count = count;
   call.element_bytes = size_of(dtype);
   call.timeout = timeout_of(options);
-  call.begin_ns = now_ns();
+  // Small tensors are quicker than a look at the clock: theirs is read while they wait, see
+  // Lockstep.
+  if (call.bytes() > kClockBytes) call.begin_ticks = event_ticks();
   return call;
 }
 
@@ -136,7 +141,8 @@ void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t
     staging_.restart();
     throw;
   }
-  call.arrived_ns = lockstep_.latest_rank() < 0 ? call.begin_ns : now_ns();
+  if (call.begin_ticks == 0) call.begin_ticks = lockstep_.posted_ticks();
+  call.arrived_ticks = lockstep_.has_waited() ? event_ticks() : call.begin_ticks;
 }
 
 void SharedMemoryCommunicator::finish(const Call& call) const {
@@ -146,9 +152,9 @@ void SharedMemoryCommunicator::finish(const Call& call) const {
   event.group = event_group_;
   event.sequence = lockstep_.sequence();
   event.bytes = call.bytes();
-  event.begin_ns = call.begin_ns;
-  event.arrived_ns = call.arrived_ns;
-  event.end_ns = now_ns();
+  event.begin_ns = call.begin_ticks;
+  event.arrived_ns = call.arrived_ticks;
+  event.end_ns = event_ticks();
   record(event);
 }
 
