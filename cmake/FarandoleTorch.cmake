@@ -9,10 +9,13 @@
 set(farandole_torch_minimum 2.11.0)
 
 function(farandole_torch_error what why)
+  set(without "")
+  if(PROJECT_NAME STREQUAL "farandole")
+    set(without " With -DFARANDOLE_TORCH=OFF the comm layer is built alone.")
+  endif()
   message(FATAL_ERROR "${what}\nwhy: ${why}\n"
-    "fix: install torch >= ${farandole_torch_minimum} into the Python that is active (pip install torch), "
-    "or pass -DFARANDOLE_TORCH_DIR=<folder with torch's include/ and lib/>. "
-    "With -DFARANDOLE_TORCH=OFF Farandole's build makes the comm layer alone.")
+    "fix: install torch >= ${farandole_torch_minimum} into the Python that is active (pip install "
+    "torch), or pass -DFARANDOLE_TORCH_DIR=<folder with torch's include/ and lib/>.${without}")
 endfunction()
 
 # Sets `result` to torch's folder in the active Python, or to nothing. Torch is looked up, not imported:

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/argument_checks.h"
 
-#include <sstream>
-
 #include <ATen/MemoryOverlap.h>
+
+#include <sstream>
 
 #include "farandole/error.h"
 #include "process_group/flat_tensor.h"
@@ -62,9 +62,11 @@ void check_tensor(const Caller& caller, const at::Tensor& tensor) {
   if (!tensor.is_cpu()) {
     throw NotSupported(
         caller.describe() + " cannot work on a tensor on " + text_of(tensor.device()) + ".",
-        "this version moves tensors in host memory alone; its NCCL communicator for CUDA is not there "
+        "this version moves tensors in host memory alone; its NCCL communicator for CUDA is not "
+        "there "
         "yet.",
-        "use init_process_group(\"cpu:farandole,cuda:nccl\"), or move the tensor with .cpu() first.");
+        "use init_process_group(\"cpu:farandole,cuda:nccl\"), or move the tensor with .cpu() "
+        "first.");
   }
   throw NotSupported(
       caller.describe() + " cannot work on a tensor of layout " + text_of(tensor.layout()) + ".",
@@ -99,16 +101,18 @@ void check_one_per_rank(const Caller& caller, const char* what,
   if (tensors.size() != static_cast<size_t>(caller.world_size)) {
     throw InvalidArgument(
         caller.describe() + " got " + std::to_string(tensors.size()) + " " + what + " tensors.",
-        "the " + std::string(what) + " tensor list must have as many tensors as the group has ranks.",
+        "the " + std::string(what) +
+            " tensor list must have as many tensors as the group has ranks.",
         "pass a list of " + std::to_string(caller.world_size) + " tensors.");
   }
   for (const at::Tensor& tensor : tensors) {
     check_tensor(caller, tensor);
     if (tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel()) continue;
-    throw InvalidArgument(caller.describe() + " got a " + std::string(what) + " tensor " +
-                              shape_of(tensor) + " beside a tensor " + shape_of(model) + ".",
-                          "all tensors of the call must have the same dtype and number of elements.",
-                          "make the tensors equal in shape and dtype on every rank.");
+    throw InvalidArgument(
+        caller.describe() + " got a " + std::string(what) + " tensor " + shape_of(tensor) +
+            " beside a tensor " + shape_of(model) + ".",
+        "all tensors of the call must have the same dtype and number of elements.",
+        "make the tensors equal in shape and dtype on every rank.");
   }
 }
 
@@ -149,11 +153,10 @@ void check_lists_of_ranks(const Caller& caller, const std::vector<std::vector<at
 void check_pairs(const Caller& caller, const std::vector<at::Tensor>& outputs,
                  const std::vector<at::Tensor>& inputs) {
   if (!inputs.empty() && outputs.size() == inputs.size()) return;
-  throw InvalidArgument(caller.describe() + " got " + std::to_string(outputs.size()) +
-                            " output tensors for " + std::to_string(inputs.size()) +
-                            " input tensors.",
-                        "each output belongs to one input, and there must be one.",
-                        "pass lists of equal length.");
+  throw InvalidArgument(
+      caller.describe() + " got " + std::to_string(outputs.size()) + " output tensors for " +
+          std::to_string(inputs.size()) + " input tensors.",
+      "each output belongs to one input, and there must be one.", "pass lists of equal length.");
 }
 
 void check_equal_parts(const Caller& caller, const at::Tensor& output, const at::Tensor& input) {
@@ -174,8 +177,8 @@ void check_same_dtype(const Caller& caller, const std::vector<at::Tensor>& tenso
   for (const at::Tensor& tensor : tensors) {
     check_tensor(caller, tensor);
     if (tensor.scalar_type() == tensors.front().scalar_type()) continue;
-    throw InvalidArgument(caller.describe() + " got tensors " + shape_of(tensors.front()) + " and " +
-                              shape_of(tensor) + " in one list.",
+    throw InvalidArgument(caller.describe() + " got tensors " + shape_of(tensors.front()) +
+                              " and " + shape_of(tensor) + " in one list.",
                           "tensors must have identical type: they travel in one buffer.",
                           "call it once per dtype.");
   }
@@ -193,21 +196,21 @@ void check_world_times(const Caller& caller, const char* larger_name, const at::
         "elements travel as they are; nothing casts them.", "cast one of them first.");
   }
   if (larger.numel() != smaller.numel() * caller.world_size) {
-    throw InvalidArgument(caller.describe() + ": " + larger_name +
-                              " tensor size must be equal to world_size times " + smaller_name +
-                              " tensor size" + got(),
-                          "it holds one equal part for each of the " +
-                              std::to_string(caller.world_size) + " ranks.",
-                          "make it " + std::to_string(smaller.numel() * caller.world_size) +
-                              " elements large, or use the list form of the operation.");
+    throw InvalidArgument(
+        caller.describe() + ": " + larger_name + " tensor size must be equal to world_size times " +
+            smaller_name + " tensor size" + got(),
+        "it holds one equal part for each of the " + std::to_string(caller.world_size) + " ranks.",
+        "make it " + std::to_string(smaller.numel() * caller.world_size) +
+            " elements large, or use the list form of the operation.");
   }
 }
 
 void check_root(const Caller& caller, int64_t root, int64_t root_tensor) {
   if (root < 0 || root >= caller.world_size) {
-    throw InvalidArgument(caller.describe() + " got invalid root rank: " + std::to_string(root) + ".",
-                          "ranks of this group are 0 to " + std::to_string(caller.world_size - 1) + ".",
-                          "pass a rank of the group (group_src or group_dst count within it).");
+    throw InvalidArgument(
+        caller.describe() + " got invalid root rank: " + std::to_string(root) + ".",
+        "ranks of this group are 0 to " + std::to_string(caller.world_size - 1) + ".",
+        "pass a rank of the group (group_src or group_dst count within it).");
   }
   if (root_tensor != 0) {
     throw InvalidArgument(
@@ -220,11 +223,12 @@ comm::ReduceOp reduction_of(const Caller& caller, const c10d::ReduceOp& op,
                             const at::Tensor& tensor) {
   const at::ScalarType type = tensor.scalar_type();
   if (!data_type_of(type)) {
-    throw NotSupported(caller.describe() + " cannot reduce elements of type " + text_of(type) + ".",
-                       "float64/32/16, bfloat16, int64/32/16/8, uint8 and bool can be reduced; other "
-                       "types can only be moved.",
-                       at::isComplexType(type) ? "for a sum pass torch.view_as_real(tensor)."
-                                               : "cast the tensor to a wider type first.");
+    throw NotSupported(
+        caller.describe() + " cannot reduce elements of type " + text_of(type) + ".",
+        "float64/32/16, bfloat16, int64/32/16/8, uint8 and bool can be reduced; other "
+        "types can only be moved.",
+        at::isComplexType(type) ? "for a sum pass torch.view_as_real(tensor)."
+                                : "cast the tensor to a wider type first.");
   }
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
@@ -239,13 +243,15 @@ comm::ReduceOp reduction_of(const Caller& caller, const c10d::ReduceOp& op,
     case c10d::ReduceOp::MAX:
       return comm::ReduceOp::kMax;
     default:
-      throw NotSupported(caller.describe() + " cannot reduce with " + name_of(op.op_) + ".",
-                         "this version has SUM, AVG, PRODUCT, MIN and MAX.",
-                         "use MIN, MAX or PRODUCT on bool tensors for and/or; scale the tensor before a "
-                         "SUM instead of PREMUL_SUM.");
+      throw NotSupported(
+          caller.describe() + " cannot reduce with " + name_of(op.op_) + ".",
+          "this version has SUM, AVG, PRODUCT, MIN and MAX.",
+          "use MIN, MAX or PRODUCT on bool tensors for and/or; scale the tensor before a "
+          "SUM instead of PREMUL_SUM.");
   }
   throw InvalidArgument(caller.describe() + " got AVG on a bool tensor.",
-                        "truth values have no mean.", "use SUM (or), PRODUCT (and), or cast first.");
+                        "truth values have no mean.",
+                        "use SUM (or), PRODUCT (and), or cast first.");
 }
 
 }  // namespace farandole

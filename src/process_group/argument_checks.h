@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <string>
-#include <vector>
-
-#include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
 
 #include "farandole/comm/types.h"
 

@@ -48,17 +48,18 @@ struct CollectiveQueue::State {
   std::mutex mutex;
   std::condition_variable work_there;
   std::condition_variable idle;
-  std::deque<Task> queue;   // guarded by mutex
-  std::thread executor;     // guarded by mutex
-  bool running = false;     // guarded by mutex; somebody has the turn
-  bool closed = false;      // guarded by mutex
+  std::deque<Task> queue;           // guarded by mutex
+  std::thread executor;             // guarded by mutex
+  bool running = false;             // guarded by mutex; somebody has the turn
+  bool closed = false;              // guarded by mutex
   std::atomic<uint64_t> issued{0};  // written under mutex
 
   void check_open() const {
     if (!closed) return;
-    throw AbortedError("group '" + group + "' was used after it was shut down.",
-                       "destroy(), shutdown() or the exit of the process has ended it on this rank.",
-                       "make a new group with init_process_group() or new_group().");
+    throw AbortedError(
+        "group '" + group + "' was used after it was shut down.",
+        "destroy(), shutdown() or the exit of the process has ended it on this rank.",
+        "make a new group with init_process_group() or new_group().");
   }
 
   /// Runs the first task of the queue without the lock.
@@ -165,8 +166,8 @@ void CollectiveQueue::close(std::chrono::milliseconds grace) {
     executor.detach();
     return;
   }
-  const bool done = state.idle.wait_for(
-      lock, grace, [&state] { return !state.running && state.queue.empty(); });
+  const bool done =
+      state.idle.wait_for(lock, grace, [&state] { return !state.running && state.queue.empty(); });
   lock.unlock();
   if (!executor.joinable()) return;
   if (done) {

@@ -13,17 +13,21 @@ namespace farandole {
 
 /// One order for the collectives of one group, and no thief of a core.
 ///
-/// Protocol. A group runs one collective at a time: whoever runs it has the turn. Each collective takes
-/// its number when it is issued, and numbers run in order.
-///   - try_begin(): if nothing is queued and nobody has the turn, the caller gets the number and the
+/// Protocol. A group runs one collective at a time: whoever runs it has the turn. Each collective
+/// takes its number when it is issued, and numbers run in order.
+///   - try_begin(): if nothing is queued and nobody has the turn, the caller gets the number and
+///   the
 ///     turn, runs the collective on its own thread and calls end(). Nothing else wakes up.
-///   - push(): the task gets the number and a place in the queue. One executor thread, started by the
+///   - push(): the task gets the number and a place in the queue. One executor thread, started by
+///   the
 ///     first push, takes tasks in order whenever nobody has the turn. Between tasks it sleeps on a
 ///     condition variable; it never spins.
 ///   - a synchronous call that fails try_begin() pushes its task and waits for it.
-///   - a task's callbacks may issue collectives too. try_begin() on the executor runs what is queued
+///   - a task's callbacks may issue collectives too. try_begin() on the executor runs what is
+///   queued
 ///     first, right there, and then succeeds: waiting for itself it would wait for ever.
-///   - close(): later calls throw AbortedError. Tasks that are queued still run (their communicator has
+///   - close(): later calls throw AbortedError. Tasks that are queued still run (their communicator
+///   has
 ///     been aborted by then, so they fail at once), so that nobody waits for a task for ever.
 ///
 /// Threads: any for all functions; tasks run on the executor. A task must not throw.
@@ -50,9 +54,9 @@ class FARANDOLE_API CollectiveQueue {
   uint64_t issued() const;
   /// Whether a collective runs or waits in the queue.
   bool busy() const;
-  /// Waits until all tasks are done and ends the executor. An executor that is not done after `grace`
-  /// (it runs a callback that needs what this thread holds, say), or that is the caller itself, is let
-  /// go: it owns all that it still touches.
+  /// Waits until all tasks are done and ends the executor. An executor that is not done after
+  /// `grace` (it runs a callback that needs what this thread holds, say), or that is the caller
+  /// itself, is let go: it owns all that it still touches.
   void close(std::chrono::milliseconds grace = std::chrono::seconds(2));
 
   /// False in a forked child of the process that made this.

@@ -4,6 +4,7 @@
 #include "farandole/error.h"
 #include "farandole/process_group/process_group.h"
 #include "process_group/launch.h"
+#include "process_group/torch_compat.h"
 
 namespace farandole {
 namespace {
@@ -28,13 +29,13 @@ std::vector<at::Tensor> parts_of(const char* function, const at::Tensor& tensor,
   if (tensor.defined() && tensor.is_contiguous() && tensor.numel() % count == 0) {
     return tensor.view({-1}).tensor_split(count);
   }
-  throw InvalidArgument(
-      std::string(function) + "() on the root needs a contiguous tensor of " + std::to_string(count) +
-          " equal parts.",
-      !tensor.defined()        ? "it got none."
-      : tensor.is_contiguous() ? "it has " + std::to_string(tensor.numel()) + " elements."
-                               : "its elements are not in row-major order.",
-      "pass a tensor made by torch::empty({world_size, ...}).");
+  throw InvalidArgument(std::string(function) + "() on the root needs a contiguous tensor of " +
+                            std::to_string(count) + " equal parts.",
+                        !tensor.defined() ? "it got none."
+                        : tensor.is_contiguous()
+                            ? "it has " + std::to_string(tensor.numel()) + " elements."
+                            : "its elements are not in row-major order.",
+                        "pass a tensor made by torch::empty({world_size, ...}).");
 }
 
 }  // namespace
@@ -44,7 +45,8 @@ int rank(const Group& group) { return or_default(group)->getRank(); }
 int world_size(const Group& group) { return or_default(group)->getSize(); }
 
 int local_rank(const Group& group) {
-  if (const auto backend = ProcessGroupFarandole::of(*or_default(group))) return backend->topology().local_rank;
+  if (const auto backend = ProcessGroupFarandole::of(*or_default(group)))
+    return backend->topology().local_rank;
   return launch_or_throw("local_rank").local_rank;
 }
 
@@ -68,17 +70,14 @@ Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
   c10d::ReduceScatterOptions opts;
   opts.reduceOp = options.op;
   opts.asyncOp = options.async;
-  at::Tensor to = output;
-  at::Tensor from = input;
-  return finish(or_default(options.group)->_reduce_scatter_base(to, from, opts), options.async);
+  return finish(reduce_scatter_single(*or_default(options.group), output, input, opts),
+                options.async);
 }
 
 Work all_gather(const at::Tensor& output, const at::Tensor& input, const MoveOptions& options) {
   c10d::AllgatherOptions opts;
   opts.asyncOp = options.async;
-  at::Tensor to = output;
-  at::Tensor from = input;
-  return finish(or_default(options.group)->_allgather_base(to, from, opts), options.async);
+  return finish(all_gather_single(*or_default(options.group), output, input, opts), options.async);
 }
 
 Work broadcast(const at::Tensor& tensor, int root, const MoveOptions& options) {
@@ -125,11 +124,7 @@ Work scatter(const at::Tensor& output, const at::Tensor& input, int root,
 Work all_to_all(const at::Tensor& output, const at::Tensor& input, const MoveOptions& options) {
   c10d::AllToAllOptions opts;
   opts.asyncOp = options.async;
-  at::Tensor to = output;
-  at::Tensor from = input;
-  std::vector<int64_t> no_splits;
-  return finish(or_default(options.group)->alltoall_base(to, from, no_splits, no_splits, opts),
-                options.async);
+  return finish(all_to_all_single(*or_default(options.group), output, input, opts), options.async);
 }
 
 Work barrier(const MoveOptions& options) {

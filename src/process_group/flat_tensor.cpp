@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/flat_tensor.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cstdint>
-
-#include <ATen/ops/empty.h>
 
 namespace farandole {
 namespace {
@@ -112,7 +112,8 @@ void store_joined(const at::Tensor& joined, const std::vector<at::Tensor>& tenso
 at::Tensor apart_from(const at::Tensor& input, const at::Tensor& output, size_t in_place_offset) {
   const auto input_begin = reinterpret_cast<uintptr_t>(input.const_data_ptr());
   const auto output_begin = reinterpret_cast<uintptr_t>(output.const_data_ptr());
-  if (input_begin + input.nbytes() <= output_begin || output_begin + output.nbytes() <= input_begin) {
+  if (input_begin + input.nbytes() <= output_begin ||
+      output_begin + output.nbytes() <= input_begin) {
     return input;
   }
   if (in_place_offset == kNeverInPlace) return input.clone();

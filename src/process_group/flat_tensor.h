@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <optional>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "farandole/comm/types.h"
 
 namespace farandole {
 
-// Communicators move contiguous runs of elements; these functions make such runs of tensors and back.
-// Strides are never sent: what peers agree on is the logical order of elements (row-major).
+// Communicators move contiguous runs of elements; these functions make such runs of tensors and
+// back. Strides are never sent: what peers agree on is the logical order of elements (row-major).
 
 /// comm's name for an element type; nullopt for what only travels as bytes (complex, float8, ...).
 std::optional<comm::DataType> data_type_of(at::ScalarType type);
@@ -43,8 +43,8 @@ void store_joined(const at::Tensor& joined, const std::vector<at::Tensor>& tenso
 
 /// Where a call allows no overlap of input and output at all.
 constexpr size_t kNeverInPlace = static_cast<size_t>(-1);
-/// `input`, or a copy of it if it overlaps `output` anywhere but with the smaller of the two exactly at
-/// element `in_place_offset` of the larger. Both are flat.
+/// `input`, or a copy of it if it overlaps `output` anywhere but with the smaller of the two
+/// exactly at element `in_place_offset` of the larger. Both are flat.
 at::Tensor apart_from(const at::Tensor& input, const at::Tensor& output, size_t in_place_offset);
 
 }  // namespace farandole

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <mutex>
-
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "farandole/error.h"
@@ -20,9 +19,9 @@ constexpr const char* kDefaultName = "0";
 /// The groups that C++ made. Never destroyed: destructors at exit would find other statics gone.
 struct Groups {
   std::mutex mutex;
-  Group world;               // guarded by mutex
+  Group world;                // guarded by mutex
   std::vector<Group> others;  // guarded by mutex
-  int made = 0;              // guarded by mutex; new_group() calls, the same on every rank
+  int made = 0;               // guarded by mutex; new_group() calls, the same on every rank
 };
 
 Groups& groups() {
@@ -76,9 +75,10 @@ void end(const Group& group) {
 Group init_process_group(const InitOptions& options) {
   if (const Group existing = find_default_group()) {
     if (is_default(options)) return existing;
-    throw InvalidArgument("init_process_group() was called twice in this process.",
-                          "there is a default group already, and arguments ask for another.",
-                          "call destroy() first, or call it without arguments to get the one that is.");
+    throw InvalidArgument(
+        "init_process_group() was called twice in this process.",
+        "there is a default group already, and arguments ask for another.",
+        "call destroy() first, or call it without arguments to get the one that is.");
   }
   const Rendezvous place = meet(options);
   const Group world = make_group(below("default_pg", place.store), place.rank, place.world_size,
@@ -91,9 +91,10 @@ Group init_process_group(const InitOptions& options) {
 
 Group default_group() {
   if (Group group = find_default_group()) return group;
-  throw InvalidArgument("there is no default group.",
-                        "init_process_group() has not been called in this process, or destroy() was.",
-                        "call init_process_group() first.");
+  throw InvalidArgument(
+      "there is no default group.",
+      "init_process_group() has not been called in this process, or destroy() was.",
+      "call init_process_group() first.");
 }
 
 bool is_initialized() { return static_cast<bool>(find_default_group()); }

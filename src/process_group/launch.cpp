@@ -61,8 +61,9 @@ int number_or(const char* variable, int fallback) {
 
 void check_rank(const Launcher& launcher, const Launch& launch) {
   if (launch.rank < launch.world_size) return;
-  throw InvalidArgument(std::string(launcher.rank) + " is " + std::to_string(launch.rank) + " and " +
-                            launcher.world_size + " is " + std::to_string(launch.world_size) + ".",
+  throw InvalidArgument(std::string(launcher.rank) + " is " + std::to_string(launch.rank) +
+                            " and " + launcher.world_size + " is " +
+                            std::to_string(launch.world_size) + ".",
                         "ranks count from 0 to the world size less one.",
                         "set both as the launcher would, on every rank.");
 }

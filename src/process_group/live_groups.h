@@ -13,7 +13,8 @@ void forget(ProcessGroupFarandole& group);
 /// The live group that owns `options`, or null.
 ProcessGroupFarandole* owner_of(const c10d::Backend::Options* options);
 
-/// Shuts all live groups down; also called when the process exits, before its statics are destroyed.
+/// Shuts all live groups down; also called when the process exits, before its statics are
+/// destroyed.
 FARANDOLE_API void shut_down_all_groups();
 
 }  // namespace farandole

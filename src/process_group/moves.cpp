@@ -244,18 +244,19 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall(Tensors& outputs, Te
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::barrier(const c10d::BarrierOptions& opts) {
   static constexpr Operation kOperation{c10d::OpType::BARRIER, "barrier", "farandole:barrier"};
-  return launch({kOperation, {}, opts.asyncOp, opts.timeout},
-                [](comm::Communicator& communicator, const auto& options) {
-                  communicator.barrier(options);
-                });
+  return launch(
+      {kOperation, {}, opts.asyncOp, opts.timeout},
+      [](comm::Communicator& communicator, const auto& options) { communicator.barrier(options); });
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::send(Tensors&, int, int) {
-  refuse("send", "use broadcast() in a group of two ranks made by new_group(), or the gloo backend.");
+  refuse("send",
+         "use broadcast() in a group of two ranks made by new_group(), or the gloo backend.");
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::recv(Tensors&, int, int) {
-  refuse("recv", "use broadcast() in a group of two ranks made by new_group(), or the gloo backend.");
+  refuse("recv",
+         "use broadcast() in a group of two ranks made by new_group(), or the gloo backend.");
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::recvAnysource(Tensors&, int) {

@@ -55,7 +55,8 @@ void complete(WorkFarandole& work, const std::exception_ptr& failure) {
   try {
     work.complete(failure);
   } catch (const std::exception& error) {
-    log(LogLevel::kError, std::string("a callback of a collective's future threw: ") + error.what());
+    log(LogLevel::kError,
+        std::string("a callback of a collective's future threw: ") + error.what());
   }
 }
 
@@ -81,8 +82,7 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupFarandole::Options::clone
 #endif
 
 ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                             int size,
-                                             const c10::intrusive_ptr<Options>& options)
+                                             int size, const c10::intrusive_ptr<Options>& options)
     : Backend(rank, size),
       options_(c10::make_intrusive<Options>(*options)),  // ours alone: it tells who we are
       timeout_(options_->timeout),
@@ -163,8 +163,8 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::run_here(Call& call, const Bo
     throw;
   }
   return c10::make_intrusive<WorkFarandole>(
-      WorkFarandole::Description{rank_, call.operation.type, call.operation.name, {},
-                                 std::move(call.outputs)},
+      WorkFarandole::Description{
+          rank_, call.operation.type, call.operation.name, {}, std::move(call.outputs)},
       sequence);
 }
 

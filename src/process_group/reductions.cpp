@@ -7,12 +7,12 @@ namespace farandole {
 namespace {
 
 /// Sums (or so) `tensor` in place over the ranks.
-void all_reduce_tensor(comm::Communicator& communicator, const at::Tensor& tensor, comm::ReduceOp op,
-                       const comm::CollectiveOptions& options) {
+void all_reduce_tensor(comm::Communicator& communicator, const at::Tensor& tensor,
+                       comm::ReduceOp op, const comm::CollectiveOptions& options) {
   const at::Tensor flat = flat_input(tensor);
   const Wire wire = wire_of(flat);
-  communicator.all_reduce(flat.const_data_ptr(), flat.mutable_data_ptr(), wire.count, wire.dtype, op,
-                          options);
+  communicator.all_reduce(flat.const_data_ptr(), flat.mutable_data_ptr(), wire.count, wire.dtype,
+                          op, options);
   store_flat(flat, tensor);
 }
 

@@ -2,7 +2,6 @@
 #include "process_group/rendezvous.h"
 
 #include <charconv>
-
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -66,10 +65,11 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const Address& address, bool serves, i
 
 void check_ranks(int rank, int world_size) {
   if (rank >= 0 && rank < world_size) return;
-  throw InvalidArgument("init_process_group() got rank " + std::to_string(rank) +
-                            " and world_size " + std::to_string(world_size) + ".",
-                        "with a store, tcp:// or file:// both must be known, and ranks count from 0.",
-                        "pass rank and world_size, or start the script with torchrun.");
+  throw InvalidArgument(
+      "init_process_group() got rank " + std::to_string(rank) + " and world_size " +
+          std::to_string(world_size) + ".",
+      "with a store, tcp:// or file:// both must be known, and ranks count from 0.",
+      "pass rank and world_size, or start the script with torchrun.");
 }
 
 /// Rank and world size: those of `options`, else the launcher's.

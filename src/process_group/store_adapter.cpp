@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/store_adapter.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <utility>
-
-#include <c10/util/Exception.h>
 
 #include "farandole/error.h"
 
@@ -17,17 +17,17 @@ auto checked(const char* what, const std::string& key, Function&& call) {
   try {
     return call();
   } catch (const c10::Error& error) {
-    throw SystemError(std::string("the store could not ") + what + " '" + key + "'.",
-                      error.what_without_backtrace(),
-                      "see that the process that holds the store (rank 0 or torchrun) lives and that "
-                      "MASTER_ADDR and MASTER_PORT lead to it.");
+    throw SystemError(
+        std::string("the store could not ") + what + " '" + key + "'.",
+        error.what_without_backtrace(),
+        "see that the process that holds the store (rank 0 or torchrun) lives and that "
+        "MASTER_ADDR and MASTER_PORT lead to it.");
   }
 }
 
 std::string count_in(c10d::Store& store, int rank) {
   const std::string counter = "farandole/made_by_rank_" + std::to_string(rank);
-  const int64_t generation =
-      checked("count", counter, [&] { return store.add(counter, 1); });
+  const int64_t generation = checked("count", counter, [&] { return store.add(counter, 1); });
   return "farandole/" + std::to_string(generation) + "/";
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "farandole/comm/store.h"
@@ -11,10 +10,10 @@ namespace farandole {
 
 /// A c10d::Store as comm sees it, below a prefix that no earlier group has used.
 ///
-/// One store may serve several groups of one name after each other (init, destroy and init again under
-/// torchrun, whose agent keeps the store). Each rank counts in the store how many groups of that name it
-/// has made, and the count is part of the prefix: ranks that make their groups in the same order meet.
-/// Threads: those of the c10d::Store.
+/// One store may serve several groups of one name after each other (init, destroy and init again
+/// under torchrun, whose agent keeps the store). Each rank counts in the store how many groups of
+/// that name it has made, and the count is part of the prefix: ranks that make their groups in the
+/// same order meet. Threads: those of the c10d::Store.
 class StoreAdapter : public comm::Store {
  public:
   /// Counts `rank` in.

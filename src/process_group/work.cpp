@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/process_group/work.h"
 
-#include <utility>
-
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+
+#include <utility>
 
 #include "farandole/error.h"
 

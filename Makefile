@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+# One command each; `make help` lists them. All is made inside the checkout: .venv and build/.
+#   PYTHON=python3.12   the Python that .venv is made from (3.10 or newer)
+#   TORCH=2.15.0        another torch, in a virtual environment and a build folder of its own
+#   JOBS=8              parallel compilers; default: one for each core
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+pinned_torch := $(shell sed -n 's/^torch==//p' requirements.txt)
+TORCH ?= $(pinned_torch)
+
+suffix := $(if $(filter-out $(pinned_torch),$(TORCH)),-$(TORCH))
+VENV := .venv$(suffix)
+BUILD := build/release$(suffix)
+outer_path := $(PATH)
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+# pip builds in $(BUILD) and installs into $(VENV), so that one build serves Python and ctest alike.
+define pip_install
+headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-isolation \
+	--config-settings=build-dir=$(BUILD) \
+	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
+endef
+cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
+cpp_files = $(shell find $(cpp_folders) -name '*.h' -o -name '*.cpp')
+# ThreadSanitizer of older compilers cannot run where addresses are randomized over more than 28 bits.
+fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -le 28 ] \
+	|| { setarch -R true 2>/dev/null && echo setarch -R; })
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:  # tests measure time
+.PHONY: help demo test bench lint format sanitize clean setup build test-cpp test-python system-packages
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/requirements.stamp  ## train a real model on 2 ranks over Farandole, beside gloo
+	$(pip_install) .
+	python examples/digits/train.py
+
+test: test-cpp test-python  ## build, then run every test, C++ and Python
+
+bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot
+	python benchmarks/collectives/run.py
+
+lint: $(VENV)/requirements-dev.stamp  ## clang-format, ruff, mypy --strict, and the order of the layers
+	clang-format --dry-run -Werror $(cpp_files)
+	ruff check .
+	ruff format --check .
+	mypy
+	pytest tests/lint
+
+format: $(VENV)/requirements-dev.stamp  ## rewrite C++ and Python in the project's format
+	clang-format -i $(cpp_files)
+	ruff check --fix --exit-zero .
+	ruff format .
+
+sanitize: sanitize-asan sanitize-ubsan sanitize-tsan  ## test comm under ASan, UBSan and TSan
+
+clean:  ## remove what was built; .venv stays
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+setup: $(VENV)/requirements-dev.stamp system-packages  ## only make .venv and get what tests need
+
+build: setup  ## build C++ and Python with their tests; install into .venv
+	$(pip_install) --config-settings=cmake.define.FARANDOLE_BUILD_TESTS=ON \
+		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=ON \
+		--config-settings=cmake.define.FARANDOLE_WERROR=ON .
+
+test-cpp: build  ## build, then run the C++ tests
+	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+
+test-python: build  ## build, then run the Python tests
+	pytest
+
+sanitize-%: setup
+	cmake --preset $*
+	cmake --build --preset $*
+	$(fixed_addresses) ctest --preset $*
+
+system-packages:
+	@.ci/system-packages gmock/gmock.h libgtest-dev libgmock-dev
+
+$(VENV)/requirements.stamp: requirements.txt
+	@PATH="$(outer_path)" $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo 'Farandole needs Python >= 3.10; name one: make PYTHON=python3.12 ...' >&2; exit 1; }
+	PATH="$(outer_path)" $(PYTHON) -m venv $(VENV)
+	sed 's/^torch==.*/torch==$(TORCH)/' requirements.txt > $(VENV)/requirements.txt
+	python -m pip install pip==26.3
+	python -m pip install -r $(VENV)/requirements.txt
+	touch $@
+
+$(VENV)/requirements-dev.stamp: requirements-dev.txt $(VENV)/requirements.stamp
+	python -m pip install -r requirements-dev.txt
+	touch $@

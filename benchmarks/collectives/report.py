@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of one run: times and ratios, and which targets were reached."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from lanes import LANES
+
+Row = dict[str, Any]
+KIB, MIB = 1024, 1024**2
+SYMMETRIC, TORCH, GLOO, OPENMPI = "farandole_symmetric", "farandole_torch", "gloo_torch", "openmpi"
+RATIOS = [(SYMMETRIC, GLOO), (SYMMETRIC, OPENMPI), (TORCH, GLOO), (TORCH, OPENMPI)]
+SHORT = {
+    "farandole_symmetric": "C++ sym.",
+    "farandole_ordinary": "C++ ord.",
+    "farandole_torch": "torch",
+    "openmpi": "OpenMPI",
+    "gloo_torch": "gloo",
+}
+
+
+class Results:
+    """Rows of one run, by lane, ranks and bytes."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        rows = list(rows)
+        self.rows = [row for row in rows if "median_us" in row]
+        self.cells = {(row["lane"], row["ranks"], row["bytes"]): row for row in self.rows}
+        self.import_time = next((row for row in rows if row["lane"] == "import"), None)
+
+    @property
+    def ranks(self) -> list[int]:
+        """All rank counts."""
+        return sorted({row["ranks"] for row in self.rows})
+
+    def sizes(self, ranks: int) -> list[int]:
+        """All sizes measured with `ranks`."""
+        return sorted({row["bytes"] for row in self.rows if row["ranks"] == ranks})
+
+    def median(self, lane: str, ranks: int, size: int) -> float | None:
+        """Median in microseconds, None if not measured."""
+        cell = self.cells.get((lane, ranks, size))
+        return cell and cell["median_us"]
+
+    def ratio(self, ours: str, peer: str, ranks: int, size: int) -> float | None:
+        """How many times faster we are."""
+        ours_us, peer_us = self.median(ours, ranks, size), self.median(peer, ranks, size)
+        return peer_us / ours_us if ours_us and peer_us else None
+
+
+def size_text(size: int) -> str:
+    """4 B, 16 KiB, 64 MiB."""
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def time_text(microseconds: float | None) -> str:
+    """Three digits with a unit."""
+    if microseconds is None:
+        return "-"
+    value, unit = (microseconds, "us") if microseconds < 10_000 else (microseconds / 1e3, "ms")
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """How many times faster: 0.85x, 9.3x, 24x."""
+    if ratio is None:
+        return "-"
+    return f"{ratio:.{2 if ratio < 1 else 1 if ratio < 10 else 0}f}x"
+
+
+def table(results: Results, ranks: int) -> str:
+    """Medians of all lanes, and how many times faster than its peers each of ours is."""
+    lanes = [lane.name for lane in LANES]
+    ratios = [f"{SHORT[ours]} vs {SHORT[peer]}" for ours, peer in RATIOS]
+    lines = [["bytes", *(SHORT[lane] for lane in lanes), *ratios]]
+    for size in results.sizes(ranks):
+        cells = [time_text(results.median(lane, ranks, size)) for lane in lanes]
+        cells += [ratio_text(results.ratio(ours, peer, ranks, size)) for ours, peer in RATIOS]
+        lines.append([size_text(size), *cells])
+    return f"all_reduce, float32, {ranks} ranks, median\n{columns(lines)}"
+
+
+def columns(lines: list[list[str]]) -> str:
+    """Right-aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )
+
+
+def targets(results: Results) -> list[tuple[str, str]]:
+    """Each target and what became of it."""
+    big = [size for size in results.sizes(2) if 256 * KIB <= size <= 64 * MIB]
+    lines = []
+    for what, ours, gloo, openmpi in (
+        ("C++ symmetric, 256 KiB to 64 MiB", SYMMETRIC, 20, 3),
+        ("through torch, 256 KiB to 64 MiB", TORCH, 8, 1.2),
+    ):
+        for peer, factor in ((GLOO, gloo), (OPENMPI, openmpi)):
+            lines.append(ratio_target(results, what, ours, peer, 2, big, factor))
+    lines.append(time_target("C++ symmetric, 1 KiB", results.median(SYMMETRIC, 2, KIB), 1))
+    lines.append(time_target("through torch, 1 KiB", results.median(TORCH, 2, KIB), 20))
+    for ours, what in ((SYMMETRIC, "C++ symmetric"), (TORCH, "through torch")):
+        for size in (KIB, 16 * MIB):
+            name = f"{what}, {size_text(size)}"
+            lines.append(ratio_target(results, name, ours, GLOO, 4, [size], 10))
+    if results.import_time:
+        extra_ms = results.import_time["import_farandole_ms"]
+        reached = verdict(extra_ms <= 80, extra_ms / 80)
+        lines.append(("import farandole beyond torch: <= 80 ms", f"{extra_ms} ms, {reached}"))
+    return lines
+
+
+def ratio_target(
+    results: Results, what: str, ours: str, peer: str, ranks: int, sizes: list[int], factor: float
+) -> tuple[str, str]:
+    """At least `factor` times faster than `peer` at every size; says the worst."""
+    name = f"{ranks} ranks, {what}: >= {factor:g}x {SHORT[peer]}"
+    found = [(results.ratio(ours, peer, ranks, size), size) for size in sizes]
+    measured = [(ratio, size) for ratio, size in found if ratio is not None]
+    if not measured:
+        return name, "not measured"
+    ratio, size = min(measured)
+    worst = f"{ratio_text(ratio)} at {size_text(size)}"
+    missed = sum(ratio < factor for ratio, _ in measured)
+    count = f" ({missed} of {len(measured)} sizes are)" if missed and len(measured) > 1 else ""
+    return name, f"{worst}, {verdict(ratio >= factor, factor / ratio)}{count}"
+
+
+def time_target(what: str, microseconds: float | None, most: float) -> tuple[str, str]:
+    """At most `most` microseconds."""
+    name = f"2 ranks, {what}: <= {most:g} us"
+    if microseconds is None:
+        return name, "not measured"
+    return name, f"{time_text(microseconds)}, {verdict(microseconds <= most, microseconds / most)}"
+
+
+def verdict(reached: bool, factor: float) -> str:
+    """`factor`: how many times too slow."""
+    return "reached" if reached else f"short by {factor:.2f}x"
+
+
+def targets_table(results: Results) -> str:
+    """One line a target."""
+    lines = targets(results)
+    width = max(len(name) for name, _ in lines)
+    return "targets\n" + "\n".join(f"{name.ljust(width)}  {state}" for name, state in lines)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# Compiles every public header alone, so that none leans on what another happened to include: those
+# of comm as C++17 and as C++20, those above it in the standard that torch asks for (each costs 10 s),
+# and the umbrella header, which includes them all, as C++20.
+
+# Adds a library of sources that include one header each.
+function(farandole_headers_alone name library standard)
+  set(sources "")
+  foreach(header IN LISTS ARGN)
+    string(MAKE_C_IDENTIFIER ${header} source)
+    set(source ${CMAKE_CURRENT_BINARY_DIR}/headers_alone/${source}.cpp)
+    file(CONFIGURE OUTPUT ${source} CONTENT "#include \"${header}\"\n")
+    list(APPEND sources ${source})
+  endforeach()
+  if(sources)
+    add_library(${name} OBJECT ${sources})
+    set_target_properties(${name} PROPERTIES CXX_STANDARD ${standard})
+    target_compile_options(${name} PRIVATE -O0)
+    target_link_libraries(${name} PRIVATE ${library})
+    farandole_own_code(${name})
+  endif()
+endfunction()
+
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS
+  RELATIVE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/include/*.h)
+set(umbrella farandole/farandole.h)
+list(REMOVE_ITEM headers ${umbrella})
+set(torch_headers ${headers})
+list(FILTER torch_headers INCLUDE REGEX "^farandole/(process_group|ddp|optim|amp)/")
+list(REMOVE_ITEM headers ${torch_headers})
+
+farandole_headers_alone(headers_alone_17 farandole_comm 17 ${headers})
+farandole_headers_alone(headers_alone_20 farandole_comm 20 ${headers})
+if(FARANDOLE_TORCH)
+  farandole_headers_alone(headers_alone_torch farandole ${CMAKE_CXX_STANDARD} ${torch_headers})
+  farandole_headers_alone(headers_alone_torch_20 farandole 20 ${umbrella})
+endif()

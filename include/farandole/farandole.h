@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Everything that a training program needs.
+
+#include "farandole/config.h"
+#include "farandole/error.h"
+#include "farandole/process_group/collectives.h"
+#include "farandole/process_group/init.h"
+#include "farandole/process_group/process_group.h"
+#include "farandole/process_group/work.h"
+#include "farandole/version.h"

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace farandole::python {
+
+// One function per folder of C++ headers; each adds that folder's names to the module.
+void bind_errors(pybind11::module_& module);
+void bind_comm(pybind11::module_& module);
+void bind_process_group(pybind11::module_& module);
+
+}  // namespace farandole::python

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings.h"
+#include "farandole/comm/backends.h"
+#include "farandole/comm/events.h"
+
+namespace farandole::python {
+
+namespace py = pybind11;
+
+void bind_comm(py::module_& module) {
+  py::class_<comm::BackendInfo>(module, "BackendInfo", "One way to communicate.")
+      .def_readonly("name", &comm::BackendInfo::name, "\"shm\", \"mpi\" or \"nccl\".")
+      .def_readonly("built", &comm::BackendInfo::built, "Whether this build holds it.")
+      .def_readonly("detail", &comm::BackendInfo::detail, "What it serves, or how to get it.");
+  module.def("backends", &comm::backends, "All backends that Farandole knows, built or not.");
+
+  py::class_<comm::Event>(module, "Event", "One finished collective as its calling thread saw it.")
+      .def_property_readonly(
+          "operation", [](const comm::Event& event) { return comm::name_of(event.operation); },
+          "Its name, as \"all_reduce\".")
+      .def_readonly("latest_rank", &comm::Event::latest_rank,
+                    "The peer that was waited for last; -1: nobody.")
+      .def_readonly("group", &comm::Event::group, "A small number for the group's name.")
+      .def_readonly("sequence", &comm::Event::sequence, "Its number in the group, from 1.")
+      .def_readonly("bytes", &comm::Event::bytes, "Of this rank's tensor.")
+      .def_readonly("begin_ns", &comm::Event::begin_ns, "Start, steady clock.")
+      .def_readonly("arrived_ns", &comm::Event::arrived_ns, "When the last peer had entered.")
+      .def_readonly("end_ns", &comm::Event::end_ns, "End, steady clock.")
+      .def("__str__", &comm::describe);
+  module.def("recent_events", &comm::recent_events, py::arg("limit") = 16,
+             py::call_guard<py::gil_scoped_release>(),
+             "The newest collectives of all threads of this process, oldest first.");
+}
+
+}  // namespace farandole::python

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <exception>
+
+#include "bindings.h"
+#include "farandole/error.h"
+#include "farandole/process_group/work.h"
+
+namespace farandole::python {
+namespace {
+
+namespace py = pybind11;
+
+/// A C++ error and the class of farandole.errors by the same name.
+struct Binding {
+  bool (*matches)(const Error* error);
+  const char* name;
+  PyObject* type = nullptr;  // written once at import, under the GIL; never released
+};
+
+template <class Type>
+bool is(const Error* error) {
+  return dynamic_cast<const Type*>(error) != nullptr;
+}
+
+// Derived classes before their bases.
+std::array<Binding, 9> errors{{{is<InvalidArgument>, "InvalidArgument"},
+                               {is<MismatchError>, "MismatchError"},
+                               {is<PeerFailure>, "PeerFailure"},
+                               {is<TimeoutError>, "TimeoutError"},
+                               {is<AbortedError>, "AbortedError"},
+                               {is<SystemError>, "SystemError"},
+                               {is<CommError>, "CommError"},
+                               {is<NotSupported>, "NotSupported"},
+                               {is<Error>, "Error"}}};
+
+void set_python_error(const Error& error) {
+  for (const Binding& binding : errors) {
+    if (!binding.matches(&error)) continue;
+    PyErr_SetString(binding.type, error.what());
+    return;
+  }
+}
+
+/// Also fires for what torch's own bindings throw: they share pybind11's internals with ours.
+void translate(std::exception_ptr pointer) {
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const Error& error) {
+    set_python_error(error);
+  }
+}
+
+/// What a Future holds passes through autograd's engine, which keeps Python's errors as they are
+/// and makes RuntimeError of all others.
+std::exception_ptr as_python_error(const std::exception_ptr& pointer) {
+  if (Py_IsInitialized() == 0) return pointer;
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const Error& error) {
+    const py::gil_scoped_acquire gil;
+    set_python_error(error);
+    return std::make_exception_ptr(py::error_already_set());
+  } catch (...) {
+    return pointer;
+  }
+}
+
+}  // namespace
+
+void bind_errors(py::module_&) {
+  const py::module_ classes = py::module_::import("farandole.errors");
+  for (Binding& binding : errors) {
+    binding.type = py::object(classes.attr(binding.name)).release().ptr();
+  }
+  py::register_exception_translator(translate);
+  set_future_error_translator(as_python_error);
+}
+
+}  // namespace farandole::python

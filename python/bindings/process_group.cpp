@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/process_group/process_group.h"
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+
+#include "bindings.h"
+#include "farandole/process_group/collectives.h"
+#include "farandole/process_group/work.h"
+#include "process_group/launch.h"
+#include "process_group/live_groups.h"
+
+namespace farandole::python {
+namespace {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+using Milliseconds = std::chrono::milliseconds;
+
+void bind_backend(py::module_& module) {
+  using Options = ProcessGroupFarandole::Options;
+  py::class_<ProcessGroupFarandole, c10d::Backend, c10::intrusive_ptr<ProcessGroupFarandole>>
+      backend(module, "ProcessGroupFarandole", "The backend \"farandole\" of torch.distributed.");
+  py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(
+      backend, "Options", "What a group is made with.")
+      .def(py::init<Milliseconds>(), py::arg("timeout") = Milliseconds(kBackendDefaultTimeout),
+           "Options with the timeout of every collective.")
+      .def_readwrite("timeout", &Options::timeout, "How long a collective waits for a late rank.");
+  backend
+      .def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int,
+                    const c10::intrusive_ptr<Options>&>(),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), NoGil(),
+           "Meet the other ranks in ``store``. Collective.")
+      .def_static(
+          "of", &ProcessGroupFarandole::of, py::arg("group"), NoGil(),
+          "The farandole backend of a group, also under TORCH_DISTRIBUTED_DEBUG=DETAIL; None "
+          "if it has another.")
+      .def_property_readonly(
+          "local_rank",
+          [](const ProcessGroupFarandole& self) { return self.topology().local_rank; },
+          "This rank among those on its host.")
+      .def_property_readonly(
+          "local_world_size",
+          [](const ProcessGroupFarandole& self) { return self.topology().local_world_size; },
+          "How many ranks are on this host.");
+  py::class_<WorkFarandole, c10d::Work, c10::intrusive_ptr<WorkFarandole>>(
+      module, "WorkFarandole", "One collective of a ProcessGroupFarandole.")
+      .def_property_readonly("sequence", &WorkFarandole::getSequencenumber,
+                             "The number of the collective in its group, from 1.");
+}
+
+void bind_launch(py::module_& module) {
+  py::class_<Launch>(module, "Launch", "How this process was started.")
+      .def_readonly("launcher", &Launch::launcher, "\"torchrun\" or \"alone\".")
+      .def_readonly("rank", &Launch::rank, "This process.")
+      .def_readonly("world_size", &Launch::world_size, "All processes.")
+      .def_readonly("local_rank", &Launch::local_rank, "This process on its host.")
+      .def_readonly("local_world_size", &Launch::local_world_size, "All processes on its host.");
+  module.def("find_launch", &find_launch,
+             "Read the launcher's variables; raise InvalidArgument if they are set in part.");
+  module.def("say_alone", &say_alone, "Tell the user that this process runs alone.");
+  module.def("shut_down_all_groups", &shut_down_all_groups, NoGil(),
+             "Shut every group of this process down.");
+}
+
+void bind_ranks(py::module_& module) {
+  const py::arg group("group");
+  module.def("rank", &rank, group, "The rank of this process in the group.");
+  module.def("world_size", &world_size, group, "How many ranks the group has.");
+  module.def("local_rank", &local_rank, group, "This rank among those on its host.");
+  module.def("local_world_size", &local_world_size, group, "How many ranks are on this host.");
+  module.def("abort", &abort, group, NoGil(),
+             "Fail every collective of the group, here and on its peers.");
+}
+
+void bind_reductions(py::module_& module) {
+  module.def(
+      "all_reduce",
+      [](const at::Tensor& tensor, const c10d::ReduceOp& op, const Group& group, bool async_op) {
+        return all_reduce(tensor, {op, group, async_op});
+      },
+      py::arg("tensor"), py::arg("op"), py::arg("group"), py::arg("async_op"), NoGil(),
+      "Reduce ``tensor`` in place over the ranks.");
+  module.def(
+      "reduce_scatter",
+      [](const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op,
+         const Group& group, bool async_op) {
+        return reduce_scatter(output, input, {op, group, async_op});
+      },
+      py::arg("output"), py::arg("input"), py::arg("op"), py::arg("group"), py::arg("async_op"),
+      NoGil(), "Fill ``output`` with this rank's part of the reduction of ``input``.");
+  module.def(
+      "reduce",
+      [](const at::Tensor& tensor, int root, const c10d::ReduceOp& op, const Group& group,
+         bool async_op) {
+        return reduce(tensor, root, {op, group, async_op});
+      },
+      py::arg("tensor"), py::arg("root"), py::arg("op"), py::arg("group"), py::arg("async_op"),
+      NoGil(), "Reduce over the ranks into the ``tensor`` of ``root``.");
+}
+
+void bind_moves(py::module_& module) {
+  module.def(
+      "all_gather",
+      [](const at::Tensor& output, const at::Tensor& input, const Group& group, bool async_op) {
+        return all_gather(output, input, {group, async_op});
+      },
+      py::arg("output"), py::arg("input"), py::arg("group"), py::arg("async_op"), NoGil(),
+      "Fill ``output`` with the ranks' inputs in rank order.");
+  module.def(
+      "broadcast",
+      [](const at::Tensor& tensor, int root, const Group& group, bool async_op) {
+        return broadcast(tensor, root, {group, async_op});
+      },
+      py::arg("tensor"), py::arg("root"), py::arg("group"), py::arg("async_op"), NoGil(),
+      "Fill ``tensor`` with that of ``root``.");
+  module.def(
+      "gather",
+      [](const std::optional<at::Tensor>& output, const at::Tensor& input, int root,
+         const Group& group, bool async_op) {
+        return gather(output.value_or(at::Tensor()), input, root, {group, async_op});
+      },
+      py::arg("output"), py::arg("input"), py::arg("root"), py::arg("group"), py::arg("async_op"),
+      NoGil(), "As all_gather, on ``root`` alone.");
+  module.def(
+      "scatter",
+      [](const at::Tensor& output, const std::optional<at::Tensor>& input, int root,
+         const Group& group, bool async_op) {
+        return scatter(output, input.value_or(at::Tensor()), root, {group, async_op});
+      },
+      py::arg("output"), py::arg("input"), py::arg("root"), py::arg("group"), py::arg("async_op"),
+      NoGil(), "Fill ``output`` with this rank's part of root's ``input``.");
+  module.def(
+      "all_to_all",
+      [](const at::Tensor& output, const at::Tensor& input, const Group& group, bool async_op) {
+        return all_to_all(output, input, {group, async_op});
+      },
+      py::arg("output"), py::arg("input"), py::arg("group"), py::arg("async_op"), NoGil(),
+      "Fill part p of ``output`` with this rank's part of rank p's ``input``.");
+  module.def(
+      "barrier",
+      [](const Group& group, bool async_op) {
+        return barrier({group, async_op});
+      },
+      py::arg("group"), py::arg("async_op"), NoGil(), "Return when every rank has entered.");
+}
+
+}  // namespace
+
+void bind_process_group(py::module_& module) {
+  bind_backend(module);
+  bind_launch(module);
+  bind_ranks(module);
+  bind_reductions(module);
+  bind_moves(module);
+}
+
+}  // namespace farandole::python

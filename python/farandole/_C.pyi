@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa
+# fmt: off
+"""
+Farandole's C++ library. Use the package farandole: this module may change.
+"""
+from __future__ import annotations
+import datetime
+import torch
+import torch._C._distributed_c10d
+import torch.distributed.distributed_c10d
+import typing
+__all__: list[str] = ['BackendInfo', 'Config', 'Event', 'Launch', 'ProcessGroupFarandole', 'SegmentBacking', 'WorkFarandole', 'abort', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'local_rank', 'local_world_size', 'rank', 'recent_events', 'reduce', 'reduce_scatter', 'say_alone', 'scatter', 'shut_down_all_groups', 'torch_version_built', 'version', 'world_size']
+class SegmentBacking:
+    """
+    Where the pages of shared segments come from.
+
+    Members:
+
+      AUTO : memfd, or a file in /dev/shm without it
+
+      MEMFD : memfd_create alone
+
+      TMPFILE : an unnamed file in /dev/shm
+    """
+    AUTO: typing.ClassVar[SegmentBacking]
+    MEMFD: typing.ClassVar[SegmentBacking]
+    TMPFILE: typing.ClassVar[SegmentBacking]
+    __members__: typing.ClassVar[dict[str, SegmentBacking]]
+    def __eq__(self, other: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> int:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __index__(self) -> int:
+        ...
+    def __init__(self, value: typing.SupportsInt) -> None:
+        ...
+    def __int__(self) -> int:
+        ...
+    def __ne__(self, other: typing.Any) -> bool:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, state: typing.SupportsInt) -> None:
+        ...
+    def __str__(self) -> str:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def value(self) -> int:
+        ...
+class Config:
+    """
+    Every FARANDOLE_* environment variable, read.
+    """
+    @staticmethod
+    def from_environment() -> Config:
+        """
+        Read the environment; raise InvalidArgument for a value that cannot be.
+        """
+    @property
+    def host_id(self) -> str:
+        """
+        FARANDOLE_HOST_ID; empty: the kernel's boot id.
+        """
+    @property
+    def log_level(self) -> str:
+        """
+        FARANDOLE_LOG.
+        """
+    @property
+    def segments(self) -> SegmentBacking:
+        """
+        FARANDOLE_SEGMENTS.
+        """
+    @property
+    def spin(self) -> datetime.timedelta:
+        """
+        FARANDOLE_SPIN_US: how long a waiting rank spins.
+        """
+    @property
+    def staging_bytes(self) -> int:
+        """
+        FARANDOLE_STAGING_BYTES of one slot.
+        """
+    @property
+    def timeout(self) -> datetime.timedelta:
+        """
+        FARANDOLE_TIMEOUT_S, where a call has none.
+        """
+class BackendInfo:
+    """
+    One way to communicate.
+    """
+    @property
+    def built(self) -> bool:
+        """
+        Whether this build holds it.
+        """
+    @property
+    def detail(self) -> str:
+        """
+        What it serves, or how to get it.
+        """
+    @property
+    def name(self) -> str:
+        """
+        "shm", "mpi" or "nccl".
+        """
+class Event:
+    """
+    One finished collective as its calling thread saw it.
+    """
+    def __str__(self) -> str:
+        ...
+    @property
+    def arrived_ns(self) -> int:
+        """
+        When the last peer had entered.
+        """
+    @property
+    def begin_ns(self) -> int:
+        """
+        Start, steady clock.
+        """
+    @property
+    def bytes(self) -> int:
+        """
+        Of this rank's tensor.
+        """
+    @property
+    def end_ns(self) -> int:
+        """
+        End, steady clock.
+        """
+    @property
+    def group(self) -> int:
+        """
+        A small number for the group's name.
+        """
+    @property
+    def latest_rank(self) -> int:
+        """
+        The peer that was waited for last; -1: nobody.
+        """
+    @property
+    def operation(self) -> str:
+        """
+        Its name, as "all_reduce".
+        """
+    @property
+    def sequence(self) -> int:
+        """
+        Its number in the group, from 1.
+        """
+class ProcessGroupFarandole(torch._C._distributed_c10d.Backend):
+    """
+    The backend "farandole" of torch.distributed.
+    """
+    class Options(torch._C._distributed_c10d.Backend.Options):
+        """
+        What a group is made with.
+        """
+        def __init__(self, timeout: datetime.timedelta = ...) -> None:
+            """
+            Options with the timeout of every collective.
+            """
+        @property
+        def timeout(self) -> datetime.timedelta:
+            """
+            How long a collective waits for a late rank.
+            """
+        @timeout.setter
+        def timeout(self, arg0: datetime.timedelta) -> None:
+            ...
+    @staticmethod
+    def of(group: torch.distributed.distributed_c10d.ProcessGroup) -> ProcessGroupFarandole:
+        """
+        The farandole backend of a group, also under TORCH_DISTRIBUTED_DEBUG=DETAIL; None if it has another.
+        """
+    def __init__(self, store: torch.distributed.distributed_c10d.Store, rank: typing.SupportsInt, size: typing.SupportsInt, options: ProcessGroupFarandole.Options) -> None:
+        """
+        Meet the other ranks in ``store``. Collective.
+        """
+    @property
+    def local_rank(self) -> int:
+        """
+        This rank among those on its host.
+        """
+    @property
+    def local_world_size(self) -> int:
+        """
+        How many ranks are on this host.
+        """
+class WorkFarandole(torch.distributed.distributed_c10d.Work):
+    """
+    One collective of a ProcessGroupFarandole.
+    """
+    @property
+    def sequence(self) -> int:
+        """
+        The number of the collective in its group, from 1.
+        """
+class Launch:
+    """
+    How this process was started.
+    """
+    @property
+    def launcher(self) -> str:
+        """
+        "torchrun" or "alone".
+        """
+    @property
+    def local_rank(self) -> int:
+        """
+        This process on its host.
+        """
+    @property
+    def local_world_size(self) -> int:
+        """
+        All processes on its host.
+        """
+    @property
+    def rank(self) -> int:
+        """
+        This process.
+        """
+    @property
+    def world_size(self) -> int:
+        """
+        All processes.
+        """
+def abort(group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
+    """
+    Fail every collective of the group, here and on its peers.
+    """
+def all_gather(output: torch.Tensor, input: torch.Tensor, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    Fill ``output`` with the ranks' inputs in rank order.
+    """
+def all_reduce(tensor: torch.Tensor, op: torch.distributed.distributed_c10d.ReduceOp, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    Reduce ``tensor`` in place over the ranks.
+    """
+def all_to_all(output: torch.Tensor, input: torch.Tensor, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    Fill part p of ``output`` with this rank's part of rank p's ``input``.
+    """
+def backends() -> list[BackendInfo]:
+    """
+    All backends that Farandole knows, built or not.
+    """
+def barrier(group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    Return when every rank has entered.
+    """
+def broadcast(tensor: torch.Tensor, root: typing.SupportsInt, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    Fill ``tensor`` with that of ``root``.
+    """
+def find_launch() -> Launch:
+    """
+    Read the launcher's variables; raise InvalidArgument if they are set in part.
+    """
+def gather(output: torch.Tensor | None, input: torch.Tensor, root: typing.SupportsInt, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    As all_gather, on ``root`` alone.
+    """
+def local_rank(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
+    """
+    This rank among those on its host.
+    """
+def local_world_size(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
+    """
+    How many ranks are on this host.
+    """
+def rank(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
+    """
+    The rank of this process in the group.
+    """
+def recent_events(limit: typing.SupportsInt = 16) -> list[Event]:
+    """
+    The newest collectives of all threads of this process, oldest first.
+    """
+def reduce(tensor: torch.Tensor, root: typing.SupportsInt, op: torch.distributed.distributed_c10d.ReduceOp, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    Reduce over the ranks into the ``tensor`` of ``root``.
+    """
+def reduce_scatter(output: torch.Tensor, input: torch.Tensor, op: torch.distributed.distributed_c10d.ReduceOp, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    Fill ``output`` with this rank's part of the reduction of ``input``.
+    """
+def say_alone() -> None:
+    """
+    Tell the user that this process runs alone.
+    """
+def scatter(output: torch.Tensor, input: torch.Tensor | None, root: typing.SupportsInt, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    Fill ``output`` with this rank's part of root's ``input``.
+    """
+def shut_down_all_groups() -> None:
+    """
+    Shut every group of this process down.
+    """
+def world_size(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
+    """
+    How many ranks the group has.
+    """
+torch_version_built: str = '2.11.0'
+version: str = '0.1.0'

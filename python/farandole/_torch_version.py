@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says what to do when another torch runs than the one Farandole was built against."""
+
+from __future__ import annotations
+
+
+def check(running: str, built: str) -> None:
+    """Compare major, minor and patch of two versions of torch.
+
+    Raises:
+        ImportError: they differ, so that Farandole's C++ library would not fit torch's.
+    """
+    release = running.partition("+")[0]
+    if release == built:
+        return
+    raise ImportError(
+        f"farandole was built against torch {built}, but torch {running} is running.\n"
+        "why: torch's C++ interface changes between versions, and farandole is linked to it.\n"
+        f"fix: pip install torch=={built}, or build farandole again for this torch: "
+        "pip install --no-build-isolation --force-reinstall --no-deps <farandole's source>."
+    )

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers the backend "farandole" with torch.distributed; done by ``import farandole``."""
+
+from __future__ import annotations
+
+import atexit
+from typing import Any
+
+import torch.distributed as dist
+
+from farandole import _C
+
+BACKEND = "farandole"
+
+
+def create_backend(
+    place: Any,  # torch's DistributedBackendOptions, which has no public name
+    options: _C.ProcessGroupFarandole.Options | None,
+) -> _C.ProcessGroupFarandole:
+    """Make this rank's part of a new group, as torch.distributed asks for it.
+
+    Raises:
+        farandole.TimeoutError: a rank of the group did not come; the text names it.
+    """
+    own = _C.ProcessGroupFarandole.Options(place.timeout)
+    if options is not None and options.group_name:
+        own.group_name = options.group_name
+    elif place.global_ranks_in_group:  # empty for the default group
+        own.group_name = place.group_id
+    return _C.ProcessGroupFarandole(place.store, place.group_rank, place.group_size, own)
+
+
+def register() -> None:
+    """Make ``init_process_group("farandole")`` work. More than once is harmless."""
+    if hasattr(dist.Backend, BACKEND.upper()):
+        return
+    dist.Backend.register_backend(
+        BACKEND, create_backend, extended_api=True, devices=["cpu", "cuda"]
+    )
+    # Before the interpreter goes: executor threads must not outlive it.
+    atexit.register(_C.shut_down_all_groups)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Farandole raises: the C++ exceptions of farandole/error.h by the same names.
+
+The text of each has three parts, one a line: what happened (operation, group, rank), ``why:`` and
+``fix:``. They are raised by ``farandole`` and by ``torch.distributed`` over its backend alike.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+__all__ = [
+    "AbortedError",
+    "CommError",
+    "Error",
+    "InvalidArgument",
+    "MismatchError",
+    "NotSupported",
+    "PeerFailure",
+    "SystemError",
+    "TimeoutError",
+]
+
+
+class Error(RuntimeError):
+    """Base of everything Farandole raises."""
+
+
+class InvalidArgument(Error, ValueError):
+    """Misuse that the caller can see alone: a bad count, dtype or rank. Nothing was sent."""
+
+
+class CommError(Error):
+    """Base of what goes wrong between ranks; the group cannot be used any more."""
+
+
+class MismatchError(CommError):
+    """The ranks called different collectives. The group stays usable."""
+
+
+class PeerFailure(CommError):
+    """A peer died or left the group while this rank waited for it."""
+
+
+class TimeoutError(CommError, builtins.TimeoutError):  # noqa: A001
+    """A peer did not come in time; the text names it and the last collective that it reached."""
+
+
+class AbortedError(CommError):
+    """The group was aborted, here or by a peer that met an error."""
+
+
+class SystemError(CommError):  # noqa: A001
+    """A system call failed (memory, descriptors, sockets); the text names it."""
+
+
+class NotSupported(Error, NotImplementedError):
+    """This build or machine cannot do what was asked; the text says what can."""
+
+
+for _class in (
+    Error,
+    InvalidArgument,
+    CommError,
+    MismatchError,
+    PeerFailure,
+    TimeoutError,
+    AbortedError,
+    SystemError,
+    NotSupported,
+):
+    _class.__module__ = "farandole"  # where users find and catch them

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/process_group/init.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "farandole/error.h"
+#include "farandole/process_group/collectives.h"
+#include "farandole/process_group/process_group.h"
+#include "process_group/group_ranks.h"
+
+namespace farandole {
+namespace {
+
+using test::error_of;
+
+class Init : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+                             "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) {
+      ::unsetenv(name);
+    }
+  }
+  void TearDown() override { destroy(); }
+};
+
+InitOptions over(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size) {
+  InitOptions options;
+  options.store = store;
+  options.rank = rank;
+  options.world_size = world_size;
+  return options;
+}
+
+TEST_F(Init, RunsAloneWithoutALauncherAndSaysSo) {
+  testing::internal::CaptureStderr();
+  const Group world = init_process_group();
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("farandole INFO: "), std::string::npos);
+  EXPECT_EQ(rank(), 0);
+  EXPECT_EQ(world_size(), 1);
+  EXPECT_EQ(local_rank(), 0);
+  EXPECT_EQ(local_world_size(), 1);
+  EXPECT_EQ(world.get(), default_group().get());
+  EXPECT_EQ(world.get(), init_process_group().get());
+  EXPECT_EQ(world.get(), c10d::resolve_process_group("0").get());
+  EXPECT_NE(ProcessGroupFarandole::of(*world), nullptr);
+}
+
+TEST_F(Init, MayBeRepeatedAfterDestroy) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_FALSE(is_initialized());
+    init_process_group(over(store, 0, 1));
+    barrier();
+    EXPECT_TRUE(is_initialized());
+    destroy();
+  }
+  EXPECT_NE(error_of<InvalidArgument>([] { default_group(); }).find("no default group"),
+            std::string::npos);
+}
+
+TEST_F(Init, RefusesASecondDefaultGroup) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  init_process_group(over(store, 0, 1));
+  error_of<InvalidArgument>([&] { init_process_group(over(store, 0, 1)); });
+}
+
+TEST_F(Init, RefusesIncompleteArguments) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  error_of<InvalidArgument>([&] { init_process_group(over(store, -1, 2)); });
+  error_of<InvalidArgument>([&] { init_process_group(over(store, 2, 2)); });
+  InitOptions both = over(store, 0, 1);
+  both.init_method = "env://";
+  error_of<InvalidArgument>([&] { init_process_group(both); });
+  InitOptions method;
+  method.rank = 0;
+  method.world_size = 1;
+  for (const char* text : {"http://x:1", "tcp://nowhere", "tcp://x:port", "tcp://x:99999"}) {
+    method.init_method = text;
+    EXPECT_NE(error_of<InvalidArgument>([&] { init_process_group(method); }).find(text),
+              std::string::npos);
+  }
+}
+
+TEST_F(Init, NamesTheVariableThatIsMissing) {
+  ::setenv("RANK", "0", 1);
+  EXPECT_NE(error_of<InvalidArgument>([] { init_process_group(); }).find("WORLD_SIZE is not set"),
+            std::string::npos);
+  ::setenv("WORLD_SIZE", "1", 1);
+  EXPECT_NE(error_of<InvalidArgument>([] { init_process_group(); }).find("MASTER_ADDR is not set"),
+            std::string::npos);
+}
+
+/// Checks the default group of this rank and all that the API does on it.
+void use_api(int own, int size) {
+  EXPECT_EQ(rank(), own);
+  EXPECT_EQ(world_size(), size);
+  EXPECT_EQ(local_rank(), own);
+  EXPECT_EQ(local_world_size(), size);
+  const at::Tensor everyone = at::arange(size, at::kFloat);
+
+  at::Tensor tensor = at::full({3}, own + 1.0);
+  EXPECT_TRUE(all_reduce(tensor, {c10d::ReduceOp::MAX})->isCompleted());
+  EXPECT_TRUE(at::equal(tensor, at::full({3}, static_cast<double>(size))));
+  tensor = at::full({1}, static_cast<double>(own));
+  all_reduce(tensor, {c10d::ReduceOp::SUM, {}, true})->wait();
+  EXPECT_EQ(tensor.item<float>(), everyone.sum().item<float>());
+
+  const at::Tensor mine = at::full({1}, static_cast<double>(own));
+  const at::Tensor flat = at::empty({size});
+  all_gather(flat, mine);
+  EXPECT_TRUE(at::equal(flat, everyone));
+  const at::Tensor part = at::empty({1});
+  reduce_scatter(part, flat);
+  EXPECT_EQ(part.item<float>(), static_cast<float>(own * size));
+  tensor = mine.clone();
+  broadcast(tensor, size - 1);
+  EXPECT_EQ(tensor.item<float>(), static_cast<float>(size - 1));
+  tensor = mine.clone();
+  reduce(tensor, 0);
+  EXPECT_EQ(tensor.item<float>(),
+            own == 0 ? everyone.sum().item<float>() : static_cast<float>(own));
+  const at::Tensor root_only = own == 0 ? at::empty({size}) : at::Tensor();
+  gather(root_only, mine);
+  EXPECT_TRUE(own != 0 || at::equal(root_only, everyone));
+  scatter(part, root_only);
+  EXPECT_EQ(part.item<float>(), static_cast<float>(own));
+  const at::Tensor received = at::empty({size});
+  all_to_all(received, everyone + 10.0 * own);
+  EXPECT_TRUE(at::equal(received, everyone * 10.0 + own));
+
+  const Group pair = new_group({0, size - 1});
+  EXPECT_EQ(static_cast<bool>(pair), own == 0 || own == size - 1);
+  if (pair) {
+    tensor = at::ones({1});
+    all_reduce(tensor, {c10d::ReduceOp::SUM, pair});
+    EXPECT_EQ(tensor.item<float>(), 2.0f);
+    destroy(pair);
+  }
+  barrier();
+}
+
+TEST_F(Init, ProcessesMeetOverAFile) {
+  const std::string path =
+      testing::TempDir() + "/farandole_init_test_" + std::to_string(::getpid());
+  test::run_process_ranks(3, [&](comm::Communicator& communicator) {
+    InitOptions options;
+    options.rank = communicator.rank();
+    options.world_size = communicator.world_size();
+    options.init_method = "file://" + path;
+    init_process_group(options);
+    use_api(communicator.rank(), communicator.world_size());
+    destroy();
+  });
+  std::remove(path.c_str());
+}
+
+TEST_F(Init, ProcessesMeetAsTorchrunTellsThem) {
+  const std::string port = std::to_string(20000 + ::getpid() % 20000);
+  test::run_process_ranks(2, [&](comm::Communicator& communicator) {
+    ::setenv("RANK", std::to_string(communicator.rank()).c_str(), 1);
+    ::setenv("WORLD_SIZE", "2", 1);
+    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    ::setenv("MASTER_PORT", port.c_str(), 1);
+    init_process_group();
+    use_api(communicator.rank(), communicator.world_size());
+    communicator.barrier();  // rank 0 holds the store: it leaves last
+    destroy();
+  });
+}
+
+}  // namespace
+}  // namespace farandole

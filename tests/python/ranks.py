@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a function on several ranks that are processes, with a deadline."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+DEADLINE_S = 60.0
+TIMEOUT_S = 30.0
+
+# A server that has imported torch forks the ranks: each starts in milliseconds, in a process that
+# has not computed anything.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "farandole"])
+
+Body = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How each rank starts."""
+
+    backend: str | None = "farandole"  # None: the body makes the group
+    timeout_s: float = TIMEOUT_S
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(
+    body: Body,
+    world_size: int,
+    *args: Any,
+    setup: Setup = Setup(),
+    deadline_s: float = DEADLINE_S,
+    may_die: Sequence[int] = (),
+) -> list[Any]:
+    """Calls ``body(rank, world_size, *args)`` on every rank and returns what each returned.
+
+    A rank that raises, dies (unless in ``may_die``: then its result is None) or is not done at the
+    deadline fails the test; no process is left behind.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        ends, processes = [], []
+        for rank in range(world_size):
+            receiver, sender = _context.Pipe(duplex=False)
+            process = _context.Process(
+                target=_enter, args=(sender, body, rank, world_size, args, store, setup)
+            )
+            process.start()
+            sender.close()
+            ends.append(receiver)
+            processes.append(process)
+        try:
+            return _collect(ends, processes, time.monotonic() + deadline_s, may_die)
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+
+
+def _collect(
+    ends: list[Connection], processes: list[Any], deadline: float, may_die: Sequence[int]
+) -> list[Any]:
+    results, problems = [], []
+    for rank, (end, process) in enumerate(zip(ends, processes, strict=True)):
+        result = None
+        if not end.poll(max(0.0, deadline - time.monotonic())):
+            problems.append(f"rank {rank} was not done at the deadline")
+        else:
+            try:
+                failure, result = end.recv()
+                if failure:
+                    problems.append(f"rank {rank} raised:\n{failure}")
+            except EOFError:
+                process.join()
+                if rank not in may_die:
+                    problems.append(f"rank {rank} died with exit code {process.exitcode}")
+        results.append(result)
+    for rank, process in enumerate(processes):
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.exitcode != 0 and rank not in may_die and not problems:
+            problems.append(f"rank {rank} ended with exit code {process.exitcode}")
+    assert not problems, "\n".join(problems)
+    return results
+
+
+def _enter(
+    sender: Connection,
+    body: Body,
+    rank: int,
+    world_size: int,
+    args: tuple[Any, ...],
+    store: str,
+    setup: Setup,
+) -> None:
+    os.environ.update(setup.env)
+    import torch
+    import torch.distributed as dist
+
+    dist.set_debug_level_from_env()
+    torch.set_num_threads(1)
+    try:
+        if setup.backend is not None:
+            dist.init_process_group(
+                setup.backend,
+                store=dist.FileStore(store, world_size),
+                rank=rank,
+                world_size=world_size,
+                timeout=timedelta(seconds=setup.timeout_s),
+            )
+        result = body(rank, world_size, *args)
+        if setup.backend is not None and dist.is_initialized():
+            dist.destroy_process_group()
+        sender.send((None, result))
+    except BaseException:
+        sender.send((traceback.format_exc(), None))

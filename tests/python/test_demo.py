@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo and the quickstart run as README.md says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(*command: str, seconds: int) -> str:
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_demo_trains_as_well_as_one_process() -> None:
+    output = run(str(EXAMPLES / "digits" / "train.py"), seconds=280)
+    assert len(re.findall(r"^epoch .*loss .*test accuracy .*images/s", output, re.MULTILINE)) == 12
+    found = re.search(r"largest deviation (\S+), tolerance (\S+)", output)
+    assert found
+    assert float(found[1]) <= float(found[2])
+    found = re.search(r"^test accuracy ([\d.]+)%", output, re.MULTILINE)
+    assert found
+    assert float(found[1]) >= 97
+    for name in ("farandole", "gloo", "one process"):
+        assert re.search(rf"^  {name} +\d ranks? +[\d,]+ +[\d.]+ x gloo", output, re.MULTILINE)
+
+
+@pytest.mark.timeout(100)
+def test_quickstart_runs_on_two_ranks() -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    output = run(*launcher, str(EXAMPLES / "quickstart" / "train.py"), seconds=90)
+    assert set(re.findall(r"rank \d of 2: loss", output)) == {
+        "rank 0 of 2: loss",
+        "rank 1 of 2: loss",
+    }
+
+
+def test_quickstart_runs_alone() -> None:
+    output = run(str(EXAMPLES / "quickstart" / "train.py"), seconds=60)
+    assert "rank 0 of 1: " in output

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation says what the sources say."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+README = REPOSITORY / "README.md"
+PAGES = [README, *sorted((REPOSITORY / "docs").glob("*.md"))]
+ERROR_TYPES = re.findall(
+    r"^class FARANDOLE_API (\w+) :",
+    (REPOSITORY / "include/farandole/error.h").read_text(),
+    re.MULTILINE,
+)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def settings() -> dict[str, str]:
+    """Each FARANDOLE_* variable and what its comment in config.h says of it."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in (REPOSITORY / "include/farandole/config.h").read_text().splitlines():
+        comment = re.match(r"\s*/// ?(?:(FARANDOLE_\w+): )?(.*)", line)
+        if not comment:
+            name = ""
+        elif comment[1]:
+            name = comment[1]
+            found[name] = comment[2]
+        elif name:
+            found[name] += " " + comment[2]
+    return found
+
+
+@pytest.mark.parametrize("name", settings())
+def test_each_setting_is_explained_as_in_config_h(name: str) -> None:
+    page = (REPOSITORY / "docs/configuration.md").read_text()
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert name in sections
+    assert settings()[name].lower() in one_line(sections[name]).lower()
+
+
+def test_no_setting_is_explained_that_does_not_exist() -> None:
+    page = (REPOSITORY / "docs/configuration.md").read_text()
+    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == list(settings())
+
+
+def arguments(source: str, start: int) -> str:
+    """The text of the arguments of the call whose parenthesis opens at `start`."""
+    depth, in_string, i = 0, False, start
+    while True:
+        letter = source[i]
+        if in_string:
+            i += letter == "\\"
+            in_string = letter != '"'
+        elif letter == '"':
+            in_string = True
+        else:
+            depth += (letter in "({[") - (letter in ")}]")
+            if depth == 0:
+                return source[start + 1 : i]
+        i += 1
+
+
+def literals(expression: str) -> list[str]:
+    """Its string literals, those that touch joined."""
+    groups = re.findall(r'(?:"(?:[^"\\]|\\.)*"\s*)+', expression)
+    return [ast.literal_eval(f"({group})") for group in groups]
+
+
+def messages() -> list[tuple[str, str, str]]:
+    """File, type and literal parts (what, why, fix) of each error that Farandole throws."""
+    found = []
+    thrown = re.compile(rf"\b({'|'.join(ERROR_TYPES)})\(")
+    for path in sorted((REPOSITORY / "src").rglob("*")):
+        if path.suffix not in {".h", ".cpp"}:
+            continue
+        source = path.read_text()
+        for match in thrown.finditer(source):
+            for part in literals(arguments(source, match.end() - 1)):
+                if len(part.split()) >= 2:
+                    found.append((path.name, match[1], one_line(part)))
+    return found
+
+
+def test_messages_are_found() -> None:
+    assert len(messages()) > 150
+
+
+def test_errors_page_lists_every_message() -> None:
+    page = one_line((REPOSITORY / "docs/errors.md").read_text())
+    missing = [message for message in messages() if message[2] not in page]
+    assert not missing, "\n".join(map(str, missing))
+
+
+def test_errors_page_has_a_section_for_every_type() -> None:
+    page = (REPOSITORY / "docs/errors.md").read_text()
+    headings = set(re.findall(r"^## (\w+)$", page, re.MULTILINE))
+    assert headings == set(ERROR_TYPES) - {"Error"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_blocks_are_cut_from_the_examples(page: Path) -> None:
+    examples = [
+        path.read_text()
+        for path in (REPOSITORY / "examples").rglob("*")
+        if path.suffix in {".py", ".cpp"}
+    ]
+    blocks = re.findall(
+        r"^```(?:python|cpp)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert blocks or page != README
+    for block in blocks:
+        assert any(block in example for example in examples), block
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert link.startswith("https://") or (page.parent / link).exists(), link
+
+
+def test_readme_begins_with_the_two_commands() -> None:
+    first = README.read_text().partition("```\n")[2]
+    assert re.match(r"make demo\s.*\nmake test\s", first)
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (REPOSITORY / "docs/index.md").read_text()
+    for page in PAGES[1:]:
+        assert page.name == "index.md" or f"({page.name})" in index

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Misuse and failures: typed, and told in three lines."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import signal
+import time
+from pathlib import Path
+
+import farandole
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import ranks
+
+
+def check_text(error: BaseException) -> None:
+    lines = str(error).split("\n")
+    assert any(line.startswith("why: ") for line in lines), str(error)
+    assert any(line.startswith("fix: ") for line in lines), str(error)
+
+
+def test_classes_fit_pythons_own() -> None:
+    assert issubclass(farandole.Error, RuntimeError)
+    assert issubclass(farandole.InvalidArgument, ValueError)
+    assert issubclass(farandole.NotSupported, NotImplementedError)
+    assert issubclass(farandole.TimeoutError, builtins.TimeoutError)
+    for name in ("MismatchError", "PeerFailure", "TimeoutError", "AbortedError", "SystemError"):
+        assert issubclass(getattr(farandole, name), farandole.CommError)
+    assert farandole.PeerFailure.__module__ == "farandole"
+
+
+def refused(kind: type[BaseException], match: str, call: object, *args: object) -> None:
+    assert callable(call)
+    with pytest.raises(kind, match=match) as caught:
+        call(*args)
+    check_text(caught.value)
+
+
+def misuse(rank: int, world_size: int) -> None:
+    group = dist.group.WORLD
+    ones = torch.ones(4)
+    wrong = farandole.InvalidArgument
+
+    def flat_gather(output: Tensor, source: Tensor) -> None:
+        dist.all_gather_into_tensor(output, source)
+
+    refused(wrong, "single-element tensor list", group.allreduce, [ones, ones])
+    refused(wrong, "elements overlap", dist.all_reduce, torch.ones(1).expand(4))
+    refused(wrong, "world_size times input", flat_gather, torch.ones(7), ones)
+    refused(wrong, "same type as input", flat_gather, torch.ones(4 * world_size).int(), ones)
+    refused(wrong, "as many tensors as the group has ranks", dist.all_gather, [ones], ones)
+    refused(wrong, "same dtype", dist.all_gather, [torch.ones(5)] * world_size, ones)
+    refused(wrong, "invalid root rank: 9", group.broadcast, ones, 9)
+    refused(wrong, "empty output on non-root", farandole_gather_everywhere, rank)
+    refused(wrong, "AVG on a bool", dist.all_reduce, torch.ones(2).bool(), dist.ReduceOp.AVG)
+    refused(wrong, "op is 'mean'", lambda: farandole.all_reduce(ones, op="mean"))
+    refused(
+        wrong, "divisible by the world size", farandole.all_to_all, torch.ones(3), torch.ones(3)
+    )
+    refused(
+        wrong, "contiguous tensor of 2", lambda: farandole.gather(ones.int()[:3], ones, root=rank)
+    )
+
+    missing = farandole.NotSupported
+    refused(missing, "BAND", dist.all_reduce, ones.int(), dist.ReduceOp.BAND)
+    refused(missing, "Float8", dist.all_reduce, ones.to(torch.float8_e4m3fn))
+    refused(missing, "send", dist.send, ones, 1 - rank)
+    refused(missing, "recv", dist.recv, ones, 1 - rank)
+    refused(missing, "unequal splits", dist.all_to_all_single, ones, ones, [1, 3], [3, 1])
+    refused(missing, "sparse", dist.all_reduce, torch.eye(2).to_sparse())
+
+    assert torch.equal(ones, torch.ones(4))  # nothing was touched, and nothing was sent:
+    dist.all_reduce(ones)
+    assert torch.equal(ones, torch.full((4,), float(world_size)))
+
+
+def farandole_gather_everywhere(rank: int) -> None:
+    outputs = [[torch.empty(1), torch.empty(1)]]
+    options = dist.GatherOptions()
+    options.rootRank = 1 - rank
+    dist.group.WORLD.gather(outputs, [torch.ones(1)], options)
+
+
+def test_misuse_is_told_before_anything_is_sent() -> None:
+    ranks.run(misuse, 2)
+
+
+def mismatch(rank: int, world_size: int) -> None:
+    del world_size
+    call = dist.all_reduce if rank == 0 else dist.broadcast
+    both = r"all_reduce.*broadcast|broadcast.*all_reduce"
+    refused(farandole.MismatchError, both, call, torch.ones(3), *([] if rank == 0 else [0]))
+    dist.barrier()  # the group stays usable
+
+
+def test_a_mismatch_names_both_sides_and_leaves_the_group_usable() -> None:
+    ranks.run(mismatch, 2)
+
+
+def killed(rank: int, world_size: int, how: str) -> tuple[str, str, float]:
+    del world_size
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))  # imports what it needs
+    dist.barrier()
+    if rank == 1:
+        time.sleep(0.3)
+        Path(os.environ["DEATH"]).write_text(str(time.time()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    ways = {
+        "sync": lambda: dist.all_reduce(torch.ones(1000)),
+        "async": lambda: dist.all_reduce(torch.ones(1000), async_op=True).wait(),
+        "ddp": lambda: torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2)),
+    }
+    with pytest.raises(farandole.CommError) as caught:
+        ways[how]()
+    told = time.time()
+    check_text(caught.value)
+    return type(caught.value).__name__, str(caught.value), told
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "ddp"])
+def test_a_killed_rank_is_named_on_every_survivor_within_a_second(how: str, tmp_path: Path) -> None:
+    death = tmp_path / "death"
+    results = ranks.run(killed, 3, how, setup=ranks.Setup(env={"DEATH": str(death)}), may_die=[1])
+    survivors = [results[0], results[2]]
+    # Whoever sees the death first says so to the group; the others may hear it from there.
+    assert {kind for kind, _, _ in survivors} <= {"PeerFailure", "AbortedError"}
+    assert "PeerFailure" in {kind for kind, _, _ in survivors}
+    for _, text, told in survivors:
+        assert "rank 1 (pid" in text
+        assert told - float(death.read_text()) < 1.0
+
+
+def killed_in_backward(rank: int, world_size: int) -> str:
+    del world_size
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    for _ in range(2):  # the second forward exchanges the buckets' order
+        model(torch.ones(1, 4)).sum().backward()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    loss = model(torch.ones(1, 4)).sum()  # sends nothing: there are no buffers
+    with pytest.raises(farandole.PeerFailure) as caught:
+        loss.backward()
+    assert time.monotonic() - begin < 5
+    return str(caught.value)
+
+
+def test_the_error_keeps_its_type_through_autograd() -> None:
+    text, _ = ranks.run(killed_in_backward, 2, may_die=[1])
+    assert "rank 1" in text
+
+
+def late(rank: int, world_size: int) -> None:
+    del world_size
+    dist.barrier()
+    if rank == 1:
+        time.sleep(4)
+        return
+    begin = time.monotonic()
+    with pytest.raises(farandole.TimeoutError, match="rank 1") as caught:
+        dist.all_reduce(torch.ones(1))
+    assert 0.9 < time.monotonic() - begin < 3.5
+    check_text(caught.value)
+
+
+def test_a_late_rank_is_named_at_the_timeout() -> None:
+    ranks.run(late, 2, setup=ranks.Setup(timeout_s=1.0))
+
+
+def never(rank: int, world_size: int) -> None:
+    from datetime import timedelta
+
+    if rank == 1:
+        return
+    with pytest.raises(farandole.TimeoutError, match="rank 1") as caught:
+        dist.init_process_group(
+            "farandole",
+            store=dist.HashStore(),
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=1),
+        )
+    check_text(caught.value)
+
+
+def test_a_rank_that_does_not_come_is_named_at_init() -> None:
+    ranks.run(never, 2, setup=ranks.Setup(backend=None))
+
+
+def aborted(rank: int, world_size: int) -> None:
+    del world_size
+    dist.barrier()
+    if rank == 0:
+        time.sleep(0.5)
+        farandole.abort()
+        return
+    begin = time.monotonic()
+    with pytest.raises(farandole.AbortedError):
+        dist.all_reduce(torch.ones(1))
+    assert time.monotonic() - begin < 3
+    with pytest.raises(farandole.AbortedError):
+        dist.barrier()
+
+
+def test_abort_wakes_the_peers() -> None:
+    ranks.run(aborted, 3)
+
+
+def forked(rank: int, world_size: int) -> None:
+    del rank
+    dist.all_reduce(torch.ones(1), async_op=True).wait()  # the executor exists
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for asynchronous in (False, True):
+                with pytest.raises(farandole.CommError, match="forked"):
+                    dist.all_reduce(torch.ones(1), async_op=asynchronous)
+            dist.destroy_process_group()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    after = torch.ones(1)
+    dist.all_reduce(after)
+    assert after.item() == world_size
+
+
+def test_a_collective_in_a_forked_child_is_an_error_there() -> None:
+    ranks.run(forked, 2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_tensors_are_refused_until_there_is_nccl() -> None:
+    ranks.run(on_cuda, 1)
+
+
+def on_cuda(rank: int, world_size: int) -> None:
+    del rank, world_size
+    with pytest.raises(farandole.NotSupported, match="NCCL"):
+        dist.all_reduce(torch.ones(1, device="cuda"))
