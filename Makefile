@@ -25,13 +25,14 @@ headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-iso
 endef
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
 cpp_files = $(shell find $(cpp_folders) -name '*.h' -o -name '*.cpp')
-# ThreadSanitizer of older compilers cannot run where addresses are randomized over more than 28 bits.
+# Older ThreadSanitizers cannot run where addresses are randomized over more than 28 bits.
 fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -le 28 ] \
 	|| { setarch -R true 2>/dev/null && echo setarch -R; })
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
-.PHONY: help demo test bench lint format sanitize clean setup build test-cpp test-python system-packages
+.PHONY: help demo test bench lint format sanitize clean
+.PHONY: setup build test-cpp test-python system-packages
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,7 +46,7 @@ test: test-cpp test-python  ## build, then run every test, C++ and Python
 bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot
 	python benchmarks/collectives/run.py
 
-lint: $(VENV)/requirements-dev.stamp  ## clang-format, ruff, mypy --strict, and the order of the layers
+lint: $(VENV)/requirements-dev.stamp  ## clang-format, ruff, mypy --strict, order of the layers
 	clang-format --dry-run -Werror $(cpp_files)
 	ruff check .
 	ruff format --check .

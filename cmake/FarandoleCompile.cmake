@@ -36,7 +36,7 @@ endif()
 function(farandole_own_code target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wshadow)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    target_compile_options(${target} PRIVATE -Wno-restrict)  # false alarms on std::string: GCC bug 105651
+    target_compile_options(${target} PRIVATE -Wno-restrict)  # false on std::string: GCC bug 105651
   endif()
   if(FARANDOLE_WERROR)
     # Which of its names torch deprecates changes from version to version; that stays a warning.
@@ -44,8 +44,8 @@ function(farandole_own_code target)
   endif()
 endfunction()
 
-# Gives a target the precompiled header of the library farandole: torch's headers, parsed once (20 s,
-# 400 MB) instead of in every source. All that share it are compiled with the same flags.
+# Gives a target the precompiled header of the library farandole: torch's headers, parsed once
+# (20 s, 400 MB) instead of in every source. All that share it are compiled with the same flags.
 function(farandole_share_precompiled_header target)
   target_compile_options(${target} PRIVATE -fPIC)
   target_precompile_headers(${target} REUSE_FROM farandole)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiles every public header alone, so that none leans on what another happened to include: those
-# of comm as C++17 and as C++20, those above it in the standard that torch asks for (each costs 10 s),
-# and the umbrella header, which includes them all, as C++20.
+# of comm as C++17 and as C++20, those above it in the standard that torch asks for (each costs
+# 10 s), and the umbrella header, which includes them all, as C++20.
 
 # Adds a library of sources that include one header each.
 function(farandole_headers_alone name library standard)

@@ -10,8 +10,9 @@ if(NOT Python_EXECUTABLE)
 endif()
 find_package(Python 3.10 COMPONENTS Interpreter Development.Module)
 if(NOT Python_FOUND)
-  message(FATAL_ERROR "No Python >= 3.10 with its headers was found (tried ${Python_EXECUTABLE}).\n"
-                      "why: FARANDOLE_PYTHON is ON, and the module is compiled for the active Python.\n"
-                      "fix: activate one (Debian: apt-get install python3-dev), pass -DPython_EXECUTABLE=<path>, "
-                      "or pass -DFARANDOLE_PYTHON=OFF.")
+  message(FATAL_ERROR
+    "No Python >= 3.10 with its headers was found (tried ${Python_EXECUTABLE}).\n"
+    "why: FARANDOLE_PYTHON is ON, and the module is compiled for the active Python.\n"
+    "fix: activate one (Debian: apt-get install python3-dev), pass -DPython_EXECUTABLE=<path>, "
+    "or pass -DFARANDOLE_PYTHON=OFF.")
 endif()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds LibTorch: in the folder FARANDOLE_TORCH_DIR when that is given, else in the torch package of the
-# active Python. torch's own find_package(Torch) is not used, as it demands a CUDA toolkit wherever torch
-# was built with CUDA. Used by Farandole's build and, installed, by farandoleConfig.cmake.
+# Finds LibTorch: in the folder FARANDOLE_TORCH_DIR when that is given, else in the torch package of
+# the active Python. torch's own find_package(Torch) is not used, as it demands a CUDA toolkit
+# wherever torch was built with CUDA. Used by Farandole's build and, installed, by
+# farandoleConfig.cmake.
 #
 # Gives farandole_torch_dir, farandole_torch_version, farandole_torch_cxx_standard, and the targets
-# farandole::torch (CPU and core libraries, headers) and farandole::torch_python (for Python modules).
+# farandole::torch (CPU and core libraries, headers) and farandole::torch_python (Python modules).
 
 set(farandole_torch_minimum 2.11.0)
 
@@ -18,16 +19,17 @@ function(farandole_torch_error what why)
     "torch), or pass -DFARANDOLE_TORCH_DIR=<folder with torch's include/ and lib/>.${without}")
 endfunction()
 
-# Sets `result` to torch's folder in the active Python, or to nothing. Torch is looked up, not imported:
-# that would take seconds. Inside pip's isolated build PYTHONPATH hides the environment's own packages,
-# which the second try, with -E, sees.
+# Sets `result` to torch's folder in the active Python, or to nothing. Torch is looked up, not
+# imported: that would take seconds. Inside pip's isolated build PYTHONPATH hides the environment's
+# own packages, which the second try, with -E, sees.
 function(farandole_torch_dir_of_python result)
   if(Python_EXECUTABLE)
     set(python ${Python_EXECUTABLE})
   else()
     find_program(python NAMES python3 python NO_CACHE)
   endif()
-  set(script "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')")
+  string(CONCAT script "from importlib.util import find_spec; torch = find_spec('torch'); "
+                       "print(torch.submodule_search_locations[0] if torch else '')")
   set(found "")
   foreach(option IN ITEMS "-B" "-E")
     if(python AND NOT found)
@@ -78,7 +80,7 @@ farandole_match_in_file(${farandole_torch_dir}/include/torch/headeronly/version.
   "define TORCH_VERSION [^0-9]*([0-9]+\\.[0-9]+\\.[0-9]+)" farandole_torch_version)
 if(NOT farandole_torch_version OR farandole_torch_version VERSION_LESS farandole_torch_minimum)
   farandole_torch_error("The torch in ${farandole_torch_dir} cannot be used."
-    "its version is ${farandole_torch_version} or unknown, and Farandole needs ${farandole_torch_minimum} or newer.")
+    "its version, '${farandole_torch_version}', is unknown or below ${farandole_torch_minimum}.")
 endif()
 # torch's headers say themselves which C++ they need.
 farandole_match_in_file(${farandole_torch_dir}/include/torch/csrc/api/include/torch/all.h
@@ -101,5 +103,5 @@ if(NOT TARGET farandole::torch)
   target_link_libraries(farandole::torch INTERFACE farandole::torch_cpu farandole::c10)
   target_link_libraries(farandole::torch_python INTERFACE farandole::torch)
 endif()
-message(STATUS "Farandole: LibTorch ${farandole_torch_version}, C++${farandole_torch_cxx_standard}, "
-               "in ${farandole_torch_dir}")
+message(STATUS "Farandole: LibTorch ${farandole_torch_version}, "
+               "C++${farandole_torch_cxx_standard}, in ${farandole_torch_dir}")
