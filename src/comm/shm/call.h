@@ -14,6 +14,7 @@ struct Call {
   Signature signature;
   size_t element_bytes;
   std::chrono::milliseconds timeout;
+  bool sleep_at_once;
   uint64_t begin_ticks;    ///< see event_ticks()
   uint64_t arrived_ticks;  ///< likewise
 

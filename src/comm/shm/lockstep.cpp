@@ -82,7 +82,7 @@ const std::byte* Lockstep::inline_data_of(int rank) const {
 }
 
 void Lockstep::enter(const Signature& signature, const void* data, size_t inline_bytes,
-                     milliseconds timeout) {
+                     const Patience& patience) {
   check_usable();
   ++sequence_;
   Header& own = header(topology_.rank, sequence_);
@@ -97,13 +97,13 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
   posted_ticks_ = event_ticks();
   latest_rank_ = -1;
   has_waited_ = false;
-  wait_for_all(Post::kHeader, timeout);
+  wait_for_all(Post::kHeader, patience);
   compare_signatures();
 }
 
-void Lockstep::step(milliseconds timeout) {
+void Lockstep::step(const Patience& patience) {
   ranks_[topology_.rank].steps.store(++steps_, std::memory_order_seq_cst);
-  wait_for_all(Post::kStep, timeout);
+  wait_for_all(Post::kStep, patience);
 }
 
 bool Lockstep::has_posted(int rank, Post post) const {
@@ -120,13 +120,13 @@ bool Lockstep::all_posted(Post post) {
   return first_missing_ == topology_.world_size;
 }
 
-void Lockstep::wait_for_all(Post post, milliseconds timeout) {
+void Lockstep::wait_for_all(Post post, const Patience& patience) {
   first_missing_ = 0;
   if (all_posted(post)) {
     if (group_->sleepers.load(std::memory_order_seq_cst) != 0) wake_all();
     return;
   }
-  if (!spin(post)) sleep(post, timeout);
+  if (patience.sleep_at_once || !spin(post)) sleep(post, patience.timeout);
 }
 
 /// Looks again and again for a while; true once everyone is there.
@@ -156,6 +156,8 @@ bool Lockstep::spin(Post post) {
 }
 
 void Lockstep::sleep(Post post, milliseconds timeout) {
+  has_waited_ = true;
+  if (post == Post::kHeader) latest_rank_ = first_missing_;
   const auto deadline = Clock::now() + timeout;
   auto next_look = Clock::now() + kLivenessInterval;
   while (true) {

@@ -50,12 +50,18 @@ class Lockstep {
   /// `control` is zeroed memory that all ranks map and that outlives this object.
   Lockstep(std::byte* control, const Topology& topology, Liveness liveness, Options options);
 
+  /// How long to wait, and whether to spin first.
+  struct Patience {
+    std::chrono::milliseconds timeout;
+    bool sleep_at_once = false;
+  };
+
   /// Begins the next collective. Throws MismatchError (the group goes on) and every CommError that
   /// communicator.h lists (the group is over). `inline_bytes` of `data` travel with the header.
   void enter(const Signature& signature, const void* data, size_t inline_bytes,
-             std::chrono::milliseconds timeout);
+             const Patience& patience);
   /// A barrier within the current collective.
-  void step(std::chrono::milliseconds timeout);
+  void step(const Patience& patience);
 
   /// What `rank` announced for the current collective. Valid from enter() to the next enter().
   Signature signature_of(int rank) const;
@@ -88,7 +94,7 @@ class Lockstep {
 
   bool has_posted(int rank, Post post) const;
   bool all_posted(Post post);
-  void wait_for_all(Post post, std::chrono::milliseconds timeout);
+  void wait_for_all(Post post, const Patience& patience);
   bool spin(Post post);
   void sleep(Post post, std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);

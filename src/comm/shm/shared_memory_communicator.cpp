@@ -123,6 +123,7 @@ Call SharedMemoryCommunicator::begin(OpKind operation, size_t count, DataType dt
   call.signature.count = count;
   call.element_bytes = size_of(dtype);
   call.timeout = timeout_of(options);
+  call.sleep_at_once = options.sleep_at_once;
   // Small tensors are quicker than a look at the clock: theirs is read while they wait, see
   // Lockstep.
   if (call.bytes() > kClockBytes) call.begin_ticks = event_ticks();
@@ -136,7 +137,7 @@ std::chrono::milliseconds SharedMemoryCommunicator::timeout_of(
 
 void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t inline_bytes) {
   try {
-    lockstep_.enter(call.signature, inline_data, inline_bytes, call.timeout);
+    lockstep_.enter(call.signature, inline_data, inline_bytes, {call.timeout, call.sleep_at_once});
   } catch (const MismatchError&) {
     staging_.restart();
     throw;

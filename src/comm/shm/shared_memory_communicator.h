@@ -79,7 +79,7 @@ class SharedMemoryCommunicator final : public Communicator {
   /// allocations; else every rank has run fill_first, which writes its slot.
   template <class FillFirst>
   bool enter(Call& call, const FillFirst& fill_first);
-  void step(const Call& call) { lockstep_.step(call.timeout); }
+  void step(const Call& call) { lockstep_.step({call.timeout}); }
   void finish(const Call& call) const;
   bool all_filled() const;
   bool same_allocation(uint64_t Signature::*place) const;
