@@ -71,13 +71,15 @@ struct Product {
 struct Min {
   template <class A>
   static FARANDOLE_INLINE A combine(A a, A b) {
-    return a < b || a != a ? a : b;
+    const A smaller = a < b ? a : b;
+    return a != a ? a : smaller;
   }
 };
 struct Max {
   template <class A>
   static FARANDOLE_INLINE A combine(A a, A b) {
-    return a > b || a != a ? a : b;
+    const A larger = a > b ? a : b;
+    return a != a ? a : larger;
   }
 };
 
@@ -100,80 +102,86 @@ struct BitXor {
   }
 };
 
-/// Elements handled at a time: accumulators stay in the first-level cache.
-constexpr size_t kBlock = 1024;
+/// Elements handled at a time where accumulators or several destinations take part: they stay in
+/// the first-level cache.
+constexpr size_t kBlock = 2048;
+/// Sources that one loop reads side by side; more would outrun the prefetchers.
+constexpr size_t kFused = 4;
 
-template <class T, class Op, bool average>
-FARANDOLE_INLINE void finish_block(const typename Accumulator<T>::type* accumulators, size_t n,
-                                   size_t sources, T* out) {
-  using A = typename Accumulator<T>::type;
-  const A divisor = static_cast<A>(sources);
-  for (size_t i = 0; i < n; ++i) {
-    out[i] = Accumulator<T>::store(average ? static_cast<A>(accumulators[i] / divisor)
-                                           : accumulators[i]);
-  }
-}
-
-/// Two sources, the commonest case, need no accumulators in memory.
-template <class T, class Op, bool average>
-FARANDOLE_INLINE void reduce_pair_block(const T* a, const T* b, size_t n, T* out) {
+/// Folds `kCount` sources into `into`, from left to right, in one loop; on top of what `into` holds
+/// if `continues`. `into` is the accumulators, or the destination itself.
+template <class T, class Op, bool average, bool continues, size_t kCount, class Into>
+FARANDOLE_INLINE void fold(const void* const* sources, size_t offset, size_t n, size_t divisor,
+                           Into* into) {
   using Acc = Accumulator<T>;
   using A = typename Acc::type;
+  const T* s[kCount];
+  for (size_t k = 0; k < kCount; ++k) s[k] = static_cast<const T*>(sources[k]) + offset;
+  const A by = static_cast<A>(divisor);
 #pragma GCC ivdep
   for (size_t i = 0; i < n; ++i) {
-    const A combined = Op::template combine<A>(Acc::load(a[i]), Acc::load(b[i]));
-    out[i] = Acc::store(average ? static_cast<A>(combined / static_cast<A>(2)) : combined);
+    A value = continues ? static_cast<A>(into[i]) : Acc::load(s[0][i]);
+#pragma GCC unroll 4
+    for (size_t k = continues ? 0 : 1; k < kCount; ++k) {
+      value = Op::template combine<A>(value, Acc::load(s[k][i]));
+    }
+    if (average) value = static_cast<A>(value / by);
+    if constexpr (std::is_same_v<Into, A>) {
+      into[i] = value;
+    } else {
+      into[i] = Acc::store(value);
+    }
   }
 }
 
-/// As reduce_pair_block, storing to two places at once.
+/// Up to kFused sources, straight into the destination.
 template <class T, class Op, bool average>
-FARANDOLE_INLINE void reduce_pair_to_pair(const T* a, const T* b, size_t n, T* out, T* out2) {
-  using Acc = Accumulator<T>;
-  using A = typename Acc::type;
-#pragma GCC ivdep
-  for (size_t i = 0; i < n; ++i) {
-    const A combined = Op::template combine<A>(Acc::load(a[i]), Acc::load(b[i]));
-    const T value = Acc::store(average ? static_cast<A>(combined / static_cast<A>(2)) : combined);
-    out[i] = value;
-    out2[i] = value;
+FARANDOLE_INLINE void reduce_few(const Sources& sources, size_t offset, size_t n, T* out) {
+  switch (sources.size) {
+    case 1:
+      return fold<T, Op, average, false, 1>(sources.buffers, offset, n, 1, out);
+    case 2:
+      return fold<T, Op, average, false, 2>(sources.buffers, offset, n, 2, out);
+    case 3:
+      return fold<T, Op, average, false, 3>(sources.buffers, offset, n, 3, out);
+    default:
+      return fold<T, Op, average, false, kFused>(sources.buffers, offset, n, kFused, out);
   }
 }
 
+/// More sources than one loop takes: the first few make accumulators, the others join them.
 template <class T, class Op, bool average>
 FARANDOLE_INLINE void reduce_many_block(const Sources& sources, size_t offset, size_t n, T* out) {
   using Acc = Accumulator<T>;
-  using A = typename Acc::type;
-  alignas(64) A accumulators[kBlock];
-  const T* first = static_cast<const T*>(sources.buffers[0]) + offset;
-  for (size_t i = 0; i < n; ++i) accumulators[i] = Acc::load(first[i]);
-  for (size_t s = 1; s < sources.size; ++s) {
-    const T* next = static_cast<const T*>(sources.buffers[s]) + offset;
-    for (size_t i = 0; i < n; ++i) {
-      accumulators[i] = Op::template combine<A>(accumulators[i], Acc::load(next[i]));
-    }
+  alignas(64) typename Acc::type accumulators[kBlock];
+  fold<T, Op, false, false, kFused>(sources.buffers, offset, n, 1, accumulators);
+  size_t s = kFused;
+  for (; s + kFused <= sources.size; s += kFused) {
+    fold<T, Op, false, true, kFused>(sources.buffers + s, offset, n, 1, accumulators);
   }
-  finish_block<T, Op, average>(accumulators, n, sources.size, out);
+  for (; s < sources.size; ++s) {
+    fold<T, Op, false, true, 1>(sources.buffers + s, offset, n, 1, accumulators);
+  }
+  const auto divisor = static_cast<typename Acc::type>(sources.size);
+  for (size_t i = 0; i < n; ++i) {
+    out[i] = Acc::store(average ? static_cast<typename Acc::type>(accumulators[i] / divisor)
+                                : accumulators[i]);
+  }
 }
 
 template <class T, class Op, bool average>
 FARANDOLE_INLINE void reduce_typed(const Sources& sources, const Destinations& destinations,
                                    size_t count) {
   T* out = static_cast<T*>(destinations.buffers[0]);
-  if (sources.size == 2 && destinations.size <= 2) {
-    const T* a = static_cast<const T*>(sources.buffers[0]);
-    const T* b = static_cast<const T*>(sources.buffers[1]);
-    if (destinations.size == 1) {
-      reduce_pair_block<T, Op, average>(a, b, count, out);
+  const bool fused = sources.size <= kFused;
+  const size_t block = fused && destinations.size == 1 ? count : kBlock;
+  for (size_t offset = 0; offset < count; offset += block) {
+    const size_t n = std::min(block, count - offset);
+    if (fused) {
+      reduce_few<T, Op, average>(sources, offset, n, out + offset);
     } else {
-      reduce_pair_to_pair<T, Op, average>(a, b, count, out,
-                                          static_cast<T*>(destinations.buffers[1]));
+      reduce_many_block<T, Op, average>(sources, offset, n, out + offset);
     }
-    return;
-  }
-  for (size_t offset = 0; offset < count; offset += kBlock) {
-    const size_t n = std::min(kBlock, count - offset);
-    reduce_many_block<T, Op, average>(sources, offset, n, out + offset);
     for (size_t d = 1; d < destinations.size; ++d) {
       std::memcpy(static_cast<T*>(destinations.buffers[d]) + offset, out + offset, n * sizeof(T));
     }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/diagnosis.h"
 #include "comm/shm/futex.h"
 #include "comm/shm/signature_text.h"
 #include "farandole/comm/events.h"
@@ -94,11 +95,11 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
   if (inline_bytes != 0) std::memcpy(own.inline_data.data(), data, inline_bytes);
   own.sequence.store(sequence_, std::memory_order_seq_cst);
   // The look at the clock costs nothing here: the peers' posts are on their way meanwhile.
-  posted_ticks_ = event_ticks();
+  if (kDiagnosis) posted_ticks_ = event_ticks();
   latest_rank_ = -1;
   has_waited_ = false;
   wait_for_all(Post::kHeader, patience);
-  compare_signatures();
+  if (kDiagnosis) compare_signatures();
 }
 
 void Lockstep::step(const Patience& patience) {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "comm/fork_guard.h"
 #include "comm/shm/control_block.h"
-#include "comm/shm/fork_guard.h"
 #include "comm/shm/liveness.h"
 #include "farandole/comm/topology.h"
 

@@ -46,6 +46,14 @@ class PointToPoint::Operation final : public Transfer {
     }
     if (error) std::rethrow_exception(error);
   }
+  void when_done(std::function<void()> call) override {
+    const std::lock_guard<std::mutex> lock(owner.mutex_);
+    if (done.load(std::memory_order_relaxed)) {
+      call();
+    } else {
+      wake = std::move(call);
+    }
+  }
   int peer() const override { return other; }
 
   PointToPoint& owner;
@@ -54,6 +62,7 @@ class PointToPoint::Operation final : public Transfer {
   size_t envelope_moved = 0;  ///< bytes of the envelope already sent
   size_t moved = 0;           ///< bytes already sent
   std::exception_ptr error;   ///< written before done
+  std::function<void()> wake;  ///< may be empty
   std::atomic<bool> done{false};
 };
 
@@ -262,6 +271,7 @@ void PointToPoint::finish(Operation& operation, std::exception_ptr error) {
   operation.error = std::move(error);
   operation.done.store(true, std::memory_order_release);
   --pending_;
+  if (const auto wake = std::exchange(operation.wake, nullptr)) wake();
 }
 
 void PointToPoint::ring(int rank) {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "comm/fork_guard.h"
 #include "comm/shm/descriptor.h"
-#include "comm/shm/fork_guard.h"
 #include "farandole/config.h"
 
 namespace farandole::comm::shm {

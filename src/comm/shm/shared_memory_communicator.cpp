@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/diagnosis.h"
 #include "comm/shm/arguments.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
@@ -126,7 +127,7 @@ Call SharedMemoryCommunicator::begin(OpKind operation, size_t count, DataType dt
   call.sleep_at_once = options.sleep_at_once;
   // Small tensors are quicker than a look at the clock: theirs is read while they wait, see
   // Lockstep.
-  if (call.bytes() > kClockBytes) call.begin_ticks = event_ticks();
+  if (kDiagnosis && call.bytes() > kClockBytes) call.begin_ticks = event_ticks();
   return call;
 }
 
@@ -143,10 +144,11 @@ void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t
     throw;
   }
   if (call.begin_ticks == 0) call.begin_ticks = lockstep_.posted_ticks();
-  call.arrived_ticks = lockstep_.has_waited() ? event_ticks() : call.begin_ticks;
+  call.arrived_ticks = kDiagnosis && lockstep_.has_waited() ? event_ticks() : call.begin_ticks;
 }
 
 void SharedMemoryCommunicator::finish(const Call& call) const {
+  if (!kDiagnosis) return;
   Event event;
   event.operation = call.signature.operation;
   event.latest_rank = static_cast<int16_t>(lockstep_.latest_rank());

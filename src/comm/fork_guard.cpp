@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/shm/fork_guard.h"
+#include "comm/fork_guard.h"
 
 #include <pthread.h>
 
 #include <atomic>
 
-namespace farandole::comm::shm {
+namespace farandole::comm {
 namespace {
 
 std::atomic<uint64_t> fork_generation{0};
@@ -26,4 +26,4 @@ bool ForkGuard::in_creator() const {
   return fork_generation.load(std::memory_order_relaxed) == generation_;
 }
 
-}  // namespace farandole::comm::shm
+}  // namespace farandole::comm

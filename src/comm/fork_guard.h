@@ -3,13 +3,16 @@
 
 #include <cstdint>
 
-namespace farandole::comm::shm {
+#include "farandole/export.h"
+
+namespace farandole::comm {
 
 /// Tells a forked child (a DataLoader worker, say) from the process that made a group. The child
-/// has no mapping of the group's memory (MADV_DONTFORK) and must not speak in its name.
+/// has no mapping of the group's memory (MADV_DONTFORK), none of its threads, and must not speak in
+/// its name.
 ///
 /// Threads: any.
-class ForkGuard {
+class FARANDOLE_API ForkGuard {
  public:
   ForkGuard();
   /// Whether this process is the one that made the guard.
@@ -19,4 +22,4 @@ class ForkGuard {
   uint64_t generation_;
 };
 
-}  // namespace farandole::comm::shm
+}  // namespace farandole::comm
