@@ -23,9 +23,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLivenessInterval{50};
 /// Looks at the posts between two looks at the clock.
 constexpr int kLooksPerClock = 64;
-/// How long a rank keeps its core to itself before it lets others in between looks: the peer that
-/// it waits for may be queued behind it, where other work has taken its core.
-constexpr std::chrono::microseconds kPureSpin{5};
 /// Times that an oversubscribed rank gives its core away before it sleeps.
 constexpr int kYields = 32;
 
@@ -130,6 +127,13 @@ void Lockstep::wait_for_all(Post post, const Patience& patience) {
   if (patience.sleep_at_once || !spin(post)) sleep(post, patience.timeout);
 }
 
+/// Whether `peer` was last seen on the core that this rank spins on. Then it waits for this very
+/// core: asleep, this rank gives it away, and is woken on an idle one. (Yielding would keep both
+/// where they are: tasks that ran a moment ago are not moved.)
+bool Lockstep::shares_core_with(int peer) const {
+  return ranks_[peer].core.load(std::memory_order_relaxed) == ::sched_getcpu();
+}
+
 /// Looks again and again for a while; true once everyone is there.
 bool Lockstep::spin(Post post) {
   if (post == Post::kHeader) latest_rank_ = first_missing_;
@@ -151,8 +155,7 @@ bool Lockstep::spin(Post post) {
     has_waited_ = true;
     const auto now = Clock::now();
     if (begin == Clock::time_point{}) begin = now;
-    if (now - begin >= options_.spin) return false;
-    if (now - begin > kPureSpin) ::sched_yield();
+    if (now - begin >= options_.spin || shares_core_with(first_missing_)) return false;
   }
 }
 

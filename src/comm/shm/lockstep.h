@@ -40,7 +40,7 @@ class Lockstep {
  public:
   struct Options {
     std::string group;
-    std::chrono::microseconds spin{100};
+    std::chrono::microseconds spin{1000};
     bool yield = false;  ///< more ranks than cores: give the core away instead of spinning
   };
 
@@ -95,6 +95,7 @@ class Lockstep {
   bool has_posted(int rank, Post post) const;
   bool all_posted(Post post);
   void wait_for_all(Post post, const Patience& patience);
+  bool shares_core_with(int peer) const;
   bool spin(Post post);
   void sleep(Post post, std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);
