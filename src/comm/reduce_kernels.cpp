@@ -102,6 +102,13 @@ struct BitXor {
   }
 };
 
+/// The mean; in a type that holds the number of sources, which int8 does not.
+template <class A>
+FARANDOLE_INLINE A divided(A sum, size_t sources) {
+  using Wide = std::conditional_t<std::is_integral_v<A>, int64_t, A>;
+  return static_cast<A>(static_cast<Wide>(sum) / static_cast<Wide>(sources));
+}
+
 /// Elements handled at a time where accumulators or several destinations take part: they stay in
 /// the first-level cache.
 constexpr size_t kBlock = 2048;
@@ -117,7 +124,6 @@ FARANDOLE_INLINE void fold(const void* const* sources, size_t offset, size_t n, 
   using A = typename Acc::type;
   const T* s[kCount];
   for (size_t k = 0; k < kCount; ++k) s[k] = static_cast<const T*>(sources[k]) + offset;
-  const A by = static_cast<A>(divisor);
 #pragma GCC ivdep
   for (size_t i = 0; i < n; ++i) {
     A value = continues ? static_cast<A>(into[i]) : Acc::load(s[0][i]);
@@ -125,7 +131,7 @@ FARANDOLE_INLINE void fold(const void* const* sources, size_t offset, size_t n, 
     for (size_t k = continues ? 0 : 1; k < kCount; ++k) {
       value = Op::template combine<A>(value, Acc::load(s[k][i]));
     }
-    if (average) value = static_cast<A>(value / by);
+    if (average) value = divided<A>(value, divisor);
     if constexpr (std::is_same_v<Into, A>) {
       into[i] = value;
     } else {
@@ -162,10 +168,8 @@ FARANDOLE_INLINE void reduce_many_block(const Sources& sources, size_t offset, s
   for (; s < sources.size; ++s) {
     fold<T, Op, false, true, 1>(sources.buffers + s, offset, n, 1, accumulators);
   }
-  const auto divisor = static_cast<typename Acc::type>(sources.size);
   for (size_t i = 0; i < n; ++i) {
-    out[i] = Acc::store(average ? static_cast<typename Acc::type>(accumulators[i] / divisor)
-                                : accumulators[i]);
+    out[i] = Acc::store(average ? divided(accumulators[i], sources.size) : accumulators[i]);
   }
 }
 

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <thread>
+#include <vector>
 
 #include "comm/shm/segment.h"
+#include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
 #include "farandole/error.h"
 #include "support/raised.h"
@@ -68,6 +71,27 @@ TEST(Config, GroupsWorkWithEachBackingAndWithoutSpinning) {
           }
         },
         config);
+  }
+}
+
+TEST(Config, RanksThatDifferTakeTheLayoutOfRankZero) {
+  for (const size_t of_rank_zero : {size_t{8192}, size_t{1} << 20}) {
+    comm::InProcessStore store;
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        comm::CommunicatorOptions options;
+        options.rank = rank;
+        options.world_size = 2;
+        options.config.staging_bytes = rank == 0 ? of_rank_zero : size_t{65536};
+        auto group = comm::make_communicator("shm", store, options);
+        std::vector<float> data(300000, 1.0F);
+        group->all_reduce(data.data(), data.data(), data.size(), comm::DataType::kFloat32,
+                          comm::ReduceOp::kSum);
+        EXPECT_EQ(data, std::vector<float>(data.size(), 2.0F));
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
   }
 }
 

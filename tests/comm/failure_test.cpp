@@ -216,7 +216,8 @@ TEST(Failure, ForkedChildGetsATypedErrorAndHarmsNobody) {
     const pid_t child = ::fork();
     if (child == 0) {
       const std::string text = raised<CommError>([&] { group.barrier(); });
-      const bool named = text.find("forked child") != std::string::npos;
+      const std::string staged = raised<CommError>([&] { sum(group, 1000); });
+      const bool named = text.find("forked child") != std::string::npos && staged == text;
       group.abort("a child must not be able to");
       ::_exit(named ? 0 : 1);
     }

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <future>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -236,6 +237,35 @@ TEST(Transfer, NamesAPeerThatDiesOrNeverPosts) {
   });
 }
 
+TEST(Transfer, AReceiveThatMeetsAHalfArrivedMessageGoesOnWithoutAWait) {
+  run_process_ranks(2, [](Communicator& group) {
+    const size_t size = 1000000;
+    const Bytes data = pattern(size, 4);
+    if (group.rank() == 0) {
+      send_now(group, data, 1);
+      group.barrier();
+    } else {
+      std::this_thread::sleep_for(milliseconds(100));  // as much as fits is on its way by now
+      Bytes received(size);
+      auto receive = group.receive(received.data(), size, 0, 0);
+      group.barrier();
+      receive->wait(milliseconds(0));
+      EXPECT_EQ(received, data);
+    }
+  });
+}
+
+TEST(Transfer, AReceiveFromAnySourceEndsWhenNobodyIsLeft) {
+  run_process_ranks(
+      2,
+      [](Communicator& group) {
+        if (group.rank() == 1) ::raise(SIGKILL);
+        EXPECT_THAT(raised<PeerFailure>([&] { receive_now(group, 1, Communicator::kAnySource); }),
+                    HasSubstr("rank 1 (pid "));
+      },
+      Config(), {1});
+}
+
 TEST(Transfer, RefusesPeersThatDoNotExist) {
   run_thread_ranks(2, [](Communicator& group) {
     unsigned char byte = 0;
@@ -282,6 +312,26 @@ TEST(AllToAllV, NamesTheRanksWhoseSplitsDisagree) {
     });
     EXPECT_THAT(text, HasSubstr("rank 1 sends 1 elements to rank 2, which expects 4"));
     group.barrier();
+  });
+}
+
+TEST(Transfer, TellsWhenItIsDone) {
+  run_thread_ranks(2, [](Communicator& group) {
+    Bytes data(3);
+    if (group.rank() == 0) {
+      std::this_thread::sleep_for(milliseconds(20));
+      send_now(group, pattern(3, 1), 1);
+      return;
+    }
+    const auto transfer = group.receive(data.data(), data.size(), 0, 0);
+    std::promise<void> done;
+    transfer->when_done([&] { done.set_value(); });
+    EXPECT_EQ(done.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+    EXPECT_TRUE(transfer->is_done());
+    EXPECT_EQ(data, pattern(3, 1));
+    bool told = false;
+    transfer->when_done([&] { told = true; });
+    EXPECT_TRUE(told);
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 
 #include "farandole/export.h"
 
@@ -19,6 +20,9 @@ class FARANDOLE_API Transfer {
   /// PeerFailure, TimeoutError, AbortedError, and MismatchError where the sizes of the two sides
   /// differ. Zero means the communicator's own timeout.
   virtual void wait(std::chrono::milliseconds timeout) = 0;
+  /// Calls `wake` once when it is over, at once if it is already. Any thread may do so, and with
+  /// locks held: `wake` must not block, throw or use a communicator, only wake somebody who does.
+  virtual void when_done(std::function<void()> wake) = 0;
   /// The rank at the other side; for a receive from any source, once it is done.
   virtual int peer() const = 0;
 };

@@ -10,6 +10,7 @@
 namespace farandole::comm::shm {
 namespace {
 
+/// The sum of counts that are each countable themselves.
 size_t sum_of(const size_t* counts, size_t size) {
   size_t sum = 0;
   for (size_t i = 0; i < size; ++i) sum += counts[i];
@@ -29,6 +30,10 @@ void SharedMemoryCommunicator::all_to_all_v(const void* input, const size_t* sen
   const size_t size = call.element_bytes;
   const size_t sent = sum_of(send_counts, world);
   const size_t received = sum_of(receive_counts, world);
+  for (size_t peer = 0; peer < world; ++peer) {
+    check_count(OpKind::kAllToAllV, send_counts[peer], world, dtype);
+    check_count(OpKind::kAllToAllV, receive_counts[peer], world, dtype);
+  }
   check_count(OpKind::kAllToAllV, sent, 1, dtype);
   check_count(OpKind::kAllToAllV, received, 1, dtype);
   check_buffer(OpKind::kAllToAllV, "an input", input, sent * size);

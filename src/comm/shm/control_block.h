@@ -50,7 +50,7 @@ enum class RankState : uint32_t { kActive, kWritingReason, kAborted, kLeft };
 struct alignas(kNoSharing) RankBlock {
   std::array<Header, 2> headers;                    ///< of collectives s and s + 1, by parity
   alignas(kNoSharing) std::atomic<uint64_t> steps;  ///< barriers passed within collectives
-  std::atomic<int> core;  ///< where the rank last entered a collective; a hint
+  std::atomic<int> core;  ///< 1 + where the rank last entered a collective; a hint, 0: unknown
   alignas(kNoSharing) std::atomic<RankState> state;
   std::array<char, 512> reason;  ///< why kAborted; written before it
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/shm/descriptor_exchange.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -75,8 +76,13 @@ bool same_user(int socket_fd) {
 }
 
 bool readable_within(int fd, milliseconds timeout) {
-  pollfd entry{fd, POLLIN, 0};
-  return ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(timeout.count(), 1 << 30))) == 1;
+  const auto deadline = Clock::now() + timeout;
+  while (true) {
+    pollfd entry{fd, POLLIN, 0};
+    const auto left = std::min<int64_t>(left_until(deadline).count(), 1 << 30);
+    const int ready = ::poll(&entry, 1, static_cast<int>(left));
+    if (ready >= 0 || errno != EINTR) return ready == 1;
+  }
 }
 
 /// Room for the most descriptors that one message carries.
@@ -164,7 +170,7 @@ void DescriptorExchange::listen_and_accept(Store& store, milliseconds timeout) {
   store.set(key(), token);
   sockets_.resize(static_cast<size_t>(topology_.world_size));
   for (int missing = topology_.world_size - 1; missing > 0;) {
-    if (!readable_within(listener.get(), left_until(deadline))) {
+    if (Clock::now() > deadline || !readable_within(listener.get(), left_until(deadline))) {
       std::string names;
       for (int peer = 1; peer < topology_.world_size; ++peer) {
         if (sockets_[static_cast<size_t>(peer)].valid()) continue;
@@ -175,10 +181,13 @@ void DescriptorExchange::listen_and_accept(Store& store, milliseconds timeout) {
                          "look at that rank's own output; it started but stopped on its way here.");
     }
     Descriptor peer(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!peer.valid() && errno != EINTR && errno != ECONNABORTED) {
+      throw_errno("accepting a peer's connection", "raise the limit of open files (ulimit -n).");
+    }
     Message hello{};
     std::vector<Descriptor> none;
     if (!peer.valid() || !same_user(peer.get()) ||
-        !readable_within(peer.get(), std::min(left_until(deadline), milliseconds(1000))) ||
+        !readable_within(peer.get(), left_until(deadline)) ||
         !receive_message(peer.get(), &hello, &none) ||
         std::memcmp(hello.token, token.data(), kTokenBytes) != 0 || hello.rank < 1 ||
         hello.rank >= topology_.world_size) {
@@ -197,6 +206,12 @@ void DescriptorExchange::connect_to_hub(Store& store, milliseconds timeout) {
                            " did not open the group's socket.",
                        "nothing came within " + std::to_string(timeout.count()) + " ms.",
                        "look at rank 0's own output; it started but stopped on its way here.");
+  }
+  if (token->size() != kTokenBytes) {
+    throw CommError(
+        "group '" + group_ + "' did not form: the store holds no token of it.",
+        "the key " + key() + " has a value of " + std::to_string(token->size()) + " bytes.",
+        "give each job a store of its own.");
   }
   sockaddr_un address{};
   const socklen_t size = address_of("farandole-" + *token, &address);
@@ -246,7 +261,7 @@ std::vector<Descriptor> DescriptorExchange::all_gather(const Descriptor& own,
   std::vector<int> raw;
   for (size_t rank = 0; rank < world; ++rank) {
     if (rank == 0) {
-      if (own.valid()) all[0] = Descriptor(::dup(own.get()));
+      if (own.valid()) all[0] = Descriptor(::fcntl(own.get(), F_DUPFD_CLOEXEC, 0));
     } else {
       std::vector<Descriptor> fds = receive(rank, static_cast<int>(rank));
       if (!fds.empty()) all[rank] = std::move(fds[0]);

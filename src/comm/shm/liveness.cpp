@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -16,6 +17,8 @@
 namespace farandole::comm::shm {
 namespace {
 
+constexpr char kUnknown = '?';  ///< /proc did not answer
+
 /// State letter and start time of a process, from /proc/<pid>/stat (proc(5), fields 3 and 22).
 struct ProcessStat {
   char state = 'X';
@@ -24,6 +27,7 @@ struct ProcessStat {
 
 ProcessStat read_stat(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  if (!file) return {errno == ENOENT || errno == ESRCH ? 'X' : kUnknown, ""};
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const size_t after_name = text.rfind(')');
   if (after_name == std::string::npos) return {};
@@ -64,12 +68,13 @@ Liveness::Liveness(std::vector<Descriptor> pidfds, std::vector<int> pids)
 
 bool Liveness::is_dead(int rank) const {
   const auto index = static_cast<size_t>(rank);
-  if (pids_[index] == ::getpid()) return false;
   if (pidfds_[index].valid()) {
     pollfd entry{pidfds_[index].get(), POLLIN, 0};
     return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
   }
+  if (pids_[index] == ::getpid()) return false;  // a thread of this process
   const ProcessStat stat = read_stat(pids_[index]);
+  if (stat.state == kUnknown) return false;
   return stat.state == 'Z' || stat.state == 'X' || stat.start_time != start_times_[index];
 }
 

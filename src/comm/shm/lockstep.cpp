@@ -91,7 +91,8 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
   }
   if (inline_bytes != 0) std::memcpy(own.inline_data.data(), data, inline_bytes);
   own.sequence.store(sequence_, std::memory_order_seq_cst);
-  // The look at the clock costs nothing here: the peers' posts are on their way meanwhile.
+  // These looks at core and clock cost nothing here: the peers' posts are on their way meanwhile.
+  ranks_[topology_.rank].core.store(::sched_getcpu() + 1, std::memory_order_relaxed);
   if (kDiagnosis) posted_ticks_ = event_ticks();
   latest_rank_ = -1;
   has_waited_ = false;
@@ -131,7 +132,7 @@ void Lockstep::wait_for_all(Post post, const Patience& patience) {
 /// core: asleep, this rank gives it away, and is woken on an idle one. (Yielding would keep both
 /// where they are: tasks that ran a moment ago are not moved.)
 bool Lockstep::shares_core_with(int peer) const {
-  return ranks_[peer].core.load(std::memory_order_relaxed) == ::sched_getcpu();
+  return ranks_[peer].core.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
 }
 
 /// Looks again and again for a while; true once everyone is there.
@@ -156,6 +157,7 @@ bool Lockstep::spin(Post post) {
     const auto now = Clock::now();
     if (begin == Clock::time_point{}) begin = now;
     if (now - begin >= options_.spin || shares_core_with(first_missing_)) return false;
+    if (group_->broken.load(std::memory_order_relaxed) != 0) return false;
   }
 }
 

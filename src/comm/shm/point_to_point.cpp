@@ -19,6 +19,23 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLivenessInterval{50};
+/// Waiters of transfers share a mutex with the helper, so they spin less than waiters of
+/// collectives.
+constexpr microseconds kMostSpin{50};
+
+/// Keeps signals away from a thread that is started meanwhile: they belong to the user's threads.
+class AllSignalsBlocked {
+ public:
+  AllSignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~AllSignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_{};
+};
 
 }  // namespace
 
@@ -35,6 +52,7 @@ class PointToPoint::Operation final : public Transfer {
       : owner(point_to_point), request(asked), other(asked.peer) {}
 
   bool is_done() override {
+    owner.lockstep_.check_in_creator();
     if (done.load(std::memory_order_acquire)) return true;
     const std::lock_guard<std::mutex> lock(owner.mutex_);
     owner.advance();
@@ -42,11 +60,14 @@ class PointToPoint::Operation final : public Transfer {
   }
   void wait(milliseconds limit) override {
     if (!done.load(std::memory_order_acquire)) {
+      owner.lockstep_.check_in_creator();
       owner.wait(*this, limit.count() > 0 ? limit : request.timeout);
     }
     if (error) std::rethrow_exception(error);
   }
   void when_done(std::function<void()> call) override {
+    if (done.load(std::memory_order_acquire)) return call();
+    owner.lockstep_.check_in_creator();
     const std::lock_guard<std::mutex> lock(owner.mutex_);
     if (done.load(std::memory_order_relaxed)) {
       call();
@@ -58,10 +79,10 @@ class PointToPoint::Operation final : public Transfer {
 
   PointToPoint& owner;
   const Request request;
-  int other;                  ///< the peer; kAnySource until a message has come
-  size_t envelope_moved = 0;  ///< bytes of the envelope already sent
-  size_t moved = 0;           ///< bytes already sent
-  std::exception_ptr error;   ///< written before done
+  int other;                   ///< the peer; kAnySource until a message has come
+  size_t envelope_moved = 0;   ///< bytes of the envelope already sent
+  size_t moved = 0;            ///< bytes already sent
+  std::exception_ptr error;    ///< written before done
   std::function<void()> wake;  ///< may be empty
   std::atomic<bool> done{false};
 };
@@ -94,7 +115,7 @@ PointToPoint::PointToPoint(std::byte* shared, const Topology& topology, Lockstep
                            microseconds spin)
     : topology_(topology),
       lockstep_(lockstep),
-      spin_(spin),
+      spin_(std::min(spin, kMostSpin)),
       capacity_(capacity_for(topology.world_size)),
       doorbells_(reinterpret_cast<Doorbell*>(shared)),
       channels_(shared + static_cast<size_t>(topology.world_size) * sizeof(Doorbell)),
@@ -103,7 +124,9 @@ PointToPoint::PointToPoint(std::byte* shared, const Topology& topology, Lockstep
 
 PointToPoint::~PointToPoint() {
   if (!lockstep_.in_creator()) {
-    if (helper_.joinable()) helper_.detach();  // that thread does not exist in a forked child
+    // In a forked child neither the helper nor whoever waits for it exists.
+    if (helper_.joinable()) helper_.detach();
+    static_cast<void>(helper_wanted_.release());
     return;
   }
   {
@@ -113,11 +136,17 @@ PointToPoint::~PointToPoint() {
         AbortedError("a send or receive was not finished.", "its group was destroyed first.",
                      "wait for every transfer before the group goes.")));
   }
-  helper_wanted_.notify_all();
+  helper_wanted_->notify_all();
   Doorbell& own = doorbells_[topology_.rank];
   own.rings.fetch_add(1, std::memory_order_seq_cst);
   futex_wake_all(own.rings);
   if (helper_.joinable()) helper_.join();
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (waiters_ != 0) {  // they have been failed and are on their way out
+    lock.unlock();
+    std::this_thread::sleep_for(milliseconds(1));
+    lock.lock();
+  }
 }
 
 Channel& PointToPoint::channel(int source, int destination) const {
@@ -129,10 +158,11 @@ std::shared_ptr<Transfer> PointToPoint::send(const Request& request) {
   auto operation = std::make_shared<Operation>(*this, request);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
+  start_helper();
   ++pending_;
   sends_[static_cast<size_t>(request.peer)].push_back(operation);
   advance();
-  if (pending_ != 0) start_helper();
+  if (pending_ != 0) wake_helper();
   return operation;
 }
 
@@ -140,6 +170,7 @@ std::shared_ptr<Transfer> PointToPoint::receive(const Request& request) {
   auto operation = std::make_shared<Operation>(*this, request);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);
+  start_helper();
   ++pending_;
   advance();
   for (auto message = incoming_.begin(); message != incoming_.end(); ++message) {
@@ -150,10 +181,11 @@ std::shared_ptr<Transfer> PointToPoint::receive(const Request& request) {
       deliver(*message);
       incoming_.erase(message);
     }
+    if (pending_ != 0) wake_helper();
     return operation;
   }
   receives_.push_back(operation);
-  start_helper();
+  wake_helper();
   return operation;
 }
 
@@ -283,7 +315,7 @@ void PointToPoint::ring(int rank) {
 
 /// Sleeps until a peer rings or `limit` is over; returns at once if bytes could be moved. mutex_ is
 /// free.
-bool PointToPoint::sleep_at_doorbell(microseconds limit) {
+bool PointToPoint::sleep_at_doorbell(const Operation* operation, microseconds limit) {
   Doorbell& own = doorbells_[topology_.rank];
   own.sleepers.fetch_add(1, std::memory_order_seq_cst);
   const uint32_t rings = own.rings.load(std::memory_order_seq_cst);
@@ -292,7 +324,7 @@ bool PointToPoint::sleep_at_doorbell(microseconds limit) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     moved = advance();
-    stop = closing_ || failure_ != nullptr;
+    stop = closing_ || failure_ != nullptr || (operation != nullptr && operation->done);
   }
   if (!moved && !stop) futex_wait(own.rings, rings, limit);
   own.sleepers.fetch_sub(1, std::memory_order_seq_cst);
@@ -311,7 +343,7 @@ void PointToPoint::wait(Operation& operation, milliseconds timeout) {
     if (operation.done.load(std::memory_order_relaxed)) break;
     lock.unlock();
     const auto now = Clock::now();
-    if (!moved && now > spin_end) sleep_at_doorbell(kLivenessInterval);
+    if (!moved && now > spin_end) sleep_at_doorbell(&operation, kLivenessInterval);
     lock.lock();
     if (now > next_look) {
       look_for_failures();
@@ -331,7 +363,7 @@ void PointToPoint::wait(Operation& operation, milliseconds timeout) {
     }
   }
   --waiters_;
-  if (pending_ != 0 && waiters_ == 0) helper_wanted_.notify_one();
+  if (pending_ != 0 && waiters_ == 0) helper_wanted_->notify_one();
 }
 
 /// Fails everything if a peer that something waits for will never come. Needs mutex_.
@@ -342,14 +374,23 @@ void PointToPoint::look_for_failures() {
     fail_all(std::current_exception());
     return;
   }
+  std::vector<bool> is_gone(static_cast<size_t>(topology_.world_size));
+  int others_left = 0;
+  for (int peer = 0; peer < topology_.world_size; ++peer) {
+    if (peer == topology_.rank) continue;
+    is_gone[static_cast<size_t>(peer)] = lockstep_.is_gone(peer);
+    if (!is_gone[static_cast<size_t>(peer)]) ++others_left;
+  }
   advance();  // what a peer sent before it ended counts
-  const auto lost = [&](int peer) { return peer != topology_.rank && lockstep_.is_gone(peer); };
+  const auto lost = [&](int peer) { return is_gone[static_cast<size_t>(peer)]; };
   int gone = -1;
   for (int peer = 0; peer < topology_.world_size; ++peer) {
     if (!sends_[static_cast<size_t>(peer)].empty() && lost(peer)) gone = peer;
   }
   for (const auto& receive : receives_) {
     if (receive->other != kAnySource && lost(receive->other)) gone = receive->other;
+    const bool nobody_left = receive->other == kAnySource && others_left == 0;
+    if (nobody_left && topology_.world_size > 1) gone = topology_.rank == 0 ? 1 : 0;
   }
   for (const Incoming& message : incoming_) {
     if (!message.complete() && lost(message.source)) gone = message.source;
@@ -378,27 +419,26 @@ void PointToPoint::fail_all(std::exception_ptr error) {
   incoming_.clear();
 }
 
+/// Started by the first transfer, before it is queued: a thread that cannot start leaves nothing
+/// behind.
 void PointToPoint::start_helper() {
-  if (helper_.joinable()) {
-    if (waiters_ == 0) helper_wanted_.notify_one();
-    return;
-  }
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals belong to the user's threads
+  if (helper_.joinable()) return;
+  const AllSignalsBlocked blocked;
   helper_ = std::thread([this] { help(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void PointToPoint::wake_helper() {
+  if (waiters_ == 0) helper_wanted_->notify_one();
 }
 
 /// The helper thread: moves bytes while something is pending and nobody waits.
 void PointToPoint::help() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!closing_) {
-    helper_wanted_.wait(lock, [this] { return closing_ || (pending_ != 0 && waiters_ == 0); });
+    helper_wanted_->wait(lock, [this] { return closing_ || (pending_ != 0 && waiters_ == 0); });
     if (closing_) return;
     lock.unlock();
-    sleep_at_doorbell(kLivenessInterval);
+    sleep_at_doorbell(nullptr, kLivenessInterval);
     lock.lock();
     look_for_failures();
   }

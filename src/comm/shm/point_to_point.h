@@ -61,7 +61,6 @@ class PointToPoint {
   class Operation;
   struct Envelope;
   struct Incoming;
-  struct Shared;
   friend class Operation;
 
   bool advance();
@@ -72,11 +71,12 @@ class PointToPoint {
   bool matches(const Operation& receive, const Incoming& message) const;
   void finish(Operation& operation, std::exception_ptr error);
   void wait(Operation& operation, std::chrono::milliseconds timeout);
-  bool sleep_at_doorbell(std::chrono::microseconds limit);
+  bool sleep_at_doorbell(const Operation* operation, std::chrono::microseconds limit);
   void look_for_failures();
   void fail_all(std::exception_ptr error);
   void ring(int rank);
   void start_helper();
+  void wake_helper();
   void help();
   Channel& channel(int source, int destination) const;
 
@@ -88,7 +88,8 @@ class PointToPoint {
   std::byte* channels_;
 
   std::mutex mutex_;  // guards all below
-  std::condition_variable helper_wanted_;
+  std::unique_ptr<std::condition_variable> helper_wanted_ =
+      std::make_unique<std::condition_variable>();
   std::vector<std::deque<std::shared_ptr<Operation>>> sends_;  ///< by destination, in order
   std::list<std::shared_ptr<Operation>> receives_;             ///< without a message yet, in order
   std::list<Incoming> incoming_;  ///< messages begun or not yet asked for, in order

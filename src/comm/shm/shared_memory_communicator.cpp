@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "comm/shm/arguments.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
+#include "log.h"
 
 namespace farandole::comm::shm {
 namespace {
@@ -74,13 +76,47 @@ struct SharedMemoryCommunicator::Parts {
   Liveness liveness;
 };
 
+namespace {
+
+/// All ranks must lay out the segment and choose their ways alike, so they take what rank 0 has:
+/// its staging slots, and its count of cores.
+void adopt_layout(Store& store, const std::string& group, Config& config, Topology& topology) {
+  const std::string key = "farandole/" + group + "/layout";
+  if (topology.rank == 0) {
+    store.set(key,
+              std::to_string(config.staging_bytes) + " " + std::to_string(topology.local_cores));
+    return;
+  }
+  const auto layout = store.get(key, config.timeout);
+  if (!layout) {
+    throw TimeoutError(
+        "group '" + group + "' did not form: " + topology.describe(0) + " did not tell its layout.",
+        "nothing came within " + std::to_string(config.timeout.count()) + " ms.",
+        "look at rank 0's own output; it started but stopped on its way here.");
+  }
+  size_t staging_bytes = 0;
+  std::istringstream(*layout) >> staging_bytes >> topology.local_cores;
+  if (staging_bytes != config.staging_bytes) {
+    log(LogLevel::kWarning,
+        "rank " + std::to_string(topology.rank) + " of group '" + group +
+            "' takes rank 0's FARANDOLE_STAGING_BYTES=" + std::to_string(staging_bytes) +
+            " instead of its own " + std::to_string(config.staging_bytes) + ".");
+  }
+  config.staging_bytes = staging_bytes;
+}
+
+}  // namespace
+
 std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
-                                                             const CommunicatorOptions& options) {
+                                                             const CommunicatorOptions& asked) {
+  CommunicatorOptions options = asked;
   check_world(options);
-  const Config& config = options.config;
-  const Topology topology = discover_topology(store, options.name, options.rank, options.world_size,
-                                              config.host_id, config.timeout);
+  Config& config = options.config;
+  config.staging_bytes = round_up(std::max<size_t>(config.staging_bytes, 1), page_bytes());
+  Topology topology = discover_topology(store, options.name, options.rank, options.world_size,
+                                        config.host_id, config.timeout);
   check_one_host(options, topology);
+  adopt_layout(store, options.name, config, topology);
   DescriptorExchange descriptors(store, options.name, topology, config.timeout);
   Liveness liveness(descriptors.all_gather(own_pidfd(), config.timeout), topology.pids);
   const auto make_segment = [&] {
@@ -117,6 +153,7 @@ SharedMemoryCommunicator::~SharedMemoryCommunicator() { lockstep_.leave(); }
 
 Call SharedMemoryCommunicator::begin(OpKind operation, size_t count, DataType dtype,
                                      const CollectiveOptions& options) const {
+  lockstep_.check_usable();
   Call call{};
   call.signature.operation = operation;
   call.signature.dtype = dtype;
@@ -133,7 +170,8 @@ Call SharedMemoryCommunicator::begin(OpKind operation, size_t count, DataType dt
 
 std::chrono::milliseconds SharedMemoryCommunicator::timeout_of(
     const CollectiveOptions& options) const {
-  return options.timeout.count() > 0 ? options.timeout : config_.timeout;
+  constexpr std::chrono::milliseconds kMost = std::chrono::hours(24 * 365);
+  return std::min(options.timeout.count() > 0 ? options.timeout : config_.timeout, kMost);
 }
 
 void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t inline_bytes) {
@@ -201,11 +239,24 @@ void check_peer(const char* call, const char* role, int peer, int lowest, int wo
 
 }  // namespace
 
+namespace {
+
+void check_peer_buffer(const char* call, const void* data, size_t bytes) {
+  if (data != nullptr || bytes == 0) return;
+  throw InvalidArgument(
+      std::string(call) + " was called without a buffer.",
+      "the pointer is null but " + std::to_string(bytes) + " bytes were to be read or written.",
+      "pass a buffer of that size.");
+}
+
+}  // namespace
+
 std::shared_ptr<Transfer> SharedMemoryCommunicator::send(const void* data, size_t bytes,
                                                          int destination, uint64_t tag,
                                                          const CollectiveOptions& options) {
   check_peer("send", "destination", destination, 0, world_size());
   lockstep_.check_in_creator();
+  check_peer_buffer("send", data, bytes);
   auto* bytes_to_send = static_cast<std::byte*>(const_cast<void*>(data));  // read alone
   return point_to_point_.send({bytes_to_send, bytes, destination, tag, timeout_of(options)});
 }
@@ -215,6 +266,7 @@ std::shared_ptr<Transfer> SharedMemoryCommunicator::receive(void* data, size_t b
                                                             const CollectiveOptions& options) {
   check_peer("receive", "source", source, kAnySource, world_size());
   lockstep_.check_in_creator();
+  check_peer_buffer("receive", data, bytes);
   return point_to_point_.receive(
       {static_cast<std::byte*>(data), bytes, source, tag, timeout_of(options)});
 }
@@ -223,18 +275,17 @@ std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::allocate_symmetric(si
   Call call = begin(OpKind::kAllocate, bytes, DataType::kUInt8, {});
   enter(call);
   const size_t part_bytes = round_up(std::max<size_t>(bytes, 1), page_bytes());
-  const Descriptor segment = descriptors_.broadcast(
-      [&] {
-        check_count(OpKind::kAllocate, part_bytes, static_cast<size_t>(world_size()),
-                    DataType::kUInt8);
-        return create_segment(part_bytes * static_cast<size_t>(world_size()), config_.segments);
-      },
-      call.timeout, [&] { return lockstep_.is_gone(0); });
+  const auto make_segment = [&] {
+    check_count(OpKind::kAllocate, part_bytes, static_cast<size_t>(world_size()), DataType::kUInt8);
+    return create_segment(part_bytes * static_cast<size_t>(world_size()), config_.segments);
+  };
   std::shared_ptr<Mapping> mapping;
   std::exception_ptr failure;
   try {
+    const Descriptor segment =
+        descriptors_.broadcast(make_segment, call.timeout, [&] { return lockstep_.is_gone(0); });
     mapping = Mapping::of(segment, InChild::kReadable);
-  } catch (const SystemError&) {
+  } catch (const Error&) {
     failure = std::current_exception();
   }
   // Everyone learns whether everyone could map it, so that the group stays of one mind.
