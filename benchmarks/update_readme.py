@@ -11,14 +11,17 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "benchmarks" / "collectives"))
 
+from operations import OPERATIONS  # noqa: E402
 from report import (  # noqa: E402
     GLOO,
     KIB,
     MIB,
     OPENMPI,
     SYMMETRIC,
+    TITLES,
     TORCH,
     Results,
+    Row,
     ratio_text,
     size_text,
     time_text,
@@ -27,6 +30,7 @@ from report import (  # noqa: E402
 BEGIN = "<!-- measured: begin; written by benchmarks/update_readme.py -->"
 END = "<!-- measured: end -->"
 SIZES = [KIB, 16 * KIB, 256 * KIB, MIB, 16 * MIB, 64 * MIB]
+OPERATION_SIZES = [256 * KIB, 16 * MIB]
 HEADINGS = [
     "Farandole C++, symmetric memory",
     "Farandole through torch",
@@ -74,6 +78,31 @@ def table(results: Results, ranks: int) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def operations_section(rows: list[Row]) -> str:
+    """Markdown: one line an operation, through torch; empty if only all_reduce was measured."""
+    heads = ["2 ranks, through torch"]
+    for size in OPERATION_SIZES:
+        heads += [size_text(size), "against gloo", "against OpenMPI"]
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+    for name in OPERATIONS:
+        results = Results(rows, name)
+        if name == "all_reduce" or not results.rows:
+            continue
+        line = [TITLES.get(name, name)]
+        for size in OPERATION_SIZES:
+            size = 0 if name == "barrier" else size
+            line.append(time_text(results.median(TORCH, 2, size)))
+            for peer in (GLOO, OPENMPI):
+                ratio = ratio_text(results.ratio(TORCH, peer, 2, size))
+                line.append("n/a" if peer in results.cannot else ratio)
+        lines.append(line)
+    if len(lines) == 2:
+        return ""
+    row = next(row for row in rows if row.get("operation", "all_reduce") != "all_reduce")
+    table_text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"The other operations, commit {row['commit']}, {row['timestamp'][:10]}:\n\n{table_text}"
+
+
 def filled(readme: str, text: str) -> str:
     """README.md with `text` between the markers."""
     before, found, rest = readme.partition(BEGIN)
@@ -88,7 +117,9 @@ def main() -> None:
     lines = (REPOSITORY / "benchmarks/results/collectives.jsonl").read_text().splitlines()
     path = REPOSITORY / "README.md"
     readme = path.read_text()
-    wanted = filled(readme, section(Results(json.loads(line) for line in lines)))
+    rows = [json.loads(line) for line in lines]
+    parts = [section(Results(rows)), operations_section(rows)]
+    wanted = filled(readme, "\n\n".join(part for part in parts if part))
     if "--check" not in sys.argv:
         path.write_text(wanted)
     elif readme != wanted:

@@ -10,9 +10,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from operations import Operation
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent.parent
@@ -36,20 +39,19 @@ class Place:
 Commands = Callable[[Place], list[list[str]]]  # one command a rank, or one that starts them all
 
 
-def find_executable() -> Path:
-    """The newest build of all_reduce.cpp; FARANDOLE_BENCH_ALL_REDUCE names another."""
-    if given := os.environ.get("FARANDOLE_BENCH_ALL_REDUCE"):
-        return Path(given)
-    name = "farandole_bench_all_reduce"
+def find_executable(name: str) -> Path:
+    """The newest build of one of our programs; FARANDOLE_BENCH_FOLDER says where else it is."""
+    if given := os.environ.get("FARANDOLE_BENCH_FOLDER"):
+        return Path(given) / name
     builds = [*REPOSITORY.glob(f"build/*/{name}"), *REPOSITORY.glob(f"build/*/benchmarks/{name}")]
     if not builds:
         raise UnavailableError(f"{name} is not built; `make bench` builds it")
     return max(builds, key=lambda build: build.stat().st_mtime)
 
 
-def cpp_commands(place: Place) -> list[list[str]]:
-    """Starts all_reduce.cpp."""
-    start = [str(find_executable()), str(place.socket), str(place.folder)]
+def program_commands(name: str, place: Place) -> list[list[str]]:
+    """Starts one of our programs on every rank."""
+    start = [str(find_executable(name)), str(place.socket), str(place.folder)]
     return [[*start, str(rank), str(place.ranks)] for rank in range(place.ranks)]
 
 
@@ -77,38 +79,43 @@ def mpi_commands(place: Place) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Lane:
-    """One way to all-reduce. Lanes with the same `process` share their ranks."""
+    """One way to do an operation. Lanes with the same `process` share their ranks."""
 
     name: str  # in the results
     label: str  # in tables and the plot
     process: str
+    symmetric: bool = False
+
+    def has(self, operation: Operation) -> bool:
+        """Whether this lane differs from others in `operation`."""
+        return operation.symmetric or not self.symmetric
 
 
 LANES = [
-    Lane("farandole_symmetric", "Farandole C++, symmetric memory", "cpp"),
+    Lane("farandole_symmetric", "Farandole C++, symmetric memory", "cpp", symmetric=True),
     Lane("farandole_ordinary", "Farandole C++, ordinary memory", "cpp"),
     Lane("farandole_torch", "Farandole through torch", "farandole"),
     Lane("openmpi", "OpenMPI through mpi4py", "openmpi"),
     Lane("gloo_torch", "gloo through torch", "gloo"),
 ]
 COMMANDS: dict[str, Commands] = {
-    "cpp": cpp_commands,
-    "farandole": lambda place: torch_commands("farandole", place),
+    "cpp": partial(program_commands, "farandole_bench_collectives"),
+    "farandole": partial(torch_commands, "farandole"),
     "openmpi": mpi_commands,
-    "gloo": lambda place: torch_commands("gloo", place),
+    "gloo": partial(torch_commands, "gloo"),
 }
 
 
 class Ranks:
     """The running ranks of one process set; they sleep unless asked."""
 
-    def __init__(self, process: str, ranks: int) -> None:
+    def __init__(self, process: str, ranks: int, commands_of: Commands) -> None:
         self.process = process
         self.folder = tempfile.TemporaryDirectory(prefix="farandole-bench-")
         path = Path(self.folder.name)
         self.log = (path / "log").open("w+")
         place = Place(path / "socket", path, ranks)
-        commands = COMMANDS[process](place)
+        commands = commands_of(place)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(place.socket))
             listener.listen(ranks)
@@ -139,13 +146,13 @@ class Ranks:
                 return connection
         raise self.failure("did not start")
 
-    def ask(self, lane: Lane, size: int, warmup: int, iterations: int) -> list[dict[str, Any]]:
-        """Lets all ranks measure at once; one answer a rank, see worker.py."""
+    def ask(self, question: str) -> list[dict[str, Any]]:
+        """Sends a line to all ranks at once; one answer a rank."""
         for connection in self.connections:
-            connection.sendall(f"{lane.name} {size} {warmup} {iterations}\n".encode())
+            connection.sendall(f"{question}\n".encode())
         lines = [file.readline() for file in self.files]
         if not all(lines):
-            raise self.failure(f"stopped at {lane.name}, {size} bytes")
+            raise self.failure(f"stopped at '{question}'")
         return [json.loads(line) for line in lines]
 
     def failure(self, what: str) -> RuntimeError:

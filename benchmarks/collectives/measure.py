@@ -7,9 +7,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from lanes import LANES, Lane, Ranks, UnavailableError
+from lanes import COMMANDS, LANES, Lane, Ranks, UnavailableError
+from operations import Operation
 
-SIZES = [4**power for power in range(1, 14)]  # 4 B to 64 MiB
 FEWEST_ITERATIONS, MOST_ITERATIONS = 5, 20_000
 
 Row = dict[str, Any]
@@ -19,33 +19,46 @@ Row = dict[str, Any]
 class Plan:
     """How much is measured."""
 
+    operations: list[Operation]
     ranks: list[int]
-    sizes: list[int]
+    sizes: list[int] | None  # None: each operation's own
     rounds: int
     seconds: float  # that one lane measures in one round
 
 
 @dataclass
 class Cell:
-    """What one lane measured for one size: periods of all rounds and ranks, in microseconds."""
+    """What one lane measured for one size: times of all rounds and ranks, in microseconds."""
 
     lane: Lane
+    operation: Operation
+    ranks: int
+    size: int
     warmup: int = 2
     iterations: int = FEWEST_ITERATIONS
-    periods_us: list[float] = field(default_factory=list)
+    times_us: list[float] = field(default_factory=list)
     round_medians_us: list[float] = field(default_factory=list)
+    cannot: str | None = None  # why the lane lacks this operation
 
 
 def measure(plan: Plan, say: Callable[[str], None]) -> list[Row]:
-    """All rows; raises RuntimeError if a lane fails or sums wrongly."""
+    """All rows; raises RuntimeError if a lane fails or is wrong."""
     rows: list[Row] = []
     for ranks in plan.ranks:
         with ExitStack() as running:
             processes = start_all(running, ranks, say)
-            for size in plan.sizes:
-                rows += measure_size(plan, processes, ranks, size)
-                say(progress_line(rows, ranks, size))
+            for operation in plan.operations:
+                for size in sizes_of(plan, operation, ranks):
+                    measured = measure_size(plan, processes, operation, ranks, size)
+                    say(progress_line(measured))
+                    rows += measured
     return rows
+
+
+def sizes_of(plan: Plan, operation: Operation, ranks: int) -> list[int]:
+    """Sizes in whole blocks; only one where an operation moves nothing."""
+    sizes = operation.sizes() if plan.sizes is None else plan.sizes
+    return list(dict.fromkeys(operation.fitting(size, ranks) for size in sizes))
 
 
 def start_all(running: ExitStack, ranks: int, say: Callable[[str], None]) -> dict[str, Ranks]:
@@ -53,54 +66,91 @@ def start_all(running: ExitStack, ranks: int, say: Callable[[str], None]) -> dic
     processes = {}
     for process in dict.fromkeys(lane.process for lane in LANES):
         try:
-            processes[process] = running.enter_context(closing(Ranks(process, ranks)))
+            processes[process] = running.enter_context(
+                closing(Ranks(process, ranks, COMMANDS[process]))
+            )
         except UnavailableError as reason:
             say(f"without {process}: {reason}")
     return processes
 
 
-def measure_size(plan: Plan, processes: dict[str, Ranks], ranks: int, size: int) -> list[Row]:
+def measure_size(
+    plan: Plan, processes: dict[str, Ranks], operation: Operation, ranks: int, size: int
+) -> list[Row]:
     """One row a lane. Lanes take turns within a round; each round starts with another lane."""
-    cells = [Cell(lane) for lane in LANES if lane.process in processes]
+    lanes = [lane for lane in LANES if lane.process in processes and lane.has(operation)]
+    cells = [Cell(lane, operation, ranks, size) for lane in lanes]
     for cell in cells:
-        calibrate(plan, cell, processes[cell.lane.process], size)
+        calibrate(plan, cell, processes[cell.lane.process])
+    able = [cell for cell in cells if cell.cannot is None]
     for turn in range(plan.rounds):
-        first = turn % len(cells)
-        for cell in cells[first:] + cells[:first]:
-            pooled = ask(cell, processes[cell.lane.process], size)
-            cell.periods_us += pooled
+        first = turn % max(1, len(able))
+        for cell in able[first:] + able[:first]:
+            pooled = ask(cell, processes[cell.lane.process])
+            cell.times_us += pooled
             cell.round_medians_us.append(statistics.median(pooled))
-    return [make_row(cell, ranks, size) for cell in cells]
+    return [make_row(cell) for cell in cells]
 
 
-def calibrate(plan: Plan, cell: Cell, processes: Ranks, size: int) -> None:
+def calibrate(plan: Plan, cell: Cell, processes: Ranks) -> None:
     """Sets the iterations that fill the lane's time; touches all its memory on the way."""
-    period_us = statistics.median(ask(cell, processes, size))
-    wanted = int(plan.seconds * 1e6 / period_us)
-    cell.iterations = max(FEWEST_ITERATIONS, min(MOST_ITERATIONS, wanted))
-    cell.warmup = max(2, cell.iterations // 10)
+    times_us = ask(cell, processes)
+    if cell.cannot is None:
+        call_us = statistics.median(times_us) * cell.operation.messages(cell.size)
+        wanted = int(plan.seconds * 1e6 / call_us)
+        cell.iterations = max(FEWEST_ITERATIONS, min(MOST_ITERATIONS, wanted))
+        cell.warmup = max(2, cell.iterations // 10)
 
 
-def ask(cell: Cell, processes: Ranks, size: int) -> list[float]:
-    """The periods of one measurement on all ranks, in microseconds."""
-    answers = processes.ask(cell.lane, size, cell.warmup, cell.iterations)
-    wrong = sum(answer["wrong"] for answer in answers)
-    if wrong:
-        raise RuntimeError(f"{cell.lane.name}: {wrong} wrong elements in all-reduces of {size} B")
-    return [period / 1e3 for answer in answers for period in answer["periods_ns"]]
+def ask(cell: Cell, processes: Ranks) -> list[float]:
+    """The times of one measurement, in microseconds; none if the lane cannot."""
+    operation, size = cell.operation, cell.size
+    question = f"{cell.lane.name} {operation.name} {size} {operation.pieces(size)}"
+    answers = processes.ask(f"{question} {cell.warmup} {cell.iterations}")
+    cell.cannot = next((answer["cannot"] for answer in answers if "cannot" in answer), None)
+    if cell.cannot is not None:
+        return []
+    verify(cell, answers)
+    nanoseconds = 1e3 * operation.messages(size)
+    of_ranks = [answer["periods_ns"] for answer in answers]
+    if operation.rooted:  # a rank that runs ahead shows how far it may, not how long it takes
+        of_ranks = [max(of_ranks, key=statistics.median)]
+    return [period / nanoseconds for periods in of_ranks for period in periods]
 
 
-def make_row(cell: Cell, ranks: int, size: int) -> Row:
-    """Bus bandwidth as nccl-tests defines it: bytes / time * 2 (n - 1) / n."""
-    median = statistics.median(cell.periods_us)
-    return {
+def verify(cell: Cell, answers: list[dict[str, Any]]) -> None:
+    """Raises RuntimeError unless every element was right and no rank left a barrier too early."""
+    what = f"{cell.lane.name}, {cell.operation.name} of {cell.size} bytes"
+    if wrong := sum(answer["wrong"] for answer in answers):
+        raise RuntimeError(f"{what}: {wrong} wrong elements")
+    if cell.operation.name != "barrier":
+        return
+    for entered, left in zip(
+        zip(*(answer["entered_ns"] for answer in answers), strict=True),
+        zip(*(answer["left_ns"] for answer in answers), strict=True),
+        strict=True,
+    ):
+        if min(left) < max(entered):
+            raise RuntimeError(f"{what}: a rank left before another had entered")
+
+
+def make_row(cell: Cell) -> Row:
+    """Results of one lane, operation and size; see docs/benchmarks.md."""
+    row = {
+        "operation": cell.operation.name,
         "lane": cell.lane.name,
-        "ranks": ranks,
-        "bytes": size,
+        "ranks": cell.ranks,
+        "bytes": cell.size,
+    }
+    if cell.cannot is not None:
+        return {**row, "cannot": cell.cannot}
+    median = statistics.median(cell.times_us)
+    return {
+        **row,
         "median_us": round(median, 3),
-        "p95_us": round(percentile(cell.periods_us, 95), 3),
-        "mean_us": round(statistics.fmean(cell.periods_us), 3),
-        "busbw_gb_s": round(size / median / 1e3 * 2 * (ranks - 1) / ranks, 4),
+        "p95_us": round(percentile(cell.times_us, 95), 3),
+        "mean_us": round(statistics.fmean(cell.times_us), 3),
+        "busbw_gb_s": round(cell.size / median / 1e3 * cell.operation.bus(cell.ranks), 4),
         "iterations": cell.iterations * len(cell.round_medians_us),
         "round_medians_us": [round(value, 3) for value in cell.round_medians_us],
         "verified": True,
@@ -113,8 +163,12 @@ def percentile(values: Iterable[float], percent: int) -> float:
     return ordered[-(-len(ordered) * percent // 100) - 1]
 
 
-def progress_line(rows: list[Row], ranks: int, size: int) -> str:
+def progress_line(rows: list[Row]) -> str:
     """The size just measured, in short."""
-    done = [row for row in rows if row["ranks"] == ranks and row["bytes"] == size]
-    cells = ", ".join(f"{row['lane']} {row['median_us']:.1f}" for row in done)
-    return f"{ranks} ranks, {size} B, median us: {cells}"
+    cells = [
+        f"{row['lane']} {row['median_us']:.1f}" if "median_us" in row else f"{row['lane']} n/a"
+        for row in rows
+    ]
+    first = rows[0]
+    place = f"{first['operation']}, {first['ranks']} ranks, {first['bytes']} B"
+    return f"{place}, median us: {', '.join(cells)}"

@@ -1,21 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of the OpenMPI lane: SOCKET, started by mpirun from run.py."""
 
-import functools
 import sys
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
-from worker import Array, Call, Rank
+from operations import ROOT, Array
+from worker import Call, serve
 
 WORLD = MPI.COMM_WORLD
 
 
-def make_buffer(count: int) -> tuple[Array, Call]:
-    """A numpy array and MPI's in-place Allreduce of it; SUM is mpi4py's default."""
-    array = np.empty(count, dtype=np.float32)
-    return array, functools.partial(WORLD.Allreduce, MPI.IN_PLACE, [array, MPI.FLOAT])
+class MpiLibrary:
+    """MPI on numpy arrays; SUM is mpi4py's default. In place where torch.distributed is."""
+
+    rank = WORLD.rank
+    world_size = WORLD.size
+
+    def empty(self, elements: int) -> Array:
+        """As numpy makes it."""
+        return np.empty(elements, dtype=np.float32)
+
+    def call(self, operation: str, source: Array, target: Array, pieces: int) -> Call:
+        """See Library."""
+        inputs, output = [source, MPI.FLOAT], [target, MPI.FLOAT]
+        is_root = self.rank == ROOT
+        if operation == "reduce":
+            places = (MPI.IN_PLACE, inputs) if is_root else (inputs, None)
+            return partial(WORLD.Reduce, *places, root=ROOT)
+        if operation == "send_recv":
+            return self.send_recv(inputs, output)
+        if operation == "send_stream":
+            return self.send_stream(source, target, pieces)
+        calls = {
+            "all_reduce": partial(WORLD.Allreduce, MPI.IN_PLACE, inputs),
+            "reduce_scatter": partial(WORLD.Reduce_scatter_block, inputs, output),
+            "all_gather": partial(WORLD.Allgather, inputs, output),
+            "broadcast": partial(WORLD.Bcast, inputs, root=ROOT),
+            "gather": partial(WORLD.Gather, inputs, output if is_root else None, root=ROOT),
+            "scatter": partial(WORLD.Scatter, inputs if is_root else None, output, root=ROOT),
+            "all_to_all": partial(WORLD.Alltoall, inputs, output),
+            "barrier": WORLD.Barrier,
+        }
+        return calls[operation]
+
+    def send_recv(self, source: list[object], target: list[object]) -> Call:
+        """There and back: even ranks send first."""
+        peer, sends = self.rank ^ 1, self.rank % 2 == 0
+
+        def ping_pong() -> None:
+            if sends:
+                WORLD.Send(source, peer)
+            WORLD.Recv(target, peer)
+            if not sends:
+                WORLD.Send(source, peer)
+
+        return ping_pong
+
+    def send_stream(self, source: Array, target: Array, pieces: int) -> Call:
+        """All pieces at once from the even rank to the odd one, which then acknowledges them."""
+        peer, sends = self.rank ^ 1, self.rank % 2 == 0
+        begin = WORLD.Isend if sends else WORLD.Irecv
+        finish = WORLD.Recv if sends else WORLD.Send
+        messages = np.split(source if sends else target, pieces)
+        acknowledgement = np.zeros(1, dtype=np.float32)
+
+        def stream() -> None:
+            MPI.Request.Waitall([begin(each, peer, tag) for tag, each in enumerate(messages)])
+            finish(acknowledgement, peer, pieces)
+
+        return stream
 
 
 if __name__ == "__main__":
-    Rank(WORLD.rank, WORLD.size, make_buffer, WORLD.Barrier).serve(sys.argv[1])
+    serve(MpiLibrary(), sys.argv[1])

@@ -5,11 +5,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from lanes import LANES
+from operations import KIB, MIB, OPERATIONS
 
 Row = dict[str, Any]
-KIB, MIB = 1024, 1024**2
 SYMMETRIC, TORCH, GLOO, OPENMPI = "farandole_symmetric", "farandole_torch", "gloo_torch", "openmpi"
 RATIOS = [(SYMMETRIC, GLOO), (SYMMETRIC, OPENMPI), (TORCH, GLOO), (TORCH, OPENMPI)]
+TITLES = {
+    "send_recv": "send_recv, half of there and back",
+    "send_stream": "send_recv, one way, several messages in flight",
+}
 SHORT = {
     "farandole_symmetric": "C++ sym.",
     "farandole_ordinary": "C++ ord.",
@@ -20,12 +24,15 @@ SHORT = {
 
 
 class Results:
-    """Rows of one run, by lane, ranks and bytes."""
+    """Rows of one operation, by lane, ranks and bytes."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[Row], operation: str = "all_reduce") -> None:
         rows = list(rows)
-        self.rows = [row for row in rows if "median_us" in row]
+        own = [row for row in rows if row.get("operation", "all_reduce") == operation]
+        self.operation = operation
+        self.rows = [row for row in own if "median_us" in row]
         self.cells = {(row["lane"], row["ranks"], row["bytes"]): row for row in self.rows}
+        self.cannot = {row["lane"]: row["cannot"] for row in own if "cannot" in row}
         self.import_time = next((row for row in rows if row["lane"] == "import"), None)
 
     @property
@@ -51,7 +58,7 @@ class Results:
 def size_text(size: int) -> str:
     """4 B, 16 KiB, 64 MiB."""
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
-        if size >= unit:
+        if size >= unit and size % unit == 0:
             return f"{size // unit} {name}"
     return f"{size} B"
 
@@ -73,14 +80,30 @@ def ratio_text(ratio: float | None) -> str:
 
 def table(results: Results, ranks: int) -> str:
     """Medians of all lanes, and how many times faster than its peers each of ours is."""
-    lanes = [lane.name for lane in LANES]
-    ratios = [f"{SHORT[ours]} vs {SHORT[peer]}" for ours, peer in RATIOS]
-    lines = [["bytes", *(SHORT[lane] for lane in lanes), *ratios]]
+    measured = {row["lane"] for row in results.rows if row["ranks"] == ranks}
+    lanes = [each.name for each in LANES if each.name in measured | results.cannot.keys()]
+    ratios = [pair for pair in RATIOS if measured.issuperset(pair)]
+    heads = [f"{SHORT[ours]} vs {SHORT[peer]}" for ours, peer in ratios]
+    lines = [["bytes", *(SHORT[lane] for lane in lanes), *heads]]
     for size in results.sizes(ranks):
-        cells = [time_text(results.median(lane, ranks, size)) for lane in lanes]
-        cells += [ratio_text(results.ratio(ours, peer, ranks, size)) for ours, peer in RATIOS]
+        cells = [cell_text(results, lane, ranks, size) for lane in lanes]
+        cells += [ratio_text(results.ratio(ours, peer, ranks, size)) for ours, peer in ratios]
         lines.append([size_text(size), *cells])
-    return f"all_reduce, float32, {ranks} ranks, median\n{columns(lines)}"
+    notes = [f"\nn/a in {SHORT[lane]}: {why}" for lane, why in results.cannot.items()]
+    return (
+        f"{TITLES.get(results.operation, results.operation)}, float32, {ranks} ranks, median\n"
+        + (columns(lines) + "".join(notes))
+    )
+
+
+def cell_text(results: Results, lane: str, ranks: int, size: int) -> str:
+    """The median, or the bandwidth where that is what is asked."""
+    cell = results.cells.get((lane, ranks, size))
+    if cell is None and lane in results.cannot:
+        return "n/a"
+    if cell is not None and results.operation == "send_stream":
+        return f"{cell['busbw_gb_s']:.2f} GB/s"
+    return time_text(results.median(lane, ranks, size))
 
 
 def columns(lines: list[list[str]]) -> str:
@@ -123,7 +146,8 @@ def ratio_target(
     found = [(results.ratio(ours, peer, ranks, size), size) for size in sizes]
     measured = [(ratio, size) for ratio, size in found if ratio is not None]
     if not measured:
-        return name, "not measured"
+        lacking = [SHORT[lane] for lane in (ours, peer) if lane in results.cannot]
+        return name, f"n/a in {lacking[0]}" if lacking else "not measured"
     ratio, size = min(measured)
     worst = f"{ratio_text(ratio)} at {size_text(size)}"
     missed = sum(ratio < factor for ratio, _ in measured)
@@ -144,8 +168,25 @@ def verdict(reached: bool, factor: float) -> str:
     return "reached" if reached else f"short by {factor:.2f}x"
 
 
-def targets_table(results: Results) -> str:
+def operation_targets(rows: list[Row]) -> list[tuple[str, str]]:
+    """Each collective through torch against its peers, where it was measured with 2 ranks."""
+    lines = []
+    for operation in OPERATIONS.values():
+        results = Results(rows, operation.name)
+        sizes = [size for size in results.sizes(2) if size >= 256 * KIB]
+        if not sizes or operation.pairs or operation.name == "all_reduce":
+            continue
+        what = f"{operation.name} through torch, from 256 KiB"
+        lines += [
+            ratio_target(results, what, TORCH, peer, 2, sizes, factor)
+            for peer, factor in ((GLOO, 8), (OPENMPI, 1.2))
+        ]
+    return lines
+
+
+def text_of(lines: list[tuple[str, str]]) -> str:
     """One line a target."""
-    lines = targets(results)
+    if not lines:
+        return "targets: none for these"
     width = max(len(name) for name, _ in lines)
     return "targets\n" + "\n".join(f"{name.ljust(width)}  {state}" for name, state in lines)

@@ -1,88 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a Python lane: takes questions from run.py, as all_reduce.cpp does for C++.
+"""One rank of a Python lane: takes questions from run.py, as collectives.cpp does for C++.
 
-Protocol, one line each way: on "<lane> <bytes> <warm-up> <iterations>" a worker verifies, warms up,
-measures, verifies again, and answers with one line of JSON. Between two questions it sleeps in
-recv(), so that it takes no core from the lane that is measured.
+Protocol, one line each way: on "<lane> <operation> <bytes> <pieces> <warm-up> <iterations>" a
+worker verifies, warms up, measures, verifies again, and answers with one line of JSON. Between two
+questions it sleeps in recv(), so that it takes no core from the lane that is measured.
 """
 
 import itertools
 import json
+import re
 import socket
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
+from operations import Array, expected, layout, values
 
-Array = npt.NDArray[np.float32]
 Call = Callable[[], object]
 
-PERIOD = 1021  # of the values that are verified; a prime, so that a block in the wrong place shows
+
+class Library(Protocol):
+    """What a lane measures."""
+
+    rank: int
+    world_size: int
+
+    def empty(self, elements: int) -> Array:
+        """A buffer as users of the library have it."""
+
+    def call(self, operation: str, source: Array, target: Array, pieces: int) -> Call:
+        """Does `operation` from `source` to `target` (the same where it works in place)."""
 
 
-class Rank:
-    """Rank `rank` of `world_size`, and how its lane does an all-reduce.
+class Question:
+    """One operation on buffers that are kept for all rounds: pages are touched only once."""
 
-    `make_buffer(count)` returns a float32 array and a call that sums it in place over all ranks;
-    `barrier()` returns when all ranks are there.
-    """
-
-    def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        make_buffer: Callable[[int], tuple[Array, Call]],
-        barrier: Call,
-    ) -> None:
+    def __init__(self, library: Library, operation: str, size: int, pieces: int) -> None:
+        rank, ranks, elements = library.rank, library.world_size, size // 4
+        inputs, outputs = layout(operation, elements, ranks, pieces)
+        self.source = library.empty(inputs)
+        self.target = library.empty(outputs) if outputs else self.source
+        self.call = library.call(operation, self.source, self.target, pieces)
+        self.values = values(inputs)
+        self.expected = expected(operation, rank, ranks, elements, pieces)
         self.rank = rank
-        self.world_size = world_size
-        self.make_buffer = make_buffer
-        self.barrier = barrier
-        self.buffer: Array = np.empty(0, dtype=np.float32)
-        self.values: Array = self.buffer  # what rank 0 sends when it verifies
 
-    def serve(self, path: str) -> None:
-        """Answers run.py, which listens at `path`, until it hangs up."""
-        with socket.socket(socket.AF_UNIX) as driver:
-            driver.connect(path)
-            driver.sendall(f"{self.rank}\n".encode())
-            for question in driver.makefile():
-                _, *numbers = question.split()  # a Python worker has one lane
-                answer = self.answer(*map(int, numbers))
-                driver.sendall(json.dumps(answer).encode() + b"\n")
+    def check(self) -> tuple[int, int, int]:
+        """Wrong elements of one call on values with exact results; when it began and ended."""
+        self.target.fill(-1)
+        np.multiply(self.values, self.rank + 1, out=self.source)
+        time.sleep(self.rank / 1e3)  # so that a barrier that does not wait is found out
+        entered = time.perf_counter_ns()
+        self.call()
+        left = time.perf_counter_ns()
+        wrong = 0 if self.expected is None else np.count_nonzero(self.target != self.expected)
+        return int(wrong), entered, left
 
-    def answer(self, size: int, warmup: int, iterations: int) -> dict[str, object]:
-        """Verifies and measures all-reduces of `size` bytes."""
-        count = size // 4
-        if len(self.buffer) != count:  # kept for all rounds, so its pages are touched only once
-            self.buffer, self.all_reduce = self.make_buffer(count)
-            self.values = np.resize(np.arange(1, PERIOD + 1, dtype=np.float32), count)
-        wrong = self.count_wrong()
-        periods = self.measure(warmup, iterations)
-        wrong += self.count_wrong()
-        return {"wrong": wrong, "periods_ns": periods}
-
-    def count_wrong(self) -> int:
-        """Elements that one all-reduce of values with exact sums gets wrong."""
-        np.multiply(self.values, self.rank + 1, out=self.buffer)
-        self.all_reduce()
-        total = self.world_size * (self.world_size + 1) // 2
-        return int(np.count_nonzero(self.buffer != self.values * np.float32(total)))
-
-    def measure(self, warmup: int, iterations: int) -> list[int]:
-        """Nanoseconds from the end of one all-reduce to the end of the next, `iterations` times.
+    def measure(self, barrier: Call, warmup: int, iterations: int) -> list[int]:
+        """Nanoseconds from the end of one call to the end of the next, `iterations` times.
 
         On zeros, whose sums never overflow however often they are summed in place.
         """
-        all_reduce, clock = self.all_reduce, time.perf_counter_ns
-        self.buffer.fill(0)
+        call, clock = self.call, time.perf_counter_ns
+        self.source.fill(0)
+        self.target.fill(0)
         for _ in range(warmup):
-            all_reduce()
+            call()
         ends = [0] * (iterations + 1)
-        self.barrier()
+        barrier()
         ends[0] = clock()
         for i in range(1, iterations + 1):
-            all_reduce()
+            call()
             ends[i] = clock()
         return [end - begin for begin, end in itertools.pairwise(ends)]
+
+
+def serve(library: Library, path: str) -> None:
+    """Answers run.py, which listens at `path`, until it hangs up."""
+    nothing = library.empty(0)
+    barrier = library.call("barrier", nothing, nothing, 1)
+    question, asked = None, None
+    with socket.socket(socket.AF_UNIX) as driver:
+        driver.connect(path)
+        driver.sendall(f"{library.rank}\n".encode())
+        for line in driver.makefile():
+            _, operation, *words = line.split()  # a Python worker has one lane
+            size, pieces, warmup, iterations = map(int, words)
+            try:
+                if asked != (operation, size) or question is None:
+                    question, asked = None, (operation, size)  # frees the old buffers first
+                    question = Question(library, operation, size, pieces)
+                reply = answer(question, barrier, warmup, iterations)
+            except (NotImplementedError, RuntimeError) as error:
+                reply = {"cannot": reason(error)}
+            driver.sendall(json.dumps(reply).encode() + b"\n")
+
+
+def answer(question: Question, barrier: Call, warmup: int, iterations: int) -> dict[str, object]:
+    """Verifies and measures."""
+    before = question.check()
+    periods = question.measure(barrier, warmup, iterations)
+    after = question.check()
+    wrong, entered, left = zip(before, after, strict=True)
+    return {"wrong": sum(wrong), "entered_ns": entered, "left_ns": left, "periods_ns": periods}
+
+
+def reason(error: Exception) -> str:
+    """Why the library lacks this operation; any other error ends this rank."""
+    line = str(error).partition("\n")[0]
+    lacks = r"\bnot (yet )?(been )?(support|implement)"
+    if not isinstance(error, NotImplementedError) and not re.search(lacks, line, re.IGNORECASE):
+        raise error
+    return line

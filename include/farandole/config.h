@@ -22,9 +22,9 @@ struct FARANDOLE_API Config {
   /// FARANDOLE_HOST_ID: name of the host that this rank claims to be on; empty: the kernel's boot
   /// id. Tests use it to emulate several hosts on one machine.
   std::string host_id;
-  /// FARANDOLE_SPIN_US: microseconds a waiting rank spins before it sleeps; 0 sleeps at once. A rank
-  /// whose peer waits for the same core sleeps at once in any case. Groups with more ranks on a host
-  /// than cores yield the core instead of spinning. Default 1000.
+  /// FARANDOLE_SPIN_US: microseconds a waiting rank spins before it sleeps; 0 sleeps at once. A
+  /// rank whose peer waits for the same core sleeps at once in any case. Groups with more ranks on
+  /// a host than cores yield the core instead of spinning. Default 1000.
   std::chrono::microseconds spin{1000};
   /// FARANDOLE_STAGING_BYTES: bytes of one staging slot (two per rank and group) for tensors
   /// outside symmetric memory; 4096 to 2^30, rounded up to whole pages. Default 524288.

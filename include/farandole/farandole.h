@@ -8,5 +8,6 @@
 #include "farandole/process_group/collectives.h"
 #include "farandole/process_group/init.h"
 #include "farandole/process_group/process_group.h"
+#include "farandole/process_group/symmetric_tensor.h"
 #include "farandole/process_group/work.h"
 #include "farandole/version.h"

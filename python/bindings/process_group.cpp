@@ -4,8 +4,13 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "bindings.h"
 #include "farandole/process_group/collectives.h"
+#include "farandole/process_group/symmetric_tensor.h"
 #include "farandole/process_group/work.h"
 #include "process_group/launch.h"
 #include "process_group/live_groups.h"
@@ -42,11 +47,15 @@ void bind_backend(py::module_& module) {
       .def_property_readonly(
           "local_world_size",
           [](const ProcessGroupFarandole& self) { return self.topology().local_world_size; },
-          "How many ranks are on this host.");
+          "How many ranks are on this host.")
+      .def(
+          "perform_nocolor_split", [](const ProcessGroupFarandole&, const at::Device&) {},
+          py::arg("device"), "Do nothing: ranks outside of a new group have no part in it.");
   py::class_<WorkFarandole, c10d::Work, c10::intrusive_ptr<WorkFarandole>>(
       module, "WorkFarandole", "One collective of a ProcessGroupFarandole.")
-      .def_property_readonly("sequence", &WorkFarandole::getSequencenumber,
-                             "The number of the collective in its group, from 1.");
+      .def_property_readonly(
+          "sequence", &WorkFarandole::getSequencenumber,
+          "The number of the collective in its group, from 1; 0 for a transfer.");
 }
 
 void bind_launch(py::module_& module) {
@@ -132,10 +141,13 @@ void bind_moves(py::module_& module) {
       NoGil(), "Fill ``output`` with this rank's part of root's ``input``.");
   module.def(
       "all_to_all",
-      [](const at::Tensor& output, const at::Tensor& input, const Group& group, bool async_op) {
-        return all_to_all(output, input, {group, async_op});
+      [](const at::Tensor& output, const at::Tensor& input, std::vector<int64_t> output_splits,
+         std::vector<int64_t> input_splits, const Group& group, bool async_op) {
+        return all_to_all(output, input,
+                          {group, async_op, std::move(output_splits), std::move(input_splits)});
       },
-      py::arg("output"), py::arg("input"), py::arg("group"), py::arg("async_op"), NoGil(),
+      py::arg("output"), py::arg("input"), py::arg("output_splits"), py::arg("input_splits"),
+      py::arg("group"), py::arg("async_op"), NoGil(),
       "Fill part p of ``output`` with this rank's part of rank p's ``input``.");
   module.def(
       "barrier",
@@ -143,6 +155,44 @@ void bind_moves(py::module_& module) {
         return barrier({group, async_op});
       },
       py::arg("group"), py::arg("async_op"), NoGil(), "Return when every rank has entered.");
+  module.def(
+      "monitored_barrier",
+      [](std::optional<Milliseconds> timeout, bool wait_all_ranks, const Group& group) {
+        monitored_barrier(timeout.value_or(kNoTimeout), wait_all_ranks, group);
+      },
+      py::arg("timeout"), py::arg("wait_all_ranks"), py::arg("group"), NoGil(),
+      "Return when every rank has entered; name those that do not come in time.");
+}
+
+void bind_transfers(py::module_& module) {
+  module.def(
+      "send",
+      [](const at::Tensor& tensor, int destination, int tag, const Group& group, bool async_op) {
+        return send(tensor, destination, {group, async_op, tag});
+      },
+      py::arg("tensor"), py::arg("destination"), py::arg("tag"), py::arg("group"),
+      py::arg("async_op"), NoGil(), "Send ``tensor`` to rank ``destination``.");
+  module.def(
+      "recv",
+      [](const at::Tensor& tensor, std::optional<int> source, int tag, const Group& group,
+         bool async_op) {
+        return recv(tensor, source.value_or(kAnySource), {group, async_op, tag});
+      },
+      py::arg("tensor"), py::arg("source"), py::arg("tag"), py::arg("group"), py::arg("async_op"),
+      NoGil(), "Fill ``tensor`` with a message from rank ``source``; from any rank if None.");
+  module.def(
+      "source_rank", [](const Work& work) { return work->sourceRank(); }, py::arg("work"),
+      "The rank at the other side of a send or receive.");
+}
+
+void bind_memory(py::module_& module) {
+  module.def(
+      "symmetric_empty",
+      [](const std::vector<int64_t>& sizes, at::ScalarType dtype, const Group& group) {
+        return symmetric_empty(sizes, dtype, group);
+      },
+      py::arg("sizes"), py::arg("dtype"), py::arg("group"), NoGil(),
+      "A tensor in memory that all ranks map.");
 }
 
 }  // namespace
@@ -153,6 +203,8 @@ void bind_process_group(py::module_& module) {
   bind_ranks(module);
   bind_reductions(module);
   bind_moves(module);
+  bind_transfers(module);
+  bind_memory(module);
 }
 
 }  // namespace farandole::python

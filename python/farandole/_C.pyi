@@ -5,12 +5,13 @@
 Farandole's C++ library. Use the package farandole: this module may change.
 """
 from __future__ import annotations
+import collections.abc
 import datetime
 import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'Config', 'Event', 'Launch', 'ProcessGroupFarandole', 'SegmentBacking', 'WorkFarandole', 'abort', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'local_rank', 'local_world_size', 'rank', 'recent_events', 'reduce', 'reduce_scatter', 'say_alone', 'scatter', 'shut_down_all_groups', 'torch_version_built', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'Config', 'Event', 'Launch', 'ProcessGroupFarandole', 'SegmentBacking', 'WorkFarandole', 'abort', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'local_rank', 'local_world_size', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'say_alone', 'scatter', 'send', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -186,6 +187,10 @@ class ProcessGroupFarandole(torch._C._distributed_c10d.Backend):
         """
         Meet the other ranks in ``store``. Collective.
         """
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """
+        Do nothing: ranks outside of a new group have no part in it.
+        """
     @property
     def local_rank(self) -> int:
         """
@@ -203,7 +208,7 @@ class WorkFarandole(torch.distributed.distributed_c10d.Work):
     @property
     def sequence(self) -> int:
         """
-        The number of the collective in its group, from 1.
+        The number of the collective in its group, from 1; 0 for a transfer.
         """
 class Launch:
     """
@@ -246,7 +251,7 @@ def all_reduce(tensor: torch.Tensor, op: torch.distributed.distributed_c10d.Redu
     """
     Reduce ``tensor`` in place over the ranks.
     """
-def all_to_all(output: torch.Tensor, input: torch.Tensor, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+def all_to_all(output: torch.Tensor, input: torch.Tensor, output_splits: collections.abc.Sequence[typing.SupportsInt], input_splits: collections.abc.Sequence[typing.SupportsInt], group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
     """
     Fill part p of ``output`` with this rank's part of rank p's ``input``.
     """
@@ -278,6 +283,10 @@ def local_world_size(group: torch.distributed.distributed_c10d.ProcessGroup) -> 
     """
     How many ranks are on this host.
     """
+def monitored_barrier(timeout: datetime.timedelta | None, wait_all_ranks: bool, group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
+    """
+    Return when every rank has entered; name those that do not come in time.
+    """
 def rank(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
     """
     The rank of this process in the group.
@@ -285,6 +294,10 @@ def rank(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
 def recent_events(limit: typing.SupportsInt = 16) -> list[Event]:
     """
     The newest collectives of all threads of this process, oldest first.
+    """
+def recv(tensor: torch.Tensor, source: typing.SupportsInt | None, tag: typing.SupportsInt, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    Fill ``tensor`` with a message from rank ``source``; from any rank if None.
     """
 def reduce(tensor: torch.Tensor, root: typing.SupportsInt, op: torch.distributed.distributed_c10d.ReduceOp, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
     """
@@ -302,9 +315,21 @@ def scatter(output: torch.Tensor, input: torch.Tensor | None, root: typing.Suppo
     """
     Fill ``output`` with this rank's part of root's ``input``.
     """
+def send(tensor: torch.Tensor, destination: typing.SupportsInt, tag: typing.SupportsInt, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
+    """
+    Send ``tensor`` to rank ``destination``.
+    """
 def shut_down_all_groups() -> None:
     """
     Shut every group of this process down.
+    """
+def source_rank(work: torch.distributed.distributed_c10d.Work) -> int:
+    """
+    The rank at the other side of a send or receive.
+    """
+def symmetric_empty(sizes: collections.abc.Sequence[typing.SupportsInt], dtype: torch.dtype, group: torch.distributed.distributed_c10d.ProcessGroup) -> torch.Tensor:
+    """
+    A tensor in memory that all ranks map.
     """
 def world_size(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
     """

@@ -18,7 +18,7 @@ from farandole.errors import InvalidArgument
 Group: TypeAlias = dist.ProcessGroup
 Work: TypeAlias = dist.Work
 ReduceOp: TypeAlias = dist.ReduceOp.RedOpType | dist.ReduceOp
-ReduceOpName: TypeAlias = Literal["sum", "avg", "min", "max", "product"]
+ReduceOpName: TypeAlias = Literal["sum", "avg", "min", "max", "product", "band", "bor", "bxor"]
 
 _OPS = {
     "sum": dist.ReduceOp(dist.ReduceOp.SUM),
@@ -26,6 +26,9 @@ _OPS = {
     "min": dist.ReduceOp(dist.ReduceOp.MIN),
     "max": dist.ReduceOp(dist.ReduceOp.MAX),
     "product": dist.ReduceOp(dist.ReduceOp.PRODUCT),
+    "band": dist.ReduceOp(dist.ReduceOp.BAND),
+    "bor": dist.ReduceOp(dist.ReduceOp.BOR),
+    "bxor": dist.ReduceOp(dist.ReduceOp.BXOR),
 }
 
 
@@ -114,6 +117,28 @@ def new_group(
     listed = None if ranks is None else list(ranks)
     group = dist.new_group(listed, timeout=timeout, backend=BACKEND)
     return group if isinstance(group, dist.ProcessGroup) else None
+
+
+def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Group:
+    """Replace ``group`` by one of its ranks that are not ``excluded``, also after a rank has died.
+
+    Each rank that remains calls it with the same list. The old group ends; with the default group,
+    which the new one replaces, all others do. The ranks meet in the store of the old group: it must
+    live, as a FileStore or torchrun's does, but not the one that a dead rank 0 served.
+
+    Raises:
+        ValueError: ``excluded`` is empty, or not of ranks of the group.
+        TimeoutError: another rank did not come; the text names it.
+        SystemError: the store is gone.
+    """
+    shrunk = dist.shrink_group(list(excluded), group)
+    # torch.distributed books it as gloo's, and its DDP then takes it for a ProcessGroupGloo.
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    backend = shrunk._get_backend(torch.device("cpu"))
+    for device in ("cpu", "cuda"):
+        shrunk._register_backend(torch.device(device), kind, backend)
+    shrunk._set_default_backend(kind)
+    return shrunk
 
 
 def rank(group: Group | None = None) -> int:
@@ -247,19 +272,102 @@ def all_to_all(
     output: torch.Tensor,
     input: torch.Tensor,  # noqa: A002
     *,
+    output_splits: Sequence[int] = (),
+    input_splits: Sequence[int] = (),
     group: Group | None = None,
     async_op: bool = False,
 ) -> Work:
-    """Fill part p of ``output`` with this rank's part of rank p's ``input``; all parts are equal.
+    """Fill part p of ``output`` with this rank's part of rank p's ``input``; any dtype.
 
-    Any dtype. Returns and raises as all_reduce().
+    The parts are equal, or as many rows (dimension 0) as the splits say for each rank; all ranks
+    give splits or none does. Returns and raises as all_reduce(); MismatchError: two ranks do not
+    agree on the size of a part.
     """
-    return _C.all_to_all(output, input, group or default_group(), async_op)
+    splits = list(output_splits), list(input_splits)
+    return _C.all_to_all(output, input, *splits, group or default_group(), async_op)
 
 
 def barrier(*, group: Group | None = None, async_op: bool = False) -> Work:
     """Return when every rank of ``group`` has entered. Returns and raises as all_reduce()."""
     return _C.barrier(group or default_group(), async_op)
+
+
+def monitored_barrier(
+    *,
+    timeout: timedelta | None = None,
+    wait_all_ranks: bool = False,
+    group: Group | None = None,
+) -> None:
+    """As barrier(), with a timeout of its own: rank 0's error names who did not come in time.
+
+    torch.distributed.monitored_barrier() refuses every backend but gloo. With this backend all late
+    ranks are named, whatever ``wait_all_ranks`` is, and the group is over afterwards.
+
+    Raises:
+        TimeoutError: a rank did not come; the text names all of them.
+        AbortedError: so it was on another rank.
+    """
+    _C.monitored_barrier(timeout, wait_all_ranks, group or default_group())
+
+
+def send(
+    tensor: torch.Tensor,
+    destination: int,
+    *,
+    tag: int = 0,
+    group: Group | None = None,
+    async_op: bool = False,
+) -> Work:
+    """Send ``tensor``, of any dtype, to rank ``destination`` of ``group``.
+
+    Done when ``tensor`` may be changed again. Returns and raises as all_reduce().
+    """
+    return _C.send(tensor, destination, tag, group or default_group(), async_op)
+
+
+def recv(
+    tensor: torch.Tensor,
+    source: int | None = None,
+    *,
+    tag: int = 0,
+    group: Group | None = None,
+    async_op: bool = False,
+) -> Work:
+    """Fill ``tensor`` with the next message with ``tag`` from rank ``source``, or from any.
+
+    ``tensor`` has the sender's dtype and number of elements. source_rank() tells who sent it.
+    Returns and raises as all_reduce(); MismatchError: the message has another size.
+    """
+    return _C.recv(tensor, source, tag, group or default_group(), async_op)
+
+
+def source_rank(work: Work) -> int:
+    """The rank that a finished recv() got its message from, counted in its group."""
+    return _C.source_rank(work)
+
+
+def symmetric_empty(
+    *size: int | Sequence[int],
+    dtype: torch.dtype | None = None,
+    group: Group | None = None,
+) -> torch.Tensor:
+    """An uninitialized tensor in memory that all ranks of ``group`` map. Collective.
+
+    Collectives on it, or on contiguous parts of it at one place on every rank, copy nothing in or
+    out. Each rank has its own; it may be let go in any order, also after the group.
+
+    Args:
+        size: As torch.empty()'s, the same on every rank.
+        dtype: The same on every rank; torch's default if None.
+        group: Of backend farandole.
+
+    Raises:
+        InvalidArgument: the group has another backend, or a size is negative.
+        MismatchError: the ranks ask for different sizes.
+        SystemError: a rank has no memory left.
+    """
+    flat = [n for part in size for n in ([part] if isinstance(part, int) else part)]
+    return _C.symmetric_empty(flat, dtype or torch.get_default_dtype(), group or default_group())
 
 
 def abort(group: Group | None = None) -> None:

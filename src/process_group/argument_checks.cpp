@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "farandole/error.h"
-#include "process_group/flat_tensor.h"
 
 namespace farandole {
 namespace {
@@ -20,21 +19,6 @@ std::string text_of(const Value& value) {
 
 std::string shape_of(const at::Tensor& tensor) {
   return text_of(tensor.scalar_type()) + text_of(tensor.sizes());
-}
-
-const char* name_of(c10d::ReduceOp::RedOpType op) {
-  switch (op) {
-    case c10d::ReduceOp::BAND:
-      return "BAND";
-    case c10d::ReduceOp::BOR:
-      return "BOR";
-    case c10d::ReduceOp::BXOR:
-      return "BXOR";
-    case c10d::ReduceOp::PREMUL_SUM:
-      return "PREMUL_SUM";
-    default:
-      return "this reduction";
-  }
 }
 
 void check_single(const Caller& caller, const std::vector<at::Tensor>& tensors) {
@@ -96,8 +80,8 @@ void check_single_output(const Caller& caller, const std::vector<at::Tensor>& te
   check_output(caller, tensors.front());
 }
 
-void check_one_per_rank(const Caller& caller, const char* what,
-                        const std::vector<at::Tensor>& tensors, const at::Tensor& model) {
+void check_count_per_rank(const Caller& caller, const char* what,
+                          const std::vector<at::Tensor>& tensors) {
   if (tensors.size() != static_cast<size_t>(caller.world_size)) {
     throw InvalidArgument(
         caller.describe() + " got " + std::to_string(tensors.size()) + " " + what + " tensors.",
@@ -105,6 +89,11 @@ void check_one_per_rank(const Caller& caller, const char* what,
             " tensor list must have as many tensors as the group has ranks.",
         "pass a list of " + std::to_string(caller.world_size) + " tensors.");
   }
+}
+
+void check_one_per_rank(const Caller& caller, const char* what,
+                        const std::vector<at::Tensor>& tensors, const at::Tensor& model) {
+  check_count_per_rank(caller, what, tensors);
   for (const at::Tensor& tensor : tensors) {
     check_tensor(caller, tensor);
     if (tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel()) continue;
@@ -219,39 +208,12 @@ void check_root(const Caller& caller, int64_t root, int64_t root_tensor) {
   }
 }
 
-comm::ReduceOp reduction_of(const Caller& caller, const c10d::ReduceOp& op,
-                            const at::Tensor& tensor) {
-  const at::ScalarType type = tensor.scalar_type();
-  if (!data_type_of(type)) {
-    throw NotSupported(
-        caller.describe() + " cannot reduce elements of type " + text_of(type) + ".",
-        "float64/32/16, bfloat16, int64/32/16/8, uint8 and bool can be reduced; other "
-        "types can only be moved.",
-        at::isComplexType(type) ? "for a sum pass torch.view_as_real(tensor)."
-                                : "cast the tensor to a wider type first.");
-  }
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return comm::ReduceOp::kSum;
-    case c10d::ReduceOp::AVG:
-      if (type == at::kBool) break;
-      return comm::ReduceOp::kAvg;
-    case c10d::ReduceOp::PRODUCT:
-      return comm::ReduceOp::kProduct;
-    case c10d::ReduceOp::MIN:
-      return comm::ReduceOp::kMin;
-    case c10d::ReduceOp::MAX:
-      return comm::ReduceOp::kMax;
-    default:
-      throw NotSupported(
-          caller.describe() + " cannot reduce with " + name_of(op.op_) + ".",
-          "this version has SUM, AVG, PRODUCT, MIN and MAX.",
-          "use MIN, MAX or PRODUCT on bool tensors for and/or; scale the tensor before a "
-          "SUM instead of PREMUL_SUM.");
-  }
-  throw InvalidArgument(caller.describe() + " got AVG on a bool tensor.",
-                        "truth values have no mean.",
-                        "use SUM (or), PRODUCT (and), or cast first.");
+void check_peer(const Caller& caller, int peer) {
+  if (peer >= 0 && peer < caller.world_size) return;
+  throw InvalidArgument(
+      caller.describe() + " got invalid peer rank: " + std::to_string(peer) + ".",
+      "ranks of this group are 0 to " + std::to_string(caller.world_size - 1) + ".",
+      "pass a rank of the group (group_src or group_dst count within it).");
 }
 
 }  // namespace farandole

@@ -8,8 +8,6 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
-#include "farandole/comm/types.h"
-
 namespace farandole {
 
 /// Who calls what, for messages. Cheap to make: the text is put together when something is wrong.
@@ -33,6 +31,9 @@ void check_output(const Caller& caller, const at::Tensor& tensor);
 /// Exactly one tensor, and check_tensor() or check_output().
 void check_single_input(const Caller& caller, const std::vector<at::Tensor>& tensors);
 void check_single_output(const Caller& caller, const std::vector<at::Tensor>& tensors);
+/// One tensor per rank. `what`: "output".
+void check_count_per_rank(const Caller& caller, const char* what,
+                          const std::vector<at::Tensor>& tensors);
 /// One tensor per rank, each of the dtype and number of elements of `model`. `what`: "output".
 void check_one_per_rank(const Caller& caller, const char* what,
                         const std::vector<at::Tensor>& tensors, const at::Tensor& model);
@@ -57,8 +58,7 @@ void check_world_times(const Caller& caller, const char* larger_name, const at::
 /// 0 <= root < world size, and root_tensor == 0.
 void check_root(const Caller& caller, int64_t root, int64_t root_tensor = 0);
 
-/// The reduction `op` on elements of `tensor`, as comm knows it.
-comm::ReduceOp reduction_of(const Caller& caller, const c10d::ReduceOp& op,
-                            const at::Tensor& tensor);
+/// 0 <= peer < world size.
+void check_peer(const Caller& caller, int peer);
 
 }  // namespace farandole

@@ -2,44 +2,18 @@
 #include "process_group/collective_queue.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <new>
 #include <thread>
 #include <utility>
 
 #include "farandole/error.h"
+#include "process_group/signals_blocked.h"
 
 namespace farandole {
-namespace {
-
-std::atomic<uint64_t> forks{0};
-
-uint64_t fork_generation() {
-  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
-  static_cast<void>(registered);
-  return forks.load(std::memory_order_relaxed);
-}
-
-/// Keeps the signals of the process away from the executor: handlers belong to the user's threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
-};
-
-}  // namespace
 
 struct CollectiveQueue::State {
   explicit State(std::string name) : group(std::move(name)) {}
@@ -98,7 +72,7 @@ void CollectiveQueue::State::execute() {
 }
 
 CollectiveQueue::CollectiveQueue(std::string group)
-    : state_(std::make_shared<State>(std::move(group))), fork_generation_(fork_generation()) {}
+    : state_(std::make_shared<State>(std::move(group))) {}
 
 CollectiveQueue::~CollectiveQueue() {
   if (in_creator()) {
@@ -177,8 +151,9 @@ void CollectiveQueue::close(std::chrono::milliseconds grace) {
   }
 }
 
-bool CollectiveQueue::in_creator() const {
-  return forks.load(std::memory_order_relaxed) == fork_generation_;
+void CollectiveQueue::check_open() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->check_open();
 }
 
 }  // namespace farandole

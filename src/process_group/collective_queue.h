@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "comm/fork_guard.h"
 #include "farandole/export.h"
 
 namespace farandole {
@@ -54,18 +55,20 @@ class FARANDOLE_API CollectiveQueue {
   uint64_t issued() const;
   /// Whether a collective runs or waits in the queue.
   bool busy() const;
+  /// Throws AbortedError after close().
+  void check_open() const;
   /// Waits until all tasks are done and ends the executor. An executor that is not done after
   /// `grace` (it runs a callback that needs what this thread holds, say), or that is the caller
   /// itself, is let go: it owns all that it still touches.
   void close(std::chrono::milliseconds grace = std::chrono::seconds(2));
 
   /// False in a forked child of the process that made this.
-  bool in_creator() const;
+  bool in_creator() const { return fork_guard_.in_creator(); }
 
  private:
   struct State;
   std::shared_ptr<State> state_;  // shared with the executor
-  uint64_t fork_generation_;
+  comm::ForkGuard fork_guard_;
 };
 
 }  // namespace farandole

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/process_group/collectives.h"
 
+#include <utility>
+
 #include "farandole/error.h"
 #include "farandole/process_group/process_group.h"
 #include "process_group/launch.h"
@@ -14,6 +16,15 @@ Group or_default(const Group& group) { return group ? group : default_group(); }
 Work finish(Work work, bool async) {
   if (!async && work) work->wait();
   return work;
+}
+
+/// `tensor`, which a collective is to fill. c10d's dispatcher hands a copy of a lazily conjugated
+/// or negated tensor to the backend, so that nothing would come back.
+const at::Tensor& filled(const char* function, const at::Tensor& tensor) {
+  if (!tensor.defined() || (!tensor.is_conj() && !tensor.is_neg())) return tensor;
+  throw InvalidArgument(std::string(function) + "() cannot fill a conjugated or negated view.",
+                        "its memory holds other values than it shows.",
+                        "pass tensor.resolve_conj() or tensor.resolve_neg().");
 }
 
 Launch launch_or_throw(const char* function) {
@@ -61,7 +72,7 @@ Work all_reduce(const at::Tensor& tensor, const ReductionOptions& options) {
   c10d::AllreduceOptions opts;
   opts.reduceOp = options.op;
   opts.asyncOp = options.async;
-  std::vector<at::Tensor> tensors{tensor};
+  std::vector<at::Tensor> tensors{filled("all_reduce", tensor)};
   return finish(or_default(options.group)->allreduce(tensors, opts), options.async);
 }
 
@@ -70,21 +81,24 @@ Work reduce_scatter(const at::Tensor& output, const at::Tensor& input,
   c10d::ReduceScatterOptions opts;
   opts.reduceOp = options.op;
   opts.asyncOp = options.async;
-  return finish(reduce_scatter_single(*or_default(options.group), output, input, opts),
+  return finish(reduce_scatter_single(*or_default(options.group), filled("reduce_scatter", output),
+                                      input, opts),
                 options.async);
 }
 
 Work all_gather(const at::Tensor& output, const at::Tensor& input, const MoveOptions& options) {
   c10d::AllgatherOptions opts;
   opts.asyncOp = options.async;
-  return finish(all_gather_single(*or_default(options.group), output, input, opts), options.async);
+  return finish(
+      all_gather_single(*or_default(options.group), filled("all_gather", output), input, opts),
+      options.async);
 }
 
 Work broadcast(const at::Tensor& tensor, int root, const MoveOptions& options) {
   c10d::BroadcastOptions opts;
   opts.rootRank = root;
   opts.asyncOp = options.async;
-  std::vector<at::Tensor> tensors{tensor};
+  std::vector<at::Tensor> tensors{filled("broadcast", tensor)};
   return finish(or_default(options.group)->broadcast(tensors, opts), options.async);
 }
 
@@ -93,7 +107,7 @@ Work reduce(const at::Tensor& tensor, int root, const ReductionOptions& options)
   opts.reduceOp = options.op;
   opts.rootRank = root;
   opts.asyncOp = options.async;
-  std::vector<at::Tensor> tensors{tensor};
+  std::vector<at::Tensor> tensors{filled("reduce", tensor)};
   return finish(or_default(options.group)->reduce(tensors, opts), options.async);
 }
 
@@ -104,7 +118,8 @@ Work gather(const at::Tensor& output, const at::Tensor& input, int root,
   opts.rootRank = root;
   opts.asyncOp = options.async;
   std::vector<std::vector<at::Tensor>> outputs;
-  if (group->getRank() == root) outputs.push_back(parts_of("gather", output, group->getSize()));
+  if (group->getRank() == root)
+    outputs.push_back(parts_of("gather", filled("gather", output), group->getSize()));
   std::vector<at::Tensor> inputs{input};
   return finish(group->gather(outputs, inputs, opts), options.async);
 }
@@ -117,14 +132,16 @@ Work scatter(const at::Tensor& output, const at::Tensor& input, int root,
   opts.asyncOp = options.async;
   std::vector<std::vector<at::Tensor>> inputs;
   if (group->getRank() == root) inputs.push_back(parts_of("scatter", input, group->getSize()));
-  std::vector<at::Tensor> outputs{output};
+  std::vector<at::Tensor> outputs{filled("scatter", output)};
   return finish(group->scatter(outputs, inputs, opts), options.async);
 }
 
-Work all_to_all(const at::Tensor& output, const at::Tensor& input, const MoveOptions& options) {
+Work all_to_all(const at::Tensor& output, const at::Tensor& input, const SplitOptions& options) {
   c10d::AllToAllOptions opts;
   opts.asyncOp = options.async;
-  return finish(all_to_all_single(*or_default(options.group), output, input, opts), options.async);
+  return finish(all_to_all_single(*or_default(options.group), filled("all_to_all", output), input,
+                                  options.output_splits, options.input_splits, opts),
+                options.async);
 }
 
 Work barrier(const MoveOptions& options) {
@@ -132,6 +149,26 @@ Work barrier(const MoveOptions& options) {
   opts.asyncOp = options.async;
   opts.device = at::Device(at::kCPU);
   return finish(or_default(options.group)->barrier(opts), options.async);
+}
+
+void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks, const Group& group) {
+  c10d::BarrierOptions opts;
+  opts.device = at::Device(at::kCPU);
+  if (timeout > kNoTimeout) opts.timeout = timeout;
+  or_default(group)->monitoredBarrier(opts, wait_all_ranks);
+}
+
+Work send(const at::Tensor& tensor, int destination, const TransferOptions& options) {
+  std::vector<at::Tensor> tensors{tensor};
+  return finish(or_default(options.group)->send(tensors, destination, options.tag), options.async);
+}
+
+Work recv(const at::Tensor& tensor, int source, const TransferOptions& options) {
+  const Group group = or_default(options.group);
+  std::vector<at::Tensor> tensors{filled("recv", tensor)};
+  Work work = source == kAnySource ? group->recvAnysource(tensors, options.tag)
+                                   : group->recv(tensors, source, options.tag);
+  return finish(std::move(work), options.async);
 }
 
 }  // namespace farandole

@@ -34,16 +34,12 @@ c10::intrusive_ptr<c10d::Store> below(const char* prefix,
   return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
 }
 
-/// A c10d group with our backend for CPU and CUDA, put together as torch.distributed does.
-Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
-                 const std::string& name, const std::string& message_name,
-                 std::chrono::milliseconds timeout) {
-  const auto group_store = below((name + "/").c_str(), store);
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(group_store, rank, world_size);
-  auto options = c10::make_intrusive<ProcessGroupFarandole::Options>(timeout);
-  options->group_name = message_name;
-  const c10::intrusive_ptr<c10d::Backend> backend = c10::make_intrusive<ProcessGroupFarandole>(
-      below("cpu/", group_store), rank, world_size, options);
+/// A c10d group of our backend for CPU and CUDA, put together as torch.distributed does.
+Group wrap(const c10::intrusive_ptr<c10d::Backend>& backend,
+           const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
+           const std::string& message_name) {
+  auto group =
+      c10::make_intrusive<c10d::ProcessGroup>(store, backend->getRank(), backend->getSize());
   constexpr auto kCustom = c10d::ProcessGroup::BackendType::CUSTOM;
   group->setDefaultBackend(kCustom);
   group->setBackend(c10::DeviceType::CPU, kCustom, backend);
@@ -52,6 +48,17 @@ Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int wor
   group->setGroupDesc(message_name);
   c10d::register_process_group(name, group);
   return group;
+}
+
+Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+                 const std::string& name, const std::string& message_name,
+                 std::chrono::milliseconds timeout) {
+  const auto group_store = below((name + "/").c_str(), store);
+  auto options = c10::make_intrusive<ProcessGroupFarandole::Options>(timeout);
+  options->group_name = message_name;
+  return wrap(c10::make_intrusive<ProcessGroupFarandole>(below("cpu/", group_store), rank,
+                                                         world_size, options),
+              group_store, name, message_name);
 }
 
 bool is_default(const InitOptions& options) {
@@ -124,6 +131,39 @@ Group new_group(const std::vector<int>& ranks, std::chrono::milliseconds timeout
   const std::lock_guard<std::mutex> lock(known.mutex);
   known.others.push_back(group);
   return group;
+}
+
+Group shrink_group(const std::vector<int64_t>& excluded, const Group& group) {
+  const Group old = group ? group : default_group();
+  Groups& known = groups();
+  bool is_world = false;
+  bool is_ours = false;
+  int number = 0;
+  {
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    is_world = old == known.world;
+    is_ours = is_world || std::count(known.others.begin(), known.others.end(), old) != 0;
+    number = ++known.made;
+  }
+  const auto backend = ProcessGroupFarandole::of(*old);
+  if (!is_ours || !backend) {
+    throw InvalidArgument("shrink_group() cannot replace this group.",
+                          "torch.distributed or another backend made it.",
+                          "call torch.distributed.shrink_group() in Python.");
+  }
+  const auto shrunk = backend->shrink(excluded);
+  const std::string message_name = backend->name() + "/shrunk";
+  const std::string name = is_world ? kDefaultName : "farandole_" + std::to_string(number);
+  const auto store = below(("shrunk_" + std::to_string(number) + "/").c_str(), old->getStore());
+  destroy(is_world ? Group() : old);
+  const Group result = wrap(shrunk, store, name, message_name);
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  if (is_world) {
+    known.world = result;
+  } else {
+    known.others.push_back(result);
+  }
+  return result;
 }
 
 void abort(const Group& group) { (group ? group : default_group())->abort(); }

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives of ProcessGroupFarandole that only move data, and barrier.
-#include <algorithm>
-
-#include "farandole/error.h"
+// The collectives of ProcessGroupFarandole that only move data, but for all_to_all.
 #include "process_group/flat_tensor.h"
 #include "process_group/process_group_private.h"
 
@@ -24,20 +21,6 @@ void all_gather_list(comm::Communicator& communicator, const std::vector<at::Ten
   const at::Tensor joined = joined_output(outputs);
   all_gather_flat(communicator, joined, flat_input(input), options);
   store_joined(joined, outputs);
-}
-
-void all_to_all_flat(comm::Communicator& communicator, const at::Tensor& output,
-                     const at::Tensor& flat, const comm::CollectiveOptions& options) {
-  const at::Tensor from = apart_from(flat, output, kNeverInPlace);
-  const Wire wire = wire_of(from);
-  communicator.all_to_all(from.const_data_ptr(), output.mutable_data_ptr(),
-                          wire.count / static_cast<size_t>(communicator.world_size()), wire.dtype,
-                          options);
-}
-
-bool all_equal(const std::vector<int64_t>& splits) {
-  return std::all_of(splits.begin(), splits.end(),
-                     [&](int64_t split) { return split == splits.front(); });
 }
 
 }  // namespace
@@ -194,78 +177,6 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::scatter(Tensors& outputs,
                                        options);
                   store_flat(flat, output);
                 });
-}
-
-ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall_base(
-    at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-    std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
-  static constexpr Operation kOperation{c10d::OpType::ALLTOALL_BASE, "all_to_all_single",
-                                        "farandole:all_to_all_single"};
-  const Caller by = caller(kOperation);
-  check_tensor(by, input);
-  check_output(by, output);
-  if (!all_equal(output_splits) || !all_equal(input_splits)) {
-    refuse("all_to_all_single with unequal splits",
-           "pad the parts to one size, or gather them with all_gather.");
-  }
-  check_equal_parts(by, output, input);
-  return launch({kOperation, {output}, opts.asyncOp, opts.timeout},
-                [output, input](comm::Communicator& communicator, const auto& options) {
-                  const at::Tensor flat = flat_output(output);
-                  all_to_all_flat(communicator, flat, flat_input(input), options);
-                  store_flat(flat, output);
-                });
-}
-
-ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall(Tensors& outputs, Tensors& inputs,
-                                                            const c10d::AllToAllOptions& opts) {
-  static constexpr Operation kOperation{c10d::OpType::ALLTOALL, "all_to_all",
-                                        "farandole:all_to_all"};
-  const Caller by = caller(kOperation);
-  check_same_dtype(by, inputs);
-  const auto differs = [&](const at::Tensor& tensor) {
-    return tensor.numel() != inputs.front().numel();
-  };
-  if (std::any_of(inputs.begin(), inputs.end(), differs) ||
-      std::any_of(outputs.begin(), outputs.end(), differs)) {
-    refuse("all_to_all of tensors that differ in size",
-           "pad the tensors to one size, or gather them with all_gather.");
-  }
-  check_one_per_rank(by, "input", inputs, inputs.front());
-  check_one_per_rank(by, "output", outputs, inputs.front());
-  for (const at::Tensor& tensor : outputs) check_output(by, tensor);
-  return launch({kOperation, outputs, opts.asyncOp, opts.timeout},
-                [outputs, inputs](comm::Communicator& communicator, const auto& options) {
-                  const at::Tensor joined = joined_output(outputs);
-                  all_to_all_flat(communicator, joined, joined_input(inputs), options);
-                  store_joined(joined, outputs);
-                });
-}
-
-ProcessGroupFarandole::Work ProcessGroupFarandole::barrier(const c10d::BarrierOptions& opts) {
-  static constexpr Operation kOperation{c10d::OpType::BARRIER, "barrier", "farandole:barrier"};
-  return launch(
-      {kOperation, {}, opts.asyncOp, opts.timeout},
-      [](comm::Communicator& communicator, const auto& options) { communicator.barrier(options); });
-}
-
-ProcessGroupFarandole::Work ProcessGroupFarandole::send(Tensors&, int, int) {
-  refuse("send",
-         "use broadcast() in a group of two ranks made by new_group(), or the gloo backend.");
-}
-
-ProcessGroupFarandole::Work ProcessGroupFarandole::recv(Tensors&, int, int) {
-  refuse("recv",
-         "use broadcast() in a group of two ranks made by new_group(), or the gloo backend.");
-}
-
-ProcessGroupFarandole::Work ProcessGroupFarandole::recvAnysource(Tensors&, int) {
-  refuse("recv from any source", "use gather() or all_gather(), or the gloo backend.");
-}
-
-void ProcessGroupFarandole::monitoredBarrier(const c10d::BarrierOptions&, bool) {
-  refuse("monitored barrier",
-         "use barrier(): at its timeout it names the ranks that have not come.");
 }
 
 }  // namespace farandole

@@ -8,10 +8,10 @@
 #include "farandole/error.h"
 #include "farandole/process_group/work.h"
 #include "log.h"
-#include "process_group/collective_queue.h"
 #include "process_group/live_groups.h"
 #include "process_group/process_group_private.h"
 #include "process_group/store_adapter.h"
+#include "process_group/transfers_in_flight.h"
 
 namespace farandole {
 namespace {
@@ -45,11 +45,6 @@ c10d::ErrorType error_type_of(const std::exception_ptr& error) {
   }
 }
 
-void note(std::atomic<c10d::ErrorType>& first, const std::exception_ptr& error) {
-  c10d::ErrorType none = c10d::ErrorType::SUCCESS;
-  first.compare_exchange_strong(none, error_type_of(error));
-}
-
 /// Finishes `work` on the executor, which must outlive what callbacks of the future throw.
 void complete(WorkFarandole& work, const std::exception_ptr& failure) {
   try {
@@ -72,6 +67,11 @@ class Turn {
 
 }  // namespace
 
+void note_error(std::atomic<c10d::ErrorType>& first, const std::exception_ptr& error) {
+  c10d::ErrorType none = c10d::ErrorType::SUCCESS;
+  first.compare_exchange_strong(none, error_type_of(error));
+}
+
 ProcessGroupFarandole::Options::Options(std::chrono::milliseconds group_timeout)
     : c10d::Backend::Options("farandole", group_timeout) {}
 ProcessGroupFarandole::Options::~Options() = default;
@@ -84,13 +84,16 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupFarandole::Options::clone
 ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                              int size, const c10::intrusive_ptr<Options>& options)
     : Backend(rank, size),
-      options_(c10::make_intrusive<Options>(*options)),  // ours alone: it tells who we are
+      options_(c10::make_intrusive<Options>(*options)),
+      name_(options->group_name.empty() ? "default" : options->group_name),
+      store_(store),
       timeout_(options_->timeout),
       error_(std::make_shared<std::atomic<c10d::ErrorType>>(c10d::ErrorType::SUCCESS)) {
-  if (options_->group_name.empty()) options_->group_name = "default";
-  communicator_ = connect(store, rank, size, options_->group_name, options_->timeout);
+  options_->group_name = name_;
+  communicator_ = connect(store, rank, size, name_, options_->timeout);
   topology_ = communicator_->topology();
-  queue_ = std::make_unique<CollectiveQueue>(options_->group_name);
+  queue_ = std::make_unique<CollectiveQueue>(name_);
+  transfers_ = std::make_shared<TransfersInFlight>();
   remember(*this);
 }
 
@@ -101,6 +104,7 @@ ProcessGroupFarandole::~ProcessGroupFarandole() {
   } else {
     // A forked child holds a copy that it must not touch: the rank lives in its parent.
     new std::shared_ptr<comm::Communicator>(std::move(communicator_));
+    new std::shared_ptr<TransfersInFlight>(std::move(transfers_));
   }
 }
 
@@ -159,7 +163,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::run_here(Call& call, const Bo
   try {
     run(call, body, communicator);
   } catch (...) {
-    note(*error_, std::current_exception());
+    note_error(*error_, std::current_exception());
     throw;
   }
   return c10::make_intrusive<WorkFarandole>(
@@ -184,7 +188,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::enqueue(
       body(*communicator, options);
     } catch (...) {
       failure = std::current_exception();
-      note(*error, failure);
+      note_error(*error, failure);
     }
     complete(*work, failure);
   }));
@@ -224,17 +228,13 @@ void ProcessGroupFarandole::abort() {
 void ProcessGroupFarandole::shutdown() {
   if (!queue_->in_creator()) return;
   const auto communicator = this->communicator();
-  if (communicator && queue_->busy()) {
-    communicator->abort("the group was shut down with collectives pending");
+  if (communicator && (queue_->busy() || transfers_->busy())) {
+    communicator->abort("the group was shut down with operations pending");
   }
   queue_->close();
+  transfers_->close();
   const std::lock_guard<std::mutex> lock(mutex_);
   communicator_.reset();
-}
-
-void ProcessGroupFarandole::refuse(const char* operation, const char* instead) const {
-  throw NotSupported(std::string(operation) + " in group '" + name() + "' cannot be done yet.",
-                     "this version of Farandole has no " + std::string(operation) + ".", instead);
 }
 
 }  // namespace farandole

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the sources of ProcessGroupFarandole share: process_group.cpp, reductions.cpp, moves.cpp.
+// What the sources of ProcessGroupFarandole share.
 
+#include <atomic>
+#include <exception>
 #include <utility>
 
 #include "farandole/process_group/process_group.h"
 #include "process_group/argument_checks.h"
+#include "process_group/collective_queue.h"
 
 namespace farandole {
 
@@ -26,7 +29,10 @@ struct ProcessGroupFarandole::Call {
 };
 
 inline Caller ProcessGroupFarandole::caller(const Operation& operation) const {
-  return {operation.name, options_->group_name, rank_, size_};
+  return {operation.name, name_, rank_, size_};
 }
+
+/// Keeps `error` as the group's first, if it is one of the group.
+void note_error(std::atomic<c10d::ErrorType>& first, const std::exception_ptr& error);
 
 }  // namespace farandole

@@ -2,30 +2,32 @@
 // The collectives of ProcessGroupFarandole that compute.
 #include "process_group/flat_tensor.h"
 #include "process_group/process_group_private.h"
+#include "process_group/reduction.h"
 
 namespace farandole {
 namespace {
 
 /// Sums (or so) `tensor` in place over the ranks.
 void all_reduce_tensor(comm::Communicator& communicator, const at::Tensor& tensor,
-                       comm::ReduceOp op, const comm::CollectiveOptions& options) {
+                       const Reduction& reduction, const comm::CollectiveOptions& options) {
   const at::Tensor flat = flat_input(tensor);
-  const Wire wire = wire_of(flat);
-  communicator.all_reduce(flat.const_data_ptr(), flat.mutable_data_ptr(), wire.count, wire.dtype,
-                          op, options);
+  const at::Tensor from = reduction.prepared(flat);
+  const Wire wire = reduced_wire_of(flat);
+  communicator.all_reduce(from.const_data_ptr(), flat.mutable_data_ptr(), wire.count, wire.dtype,
+                          reduction.op, options);
   store_flat(flat, tensor);
 }
 
 /// Rank r's part of the reduction of flat `input` goes to `output`.
 void reduce_scatter_flat(comm::Communicator& communicator, const at::Tensor& output,
-                         const at::Tensor& flat, comm::ReduceOp op,
+                         const at::Tensor& flat, const Reduction& reduction,
                          const comm::CollectiveOptions& options) {
   const at::Tensor flat_out = flat_output(output);
-  const Wire wire = wire_of(flat_out);
-  const size_t own_part = static_cast<size_t>(communicator.rank()) * wire.count;
-  const at::Tensor from = apart_from(flat, flat_out, own_part);
+  const Wire wire = reduced_wire_of(flat_out);
+  const auto own_part = static_cast<size_t>(communicator.rank() * flat_out.numel());
+  const at::Tensor from = apart_from(reduction.prepared(flat), flat_out, own_part);
   communicator.reduce_scatter(from.const_data_ptr(), flat_out.mutable_data_ptr(), wire.count,
-                              wire.dtype, op, options);
+                              wire.dtype, reduction.op, options);
   store_flat(flat_out, output);
 }
 
@@ -35,13 +37,16 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allreduce(Tensors& tensors,
                                                              const c10d::AllreduceOptions& opts) {
   static constexpr Operation kOperation{c10d::OpType::ALLREDUCE, "all_reduce",
                                         "farandole:all_reduce"};
+  if (tensors.size() == 1 && tensors.front().defined() && tensors.front().is_sparse()) {
+    return allreduce_sparse(tensors, opts);
+  }
   const Caller by = caller(kOperation);
   check_single_output(by, tensors);
   const at::Tensor& tensor = tensors.front();
-  const comm::ReduceOp op = reduction_of(by, opts.reduceOp, tensor);
+  const Reduction reduction = reduction_of(by, opts.reduceOp, tensor);
   return launch({kOperation, tensors, opts.asyncOp, opts.timeout},
-                [tensor, op](comm::Communicator& communicator, const auto& options) {
-                  all_reduce_tensor(communicator, tensor, op, options);
+                [tensor, reduction](comm::Communicator& communicator, const auto& options) {
+                  all_reduce_tensor(communicator, tensor, reduction, options);
                 });
 }
 
@@ -52,11 +57,11 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allreduce_coalesced(
   const Caller by = caller(kOperation);
   check_same_dtype(by, tensors);
   for (const at::Tensor& tensor : tensors) check_output(by, tensor);
-  const comm::ReduceOp op = reduction_of(by, opts.reduceOp, tensors.front());
+  const Reduction reduction = reduction_of(by, opts.reduceOp, tensors.front());
   return launch({kOperation, tensors, opts.asyncOp, opts.timeout},
-                [tensors, op](comm::Communicator& communicator, const auto& options) {
+                [tensors, reduction](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor joined = joined_input(tensors);
-                  all_reduce_tensor(communicator, joined, op, options);
+                  all_reduce_tensor(communicator, joined, reduction, options);
                   store_joined(joined, tensors);
                 });
 }
@@ -68,16 +73,17 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reduce(Tensors& tensors,
   check_single_output(by, tensors);
   check_root(by, opts.rootRank, opts.rootTensor);
   const at::Tensor& tensor = tensors.front();
-  const comm::ReduceOp op = reduction_of(by, opts.reduceOp, tensor);
+  const Reduction reduction = reduction_of(by, opts.reduceOp, tensor);
   const int root = static_cast<int>(opts.rootRank);
   return launch({kOperation, tensors, opts.asyncOp, opts.timeout},
-                [tensor, op, root](comm::Communicator& communicator, const auto& options) {
+                [tensor, reduction, root](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor flat = flat_input(tensor);
-                  const Wire wire = wire_of(flat);
+                  const at::Tensor from = reduction.prepared(flat);
+                  const Wire wire = reduced_wire_of(flat);
                   const bool is_root = communicator.rank() == root;
-                  communicator.reduce(flat.const_data_ptr(),
+                  communicator.reduce(from.const_data_ptr(),
                                       is_root ? flat.mutable_data_ptr() : nullptr, wire.count,
-                                      wire.dtype, op, root, options);
+                                      wire.dtype, reduction.op, root, options);
                   if (is_root) store_flat(flat, tensor);
                 });
 }
@@ -92,10 +98,11 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reduce_scatter(
   const at::Tensor& output = outputs.front();
   const Tensors& parts = inputs.front();
   check_one_per_rank(by, "input", parts, output);
-  const comm::ReduceOp op = reduction_of(by, opts.reduceOp, output);
+  const Reduction reduction = reduction_of(by, opts.reduceOp, output);
   return launch({kOperation, outputs, opts.asyncOp, opts.timeout},
-                [output, parts, op](comm::Communicator& communicator, const auto& options) {
-                  reduce_scatter_flat(communicator, output, joined_input(parts), op, options);
+                [output, parts, reduction](comm::Communicator& communicator, const auto& options) {
+                  reduce_scatter_flat(communicator, output, joined_input(parts), reduction,
+                                      options);
                 });
 }
 
@@ -112,25 +119,21 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reduce_scatter_tensor_coalesc
                                         "farandole:reduce_scatter_tensor"};
   const Caller by = caller(kOperation);
   check_pairs(by, outputs, inputs);
-  std::vector<comm::ReduceOp> ops;
+  std::vector<Reduction> reductions;
   for (size_t i = 0; i < outputs.size(); ++i) {
     check_tensor(by, inputs[i]);
     check_output(by, outputs[i]);
     check_world_times(by, "input", inputs[i], "output", outputs[i]);
-    ops.push_back(reduction_of(by, opts.reduceOp, outputs[i]));
+    reductions.push_back(reduction_of(by, opts.reduceOp, outputs[i]));
   }
-  return launch({kOperation, outputs, opts.asyncOp, opts.timeout},
-                [outputs, inputs, ops](comm::Communicator& communicator, const auto& options) {
-                  for (size_t i = 0; i < outputs.size(); ++i) {
-                    reduce_scatter_flat(communicator, outputs[i], flat_input(inputs[i]), ops[i],
-                                        options);
-                  }
-                });
-}
-
-ProcessGroupFarandole::Work ProcessGroupFarandole::allreduce_sparse(Tensors&,
-                                                                    const c10d::AllreduceOptions&) {
-  refuse("all_reduce of sparse tensors", "pass tensor.to_dense(), or use the gloo backend.");
+  return launch(
+      {kOperation, outputs, opts.asyncOp, opts.timeout},
+      [outputs, inputs, reductions](comm::Communicator& communicator, const auto& options) {
+        for (size_t i = 0; i < outputs.size(); ++i) {
+          reduce_scatter_flat(communicator, outputs[i], flat_input(inputs[i]), reductions[i],
+                              options);
+        }
+      });
 }
 
 }  // namespace farandole

@@ -46,12 +46,13 @@ inline TorchWork reduce_scatter_single(c10d::ProcessGroup& group, at::Tensor out
 }
 
 inline TorchWork all_to_all_single(c10d::ProcessGroup& group, at::Tensor output, at::Tensor input,
+                                   std::vector<int64_t> output_splits,
+                                   std::vector<int64_t> input_splits,
                                    const c10d::AllToAllOptions& opts) {
-  std::vector<int64_t> equal;
 #ifdef C10D_BACKEND_HAS_HOOKS
-  return group.all_to_all_single(output, input, equal, equal, opts);
+  return group.all_to_all_single(output, input, output_splits, input_splits, opts);
 #else
-  return group.alltoall_base(output, input, equal, equal, opts);
+  return group.alltoall_base(output, input, output_splits, input_splits, opts);
 #endif
 }
 

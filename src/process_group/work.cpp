@@ -48,16 +48,22 @@ bool WorkFarandole::wait(std::chrono::milliseconds timeout) {
     if (timeout <= kNoTimeout) {
       cv_.wait(lock, is_done);
     } else if (!cv_.wait_for(lock, timeout, is_done)) {
-      throw TimeoutError("wait() for collective #" + std::to_string(getSequencenumber()) + " " +
-                             description_.operation + " in group '" + description_.group +
+      throw TimeoutError("wait() for " + name() + " in group '" + description_.group +
                              "' on rank " + std::to_string(description_.rank) + " gave up after " +
                              std::to_string(timeout.count()) + " ms.",
-                         "the collective or one queued before it is still waiting for its peers.",
+                         "it, or a collective queued before it, is still waiting for its peers.",
                          "call wait() again, with a longer timeout or none.");
     }
   }
   if (exception_) std::rethrow_exception(exception_);
   return true;
+}
+
+/// "collective #42 all_reduce"; sends and receives have no number.
+std::string WorkFarandole::name() const {
+  const uint64_t sequence = getSequencenumber();
+  if (sequence == 0) return description_.operation;
+  return "collective #" + std::to_string(sequence) + " " + description_.operation;
 }
 
 void WorkFarandole::synchronize() {}

@@ -3,6 +3,8 @@
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -12,6 +14,7 @@
 #include "farandole/error.h"
 #include "farandole/process_group/collectives.h"
 #include "farandole/process_group/process_group.h"
+#include "farandole/process_group/symmetric_tensor.h"
 #include "process_group/group_ranks.h"
 
 namespace farandole {
@@ -135,6 +138,23 @@ void use_api(int own, int size) {
   all_to_all(received, everyone + 10.0 * own);
   EXPECT_TRUE(at::equal(received, everyone * 10.0 + own));
 
+  std::vector<int64_t> sends;
+  for (int peer = 0; peer < size; ++peer) sends.push_back(peer);
+  const at::Tensor uneven = at::empty({size * own});
+  const std::vector<int64_t> receives(static_cast<size_t>(size), own);
+  all_to_all(uneven, at::ones({size * (size - 1) / 2}), {{}, false, receives, sends});
+  EXPECT_EQ(uneven.sum().item<float>(), static_cast<float>(size * own));
+
+  const Work sent = send(mine, (own + 1) % size, {{}, /*async=*/true, /*tag=*/4});
+  EXPECT_EQ(recv(part, kAnySource, {{}, false, 4})->sourceRank(), (own + size - 1) % size);
+  EXPECT_EQ(part.item<float>(), static_cast<float>((own + size - 1) % size));
+  sent->wait();
+  const at::Tensor symmetric = symmetric_empty({4, 1000}, at::kInt);
+  symmetric.fill_(1);
+  all_reduce(symmetric);
+  EXPECT_TRUE(at::equal(symmetric, at::full({4, 1000}, size, at::kInt)));
+  monitored_barrier(std::chrono::seconds(20));
+
   const Group pair = new_group({0, size - 1});
   EXPECT_EQ(static_cast<bool>(pair), own == 0 || own == size - 1);
   if (pair) {
@@ -158,6 +178,27 @@ TEST_F(Init, ProcessesMeetOverAFile) {
     use_api(communicator.rank(), communicator.world_size());
     destroy();
   });
+  std::remove(path.c_str());
+}
+
+TEST_F(Init, SurvivorsOfADeadRankShrinkTheDefaultGroup) {
+  const std::string path =
+      testing::TempDir() + "/farandole_shrink_test_" + std::to_string(::getpid());
+  const auto body = [&](comm::Communicator& communicator) {
+    InitOptions options;
+    options.rank = communicator.rank();
+    options.world_size = communicator.world_size();
+    options.init_method = "file://" + path;
+    init_process_group(options);
+    barrier();
+    if (rank() == 0) ::kill(::getpid(), SIGKILL);
+    error_of<CommError>([] { barrier(); });
+    const Group group = shrink_group({0});
+    EXPECT_EQ(group, default_group());
+    use_api(communicator.rank() - 1, communicator.world_size() - 1);
+    destroy();
+  };
+  test::run_process_ranks(4, body, Config(), {0});
   std::remove(path.c_str());
 }
 

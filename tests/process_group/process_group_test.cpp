@@ -70,7 +70,81 @@ TEST_P(ProcessGroupTest, MovesWhatItCannotReduceAsBytes) {
     group.broadcast(tensors, options)->wait();
     EXPECT_TRUE(at::equal(tensors.front(), at::full({3}, c10::complex<double>(GetParam() - 1, 1.0),
                                                     at::kComplexDouble)));
-    error_of<NotSupported>([&] { group.allreduce(tensors, {}); });
+    group.allreduce(tensors, now<c10d::AllreduceOptions>());
+    EXPECT_EQ(tensors.front()[0].item<c10::complex<double>>(),
+              c10::complex<double>(GetParam() * (GetParam() - 1), GetParam()));
+    c10d::AllreduceOptions largest;
+    largest.reduceOp = c10d::ReduceOp::MAX;
+    error_of<NotSupported>([&] { group.allreduce(tensors, largest); });
+  });
+}
+
+TEST_P(ProcessGroupTest, SumsSparseTensors) {
+  run_group_ranks(GetParam(), [&](ProcessGroupFarandole& group) {
+    const at::Tensor own = at::diag(at::arange(4, at::kFloat) * (group.getRank() + 1));
+    Tensors tensors{own.to_sparse()};
+    group.allreduce(tensors, now<c10d::AllreduceOptions>());
+    const int total = GetParam() * (GetParam() + 1) / 2;
+    EXPECT_TRUE(at::equal(tensors.front().to_dense(), at::diag(at::arange(4, at::kFloat) * total)));
+  });
+}
+
+TEST_P(ProcessGroupTest, SendsToItsNeighbourWhileItReceives) {
+  run_group_ranks(GetParam(), [&](ProcessGroupFarandole& group) {
+    const int size = GetParam();
+    const int after = (group.getRank() + 1) % size;
+    const int before = (group.getRank() + size - 1) % size;
+    Tensors own{full({50000}, group.getRank())};
+    Tensors output{full({2, 50000}, -1).t().narrow(1, 0, 1)};
+    const auto sent = group.send(own, after, 3);
+    const auto received = group.recvAnysource(output, 3);
+    EXPECT_TRUE(received->wait());
+    EXPECT_TRUE(sent->wait());
+    EXPECT_EQ(received->sourceRank(), before);
+    EXPECT_TRUE(at::equal(output.front(), full({50000, 1}, before)));
+    EXPECT_EQ(group.getSequenceNumberForGroup(), 0u);
+  });
+}
+
+TEST(ProcessGroup, FulfilsTheFutureOfAReceiveThatNobodyWaitsFor) {
+  run_group_ranks(2, [](ProcessGroupFarandole& group) {
+    Tensors tensors{full({3}, group.getRank())};
+    if (group.getRank() == 0) {
+      std::this_thread::sleep_for(milliseconds(50));
+      group.send(tensors, 1, 0)->wait();
+      return;
+    }
+    const auto work = group.recv(tensors, 0, 0);
+    work->getFuture()->wait();
+    EXPECT_TRUE(work->isSuccess());
+    EXPECT_TRUE(at::equal(tensors.front(), full({3}, 0)));
+  });
+}
+
+TEST(ProcessGroup, FailsATransferThatIsPendingAtShutdown) {
+  run_group_ranks(2, [](ProcessGroupFarandole& group) {
+    Tensors tensors{full({3}, 0)};
+    const auto work = group.recv(tensors, 1 - group.getRank(), 0);
+    const auto future = work->getFuture();
+    group.shutdown();
+    EXPECT_TRUE(work->isCompleted());
+    EXPECT_TRUE(future->hasError());
+    error_of<CommError>([&] { work->wait(); });
+    error_of<AbortedError>([&] { group.send(tensors, 0, 0); });
+  });
+}
+
+TEST(ProcessGroup, GoesOnWithoutARankAfterItsDeath) {
+  run_group_ranks(4, [](ProcessGroupFarandole& group) {
+    if (group.getRank() == 2) return;  // its group is destroyed
+    error_of<CommError>([&] { group.barrier(now<c10d::BarrierOptions>()); });
+    const auto shrunk = group.shrink({2});
+    EXPECT_EQ(shrunk->getSize(), 3);
+    EXPECT_EQ(shrunk->getRank(), group.getRank() == 3 ? 2 : group.getRank());
+    Tensors tensors{full({3}, 1)};
+    shrunk->allreduce(tensors, now<c10d::AllreduceOptions>());
+    EXPECT_EQ(tensors.front()[0].item<float>(), 3.0f);
+    error_of<InvalidArgument>([&] { group.shrink({group.getRank()}); });
   });
 }
 
@@ -118,13 +192,14 @@ TEST(ProcessGroup, TellsMisuseBeforeAnythingIsSent) {
     at::Tensor output = full({3}, 0);
     at::Tensor input = full({2}, 0);
     error_of<InvalidArgument>([&] { group._allgather_base(output, input, {}); });
-    error_of<NotSupported>([&] { group.send(two, 1, 0); });
-    error_of<NotSupported>([&] { group.recvAnysource(two, 0); });
-    error_of<NotSupported>([&] { group.monitoredBarrier({}, false); });
+    error_of<InvalidArgument>([&] { group.send(two, 1, 0); });
+    error_of<InvalidArgument>([&] { group.recvAnysource(two, 0); });
+    Tensors one{full({1}, 1)};
+    error_of<InvalidArgument>([&] { group.recv(one, 2, 0); });
     error_of<InvalidArgument>([&] { group.setTimeout(milliseconds(0)); });
     EXPECT_EQ(group.getSequenceNumberForGroup(), 0u);
     EXPECT_EQ(group.getError(), c10d::ErrorType::SUCCESS);
-    group.barrier(now<c10d::BarrierOptions>());
+    group.monitoredBarrier({}, false);
   });
 }
 

@@ -19,39 +19,152 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.syspath_prepend(str(BENCHMARKS / "collectives"))
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import measure
+    import operations
     import report
     import update_readme
 
-    yield SimpleNamespace(measure=measure, report=report, update_readme=update_readme)
-    for name in ("measure", "report", "lanes", "update_readme"):
+    yield SimpleNamespace(
+        measure=measure, operations=operations, report=report, update_readme=update_readme
+    )
+    for name in ("measure", "operations", "report", "lanes", "update_readme"):
         sys.modules.pop(name, None)
 
 
-def row(lane: str, median_us: float, *, ranks: int = 2, size: int = 2**20) -> dict[str, object]:
-    return {"lane": lane, "ranks": ranks, "bytes": size, "median_us": median_us}
+def row(
+    lane: str, median_us: float, *, operation: str = "all_reduce", ranks: int = 2, size: int = 2**20
+) -> dict[str, object]:
+    return {
+        "operation": operation,
+        "lane": lane,
+        "ranks": ranks,
+        "bytes": size,
+        "median_us": median_us,
+    }
+
+
+def run(script: str, *arguments: str) -> str:
+    """What `script` prints; fails with it if the script fails."""
+    command = [sys.executable, str(BENCHMARKS / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def rows_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+CPP = {"farandole_symmetric", "farandole_ordinary"}
+PEERS = {"gloo_torch", "openmpi"}
+LANES = CPP | {"farandole_torch"} | PEERS
+# busbw / (bytes / time) for two ranks, from nccl-tests' PERFORMANCE.md and gather.cu, scatter.cu.
+BUS = {"all_reduce": 1, "broadcast": 1, "reduce": 1, "send_recv": 1, "send_stream": 1}
+BUS |= dict.fromkeys(["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"], 0.5)
 
 
 @pytest.mark.timeout(300)
 def test_quick_run_measures_and_verifies_all_lanes(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "collectives" / "run.py"), "--quick"]
-    command += ["--output", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "without " not in done.stdout, done.stdout
-    rows = [json.loads(line) for line in (tmp_path / "collectives.jsonl").read_text().splitlines()]
+    printed = run("collectives/run.py", "--quick", "--output", str(tmp_path))
+    assert "without " not in printed
+    rows = rows_of(tmp_path / "collectives.jsonl")
     cells = [each for each in rows if "bytes" in each]
-    lanes = {"farandole_symmetric", "farandole_ordinary", "farandole_torch", "gloo_torch"}
-    assert {each["lane"] for each in cells} == lanes | {"openmpi"}
+    assert {each["lane"] for each in cells} == LANES
     assert {each["bytes"] for each in cells} == {4, 1024, 256 * 1024}
-    for each in cells:
-        assert each["verified"]
-        assert 0 < each["median_us"] <= each["p95_us"]
-        busbw = each["bytes"] / each["median_us"] / 1e3  # 2 (n - 1) / n is 1 for two ranks
-        assert each["busbw_gb_s"] == pytest.approx(busbw, rel=0.01, abs=1e-3)
+    check_cells(cells)
     assert next(each for each in rows if each["lane"] == "import")["import_farandole_ms"] > 0
     assert {"commit", "cpu", "cores", "torch", "openmpi", "timestamp"} <= rows[0].keys()
     assert (tmp_path / "all_reduce.png").stat().st_size > 0
     assert (tmp_path / "all_reduce.svg").stat().st_size > 0
+
+
+def check_cells(cells: list[dict[str, object]]) -> None:
+    for each in cells:
+        assert each["verified"]
+        assert 0 < each["median_us"] <= each["p95_us"]
+        busbw = each["bytes"] / each["median_us"] / 1e3 * BUS.get(each["operation"], 0)
+        assert each["busbw_gb_s"] == pytest.approx(busbw, rel=0.01, abs=1e-3)
+
+
+@pytest.mark.timeout(300)
+def test_quick_run_measures_and_verifies_the_other_operations(tmp_path: Path) -> None:
+    names = ["reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter"]
+    names += ["all_to_all", "barrier", "send_recv"]
+    kept = row("openmpi", 30.0)
+    replaced = row("openmpi", 30.0, operation="broadcast")
+    path = tmp_path / "collectives.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in (replaced, kept)))
+    printed = run("collectives/run.py", "--quick", "--operation", *names, "--output", str(tmp_path))
+    rows = rows_of(path)
+    assert rows[0] == kept
+    assert replaced not in rows
+    check_cells([each for each in rows[1:] if "cannot" not in each])
+    for name in [*names, "send_stream"]:
+        lanes = {each["lane"] for each in rows if each["operation"] == name}
+        symmetric = name in {"reduce_scatter", "all_gather", "broadcast"}
+        assert lanes == (LANES if symmetric else LANES - {"farandole_symmetric"})
+        sizes = {each["bytes"] for each in rows[1:] if each["operation"] == name}
+        assert sizes == ({0} if name == "barrier" else {1024, 256 * 1024})
+    assert not [each for each in rows if "cannot" in each], printed
+
+
+def test_wrong_elements_fail_the_run(scripts: SimpleNamespace) -> None:
+    operations = scripts.operations.OPERATIONS
+    lane = next(iter(scripts.measure.LANES))
+    good = {"wrong": 0, "entered_ns": [5, 20], "left_ns": [10, 30]}
+    cell = scripts.measure.Cell(lane, operations["broadcast"], 2, 1024)
+    scripts.measure.verify(cell, [good, good])
+    with pytest.raises(RuntimeError, match="broadcast of 1024 bytes: 3 wrong elements"):
+        scripts.measure.verify(cell, [good, {**good, "wrong": 3}])
+    barrier = scripts.measure.Cell(lane, operations["barrier"], 2, 0)
+    with pytest.raises(RuntimeError, match="a rank left before another had entered"):
+        scripts.measure.verify(barrier, [good, {**good, "entered_ns": [5, 31]}])
+
+
+def test_each_operation_expects_what_its_definition_says(scripts: SimpleNamespace) -> None:
+    expected = scripts.operations.expected
+    got = {
+        name: expected(name, 1, 2, 4, 2 if name == "send_stream" else 1)
+        for name in scripts.operations.OPERATIONS
+    }
+    wanted = {  # rank 0 has 1 2 3 4, rank 1 has 2 4 6 8
+        "all_reduce": [3, 6, 9, 12],
+        "reduce_scatter": [9, 12],
+        "all_gather": [1, 2, 2, 4],
+        "broadcast": [1, 2, 3, 4],
+        "scatter": [3, 4],
+        "all_to_all": [3, 4, 6, 8],
+        "send_recv": [1, 2, 3, 4],
+        "send_stream": [1, 2, 3, 4, 5, 6, 7, 8],
+    }
+    assert {name: list(values) for name, values in got.items() if values is not None} == wanted
+    assert list(expected("reduce", 0, 2, 4, 1)) == [3, 6, 9, 12]
+    assert list(expected("gather", 0, 2, 4, 1)) == [1, 2, 2, 4]
+
+
+@pytest.mark.timeout(120)
+def test_quick_diagnosis_run_compares_both_libraries(tmp_path: Path) -> None:
+    printed = run("diagnosis/run.py", "--quick", "--output", str(tmp_path))
+    rows = rows_of(tmp_path / "diagnosis.jsonl")
+    assert {(each["lane"], each["bytes"]) for each in rows} == {
+        (lane, size) for lane in CPP for size in (1024, 4096, 64 * 1024, 2**20)
+    }
+    for each in rows:
+        assert each["with_us"] > 0
+        assert each["without_us"] > 0
+    assert "target: <= 3 % from 4 KiB" in printed
+
+
+@pytest.mark.timeout(120)
+def test_quick_memory_run_finds_the_segment(tmp_path: Path) -> None:
+    printed = run("memory/run.py", "--quick", "--output", str(tmp_path))
+    two, four = rows_of(tmp_path / "memory.jsonl")
+    assert (two["ranks"], four["ranks"]) == (2, 4)
+    for each in (two, four):
+        assert 0 < each["resident_made_bytes"] < each["resident_bytes"] <= each["segment_bytes"]
+        assert each["mappings_per_rank"] == 1
+        assert each["ranks"] <= each["descriptors_per_rank"] <= 2 * each["ranks"]
+    assert two["segment_bytes"] < four["segment_bytes"]
+    assert "page tables" in printed
 
 
 def test_percentile_is_a_measured_value(scripts: SimpleNamespace) -> None:
@@ -67,6 +180,39 @@ def test_targets_say_by_how_much_they_are_missed(scripts: SimpleNamespace) -> No
     assert states[f"{name}: >= 20x gloo"] == "15x at 1 MiB, short by 1.33x"
     assert states[f"{name}: >= 3x OpenMPI"] == "3.1x at 1 MiB, reached"
     assert states["2 ranks, through torch, 1 KiB: <= 20 us"] == "not measured"
+
+
+def test_targets_of_other_operations_name_what_a_peer_lacks(scripts: SimpleNamespace) -> None:
+    rows = [
+        row(lane, time, operation="gather")
+        for lane, time in (("farandole_torch", 10), ("openmpi", 31))
+    ]
+    rows.append({**row("gloo_torch", 0, operation="gather"), "cannot": "not supported"})
+    del rows[-1]["median_us"]
+    states = dict(scripts.report.operation_targets(rows))
+    name = "2 ranks, gather through torch, from 256 KiB"
+    assert states == {
+        f"{name}: >= 8x gloo": "n/a in gloo",
+        f"{name}: >= 1.2x OpenMPI": "3.1x at 1 MiB, reached",
+    }
+    text = scripts.update_readme.operations_section(
+        [{**each, "commit": "abc", "timestamp": "2026-01-02T03:04:05"} for each in rows]
+    )
+    assert "| gather | - | n/a | - | - | n/a | - |" in text
+
+
+def test_what_a_library_lacks_is_said_in_its_own_words(scripts: SimpleNamespace) -> None:
+    cell = scripts.measure.Cell(
+        scripts.measure.LANES[-1], scripts.operations.OPERATIONS["gather"], 2, 1024
+    )
+    cell.cannot = "gather is not supported"
+    found = scripts.measure.make_row(cell)
+    assert found["cannot"] == "gather is not supported"
+    assert "median_us" not in found
+    rows = [row("openmpi", 31, operation="gather", size=1024), found]
+    text = scripts.report.table(scripts.report.Results(rows, "gather"), 2)
+    assert text.splitlines()[-1] == "n/a in gloo: gather is not supported"
+    assert text.splitlines()[-2].split() == ["1", "KiB", "31.0", "us", "n/a"]
 
 
 def test_readme_gets_the_numbers_between_its_markers(scripts: SimpleNamespace) -> None:

@@ -69,6 +69,125 @@ def test_sum_and_product_of_bools_are_or_and_and() -> None:
     ranks.run(bools, 2)
 
 
+def bits(rank: int, world_size: int) -> None:
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        parts = [(torch.arange(1000) * (37 + r) % 127).to(dtype) for r in range(world_size)]
+        band, bor, bxor = parts[0].clone(), parts[0].clone(), parts[0].clone()
+        for part in parts[1:]:
+            band, bor, bxor = band & part, bor | part, bxor ^ part
+        expected = {dist.ReduceOp.BAND: band, dist.ReduceOp.BOR: bor, dist.ReduceOp.BXOR: bxor}
+        for op, values in expected.items():
+            tensor = parts[rank].clone()
+            dist.all_reduce(tensor, op)
+            assert torch.equal(tensor, values), (dtype, op)
+    truth = torch.tensor([True, False, rank == 0])
+    farandole.all_reduce(truth, op="bxor")
+    assert truth.tolist() == [world_size % 2 == 1, False, True]
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_operations_on_bits(world_size: int) -> None:
+    ranks.run(bits, world_size)
+
+
+def complexes(rank: int, world_size: int) -> None:
+    for dtype in (torch.complex64, torch.complex128):
+        parts = [(torch.arange(7) * (1 + 2j) + r * 1j).to(dtype) for r in range(world_size)]
+        total = torch.stack(parts).sum(0)
+        tensor = parts[rank].clone()
+        farandole.all_reduce(tensor)
+        assert torch.equal(tensor, total)
+        farandole.all_reduce(tensor, op="avg")
+        assert torch.equal(tensor, total)
+        with pytest.raises(farandole.InvalidArgument, match="conjugated"):
+            farandole.all_reduce(parts[rank].conj())
+        output = torch.empty(7, dtype=dtype)
+        farandole.reduce_scatter(output, parts[rank].repeat(world_size))
+        assert torch.equal(output, total)
+        root = parts[rank].clone()
+        farandole.reduce(root)
+        assert rank != 0 or torch.equal(root, total)
+
+
+def test_sums_of_complex_numbers() -> None:
+    ranks.run(complexes, 2)
+
+
+def premultiplied(rank: int, world_size: int) -> None:
+    total = world_size * (world_size + 1) / 2
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        for factor in (0.5, torch.tensor([0.5], dtype=dtype)):
+            op = dist._make_nccl_premul_sum(factor)
+            tensor = torch.full((4, 2), float(rank + 1), dtype=dtype).t()
+            dist.all_reduce(tensor, op)
+            assert torch.equal(tensor, torch.full((2, 4), total / 2, dtype=dtype))
+            output = torch.empty(3, dtype=dtype)
+            source = torch.full((3 * world_size,), float(rank + 1), dtype=dtype)
+            dist.reduce_scatter_tensor(output, source, op)
+            assert torch.equal(output, torch.full((3,), total / 2, dtype=dtype))
+            assert source[0].item() == rank + 1  # untouched
+            root = source.clone()
+            dist.reduce(root, 0, op)
+            assert root[0].item() == (total / 2 if rank == 0 else rank + 1)
+
+
+def test_premultiplied_sums() -> None:
+    ranks.run(premultiplied, 3)
+
+
+def sparse(rank: int, world_size: int) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
+        parts = []
+        for r in range(world_size):
+            # Twice in one place, and as many elements as the rank says.
+            places = torch.tensor([[0, r, r + 1, 0][: r + 2], [1, 2, 0, 1][: r + 2]])
+            values = torch.arange(1, places.shape[1] * 3 + 1).view(-1, 3).to(dtype)
+            parts.append(torch.sparse_coo_tensor(places, values, (8, 4, 3)))
+        total = torch.stack([part.to_dense() for part in parts]).sum(0)
+        tensor = parts[rank].clone()
+        dist.all_reduce(tensor)
+        assert tensor.is_sparse
+        assert tensor.is_coalesced()
+        assert torch.equal(tensor.to_dense(), total)
+        average = parts[rank].clone()
+        work = dist.all_reduce(average, dist.ReduceOp.AVG, async_op=True)
+        work.wait()
+        divided = total // world_size if dtype == torch.int64 else total.double() / world_size
+        assert torch.equal(average.to_dense(), divided.to(dtype))
+    nothing = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), torch.empty(0), (5,))
+    dist.all_reduce(nothing)
+    assert nothing._nnz() == 0
+    one = torch.eye(3).to_sparse() if rank == 0 else torch.zeros(3, 3).to_sparse()
+    dist.all_reduce(one)
+    assert torch.equal(one.to_dense(), torch.eye(3))
+    with pytest.raises(farandole.MismatchError, match=r"rank 0 has sizes \[2, 2\].*rank 1"):
+        dist.all_reduce(torch.zeros(2, 2 + rank).to_sparse())
+    dist.barrier()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_all_reduce_of_sparse_tensors(world_size: int) -> None:
+    ranks.run(sparse, world_size)
+
+
+def embedding(rank: int, world_size: int) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Embedding(10, 4, sparse=True)
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    ddp(torch.tensor([rank, 5, 5])).sum().backward()
+    gradient = model.weight.grad
+    assert gradient is not None
+    expected = torch.zeros(10, 4)
+    for r in range(world_size):
+        expected[r] += 1 / world_size
+        expected[5] += 2 / world_size
+    assert torch.equal(gradient.to_dense(), expected)
+
+
+def test_sparse_gradients_under_torchs_ddp() -> None:
+    ranks.run(embedding, 2)
+
+
 def other_reductions(rank: int, world_size: int) -> None:
     for dtype in REDUCED:
         parts = torch.stack(
@@ -164,6 +283,61 @@ def all_to_alls(rank: int, world_size: int) -> None:
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_all_to_all_with_equal_splits(world_size: int) -> None:
     ranks.run(all_to_alls, world_size)
+
+
+def uneven(rank: int, world_size: int) -> None:
+    def size(source: int, destination: int) -> int:  # zero for some
+        return (source * 3 + destination * 2) % 5 * (source != destination + 1)
+
+    for dtype in (torch.float32, torch.bool, torch.complex64):
+        sends = [size(rank, r) for r in range(world_size)]
+        receives = [size(r, rank) for r in range(world_size)]
+
+        def block(source: int, destination: int, dtype: torch.dtype = dtype) -> Tensor:
+            numbers = torch.arange(size(source, destination) * 2).view(-1, 2)
+            return (numbers + 10 * source + destination).to(dtype)
+
+        source = torch.cat([block(rank, r) for r in range(world_size)])
+        expected = [block(r, rank) for r in range(world_size)]
+        output = torch.empty(sum(receives), 2, dtype=dtype)
+        dist.all_to_all_single(output, source, receives, sends)
+        assert torch.equal(output, torch.cat(expected))
+        strided = torch.empty(2, sum(receives), dtype=dtype).t()
+        farandole.all_to_all(
+            strided, source.t().contiguous().t(), output_splits=receives, input_splits=sends
+        )
+        assert torch.equal(strided, torch.cat(expected))
+
+        outputs = [torch.empty(n, 2, dtype=dtype) for n in receives]
+        dist.all_to_all(outputs, [block(rank, r) for r in range(world_size)])
+        assert all(torch.equal(a, b) for a, b in zip(outputs, expected, strict=True))
+    nothing = [0] * world_size
+    dist.all_to_all_single(torch.empty(0, 3), torch.empty(0, 3), nothing, nothing)
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_all_to_all_with_uneven_splits(world_size: int) -> None:
+    ranks.run(uneven, world_size)
+
+
+def wrong_splits(rank: int, world_size: int) -> None:
+    del world_size
+    ones = torch.ones(4)
+    invalid = farandole.InvalidArgument
+    for splits in ([1, 2], [4], [5, -1]):
+        with pytest.raises(invalid, match=r"got input splits of .* for a tensor of 4 rows"):
+            dist.all_to_all_single(torch.ones(4), ones, [2, 2], splits)
+    with pytest.raises(invalid, match="got an output of type Int"):
+        farandole.all_to_all(ones.int(), ones, output_splits=[2, 2], input_splits=[2, 2])
+    with pytest.raises(invalid, match="as many tensors as the group has ranks"):
+        dist.all_to_all([ones], [ones])
+    with pytest.raises(farandole.MismatchError, match="split sizes of the two ranks"):
+        dist.all_to_all_single(torch.ones(3), ones, [1, 2] if rank == 0 else [2, 1], [2, 2])
+    dist.barrier()
+
+
+def test_splits_that_do_not_fit() -> None:
+    ranks.run(wrong_splits, 2)
 
 
 def strided(rank: int, world_size: int) -> None:

@@ -43,6 +43,7 @@ def refused(kind: type[BaseException], match: str, call: object, *args: object) 
 
 def misuse(rank: int, world_size: int) -> None:
     group = dist.group.WORLD
+    backend = group._get_backend(torch.device("cpu"))
     ones = torch.ones(4)
     wrong = farandole.InvalidArgument
 
@@ -67,12 +68,18 @@ def misuse(rank: int, world_size: int) -> None:
     )
 
     missing = farandole.NotSupported
-    refused(missing, "BAND", dist.all_reduce, ones.int(), dist.ReduceOp.BAND)
     refused(missing, "Float8", dist.all_reduce, ones.to(torch.float8_e4m3fn))
-    refused(missing, "send", dist.send, ones, 1 - rank)
-    refused(missing, "recv", dist.recv, ones, 1 - rank)
-    refused(missing, "unequal splits", dist.all_to_all_single, ones, ones, [1, 3], [3, 1])
-    refused(missing, "sparse", dist.all_reduce, torch.eye(2).to_sparse())
+    complex_max = lambda: farandole.all_reduce(ones * 1j, op="max")  # noqa: E731
+    refused(missing, "complex numbers with MAX", complex_max)
+    sparse = torch.eye(2).to_sparse()
+    refused(missing, "sparse tensors with SUM", dist.all_reduce, sparse, dist.ReduceOp.MAX)
+    in_rows = torch.eye(2).to_sparse_csr()
+    refused(missing, "of layout SparseCsr", backend.broadcast, [in_rows], dist.BroadcastOptions())
+    refused(wrong, "BAND on elements of type Float", dist.all_reduce, ones, dist.ReduceOp.BAND)
+    premultiplied = dist._make_nccl_premul_sum(0.5)
+    refused(wrong, "PREMUL_SUM on elements of", dist.all_reduce, ones.int(), premultiplied)
+    misfit = dist._make_nccl_premul_sum(torch.ones(1).double())
+    refused(wrong, "factor that does not fit", dist.all_reduce, ones, misfit)
 
     assert torch.equal(ones, torch.ones(4))  # nothing was touched, and nothing was sent:
     dist.all_reduce(ones)

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -111,6 +115,129 @@ def mixed(rank: int, world_size: int) -> None:
 
 def test_beside_gloo_and_as_one_of_two_backends() -> None:
     ranks.run(mixed, 2, setup=ranks.Setup(backend="cpu:farandole"))
+
+
+def split(rank: int, world_size: int) -> None:
+    world = dist.group.WORLD
+    halves = [[0, 2], [1, 3]]
+    own = halves[rank % 2]
+    # torch.distributed.split_group() asks for a bound accelerator first; this is what it calls.
+    half = world.split_group(own, timedelta(seconds=20), None, f"half{rank % 2}", "half")
+    assert (half.rank(), half.size()) == (rank // 2, 2)
+    tensor = torch.full((3,), float(rank))
+    farandole.all_reduce(tensor, group=half)
+    assert tensor[0].item() == sum(own)
+    assert world.split_group([0], timedelta(seconds=20), None, "one", "one") is None or rank == 0
+    with pytest.raises(farandole.InvalidArgument, match="in group 'default'"):
+        world.allreduce([tensor, tensor])  # its name is still its own
+    merged = world.merge_remote_group(dist.FileStore(os.environ["MERGED"], world_size), world_size)
+    whole = torch.ones(1)
+    farandole.all_reduce(whole, group=merged)
+    assert whole.item() == world_size
+
+
+def test_split_and_merge(tmp_path: Path) -> None:
+    setup = ranks.Setup(env={"MERGED": str(tmp_path / "merged")})
+    ranks.run(split, 4, setup=setup)
+
+
+def reduce_for_ever() -> None:
+    while True:
+        dist.all_reduce(torch.ones(1000))
+
+
+def shrunk(rank: int, world_size: int, victim: int) -> list[float]:
+    other = dist.new_group([0, 1])
+    dist.barrier()
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(farandole.CommError, match=f"rank {victim}"):
+        reduce_for_ever()
+    group = farandole.shrink_group([victim])
+    assert group is dist.group.WORLD
+    assert dist.get_world_size() == farandole.world_size() == world_size - 1
+    assert dist.get_rank() == rank - (rank > victim)
+    results = []
+    for _ in range(3):
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor)
+        results.append(tensor.item())
+    if dist.get_rank() == 0:
+        dist.send(tensor, 1)
+    elif dist.get_rank() == 1:
+        dist.recv(tensor, 0)
+    pair = dist.new_group([0, 2])
+    dist.barrier()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    model(torch.ones(1, 2)).sum().backward()
+    del pair, other
+    return results
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_survivors_of_a_killed_rank_go_on(victim: int) -> None:
+    results = ranks.run(shrunk, 4, victim, may_die=[victim])
+    survivors = [r for r in range(4) if r != victim]
+    assert [results[r] for r in survivors] == [[float(sum(survivors))] * 3] * 3
+
+
+def shrunk_alive(rank: int, world_size: int) -> None:
+    group = dist.new_group(list(range(world_size)))
+    with pytest.raises(ValueError, match="out of bounds"):
+        farandole.shrink_group([world_size], group=group)
+    backend = group._get_backend(torch.device("cpu"))
+    with pytest.raises(farandole.InvalidArgument, match="ranks to exclude that it cannot"):
+        backend.shrink([rank])
+    if rank != 1:
+        smaller = farandole.shrink_group([1], group=group)
+        tensor = torch.ones(1)
+        farandole.all_reduce(tensor, group=smaller)
+        assert tensor.item() == world_size - 1
+        if rank == 2:  # rank 1 of the smaller group
+            smallest = farandole.shrink_group([0], group=smaller)
+            assert farandole.world_size(smallest) == 1
+    dist.barrier()
+
+
+def test_a_group_shrinks_twice_beside_the_default_one() -> None:
+    ranks.run(shrunk_alive, 3)
+
+
+def monitored(rank: int, world_size: int) -> str:
+    farandole.monitored_barrier()
+    farandole.monitored_barrier(timeout=timedelta(seconds=20), wait_all_ranks=True)
+    if rank in (1, 3):
+        time.sleep(2.5)
+        return ""
+    with pytest.raises(farandole.CommError) as caught:
+        farandole.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
+    assert isinstance(caught.value, farandole.TimeoutError) or rank != 0
+    return str(caught.value)
+
+
+def test_a_monitored_barrier_names_all_late_ranks_on_rank_0() -> None:
+    told = ranks.run(monitored, 4)
+    assert "rank 1 (pid" in told[0]
+    assert "rank 3 (pid" in told[0]
+    assert "rank 1 (pid" in told[2]
+
+
+def many(rank: int, world_size: int) -> None:
+    groups = [dist.new_group(list(range(world_size))) for _ in range(12)]
+    works = [dist.all_reduce(torch.ones(100), group=group, async_op=True) for group in groups]
+    for work in works:
+        work.wait()
+    order = list(range(len(groups)))
+    random.Random(rank).shuffle(order)  # another one on each rank
+    for i in order:
+        if i % 2:
+            dist.destroy_process_group(groups[i])
+        groups[i] = None
+    dist.barrier()
+
+
+def test_many_groups_end_in_any_order() -> None:
+    ranks.run(many, 3)
 
 
 # Ranks are forked from a process that has imported torch once; each ends as a script does, through

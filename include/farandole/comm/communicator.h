@@ -23,8 +23,9 @@ enum class MemoryKind { kHost, kCuda };
 struct CollectiveOptions {
   /// How long to wait for late ranks; zero means the communicator's own timeout.
   std::chrono::milliseconds timeout{0};
-  /// Sleep at once, instead of spinning first, while peers have not arrived: for a thread that shares
-  /// its core with computation. Waits within the collective, for peers that are at it too, still spin.
+  /// Sleep at once, instead of spinning first, while peers have not arrived: for a thread that
+  /// shares its core with computation. Waits within the collective, for peers that are at it too,
+  /// still spin.
   bool sleep_at_once = false;
   /// The cudaStream_t to enqueue on (MemoryKind::kCuda); host communicators return when done.
   void* stream = nullptr;

@@ -3,8 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
+#include <cstdint>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
 
 #include "farandole/export.h"
 #include "farandole/process_group/init.h"
@@ -34,6 +37,22 @@ struct MoveOptions {
   bool async = false;
 };
 
+/// For all_to_all. Splits count rows of dimension 0 for each rank; all ranks give splits, or none
+/// does for equal parts.
+struct SplitOptions {
+  Group group = {};
+  bool async = false;
+  std::vector<int64_t> output_splits = {};
+  std::vector<int64_t> input_splits = {};
+};
+
+/// For send and recv: the receive takes the message with its tag.
+struct TransferOptions {
+  Group group = {};
+  bool async = false;
+  int tag = 0;
+};
+
 FARANDOLE_API int rank(const Group& group = {});
 FARANDOLE_API int world_size(const Group& group = {});
 /// This rank among those on its host, and how many they are. For groups of other backends: what the
@@ -61,10 +80,23 @@ FARANDOLE_API Work gather(const at::Tensor& output, const at::Tensor& input, int
 /// `output` becomes this rank's part of root's `input`, contiguous there and undefined elsewhere.
 FARANDOLE_API Work scatter(const at::Tensor& output, const at::Tensor& input, int root = 0,
                            const MoveOptions& options = {});
-/// Part p of `output` becomes this rank's part of rank p's `input`; all parts are equal.
+/// Part p of `output` becomes this rank's part of rank p's `input`.
 FARANDOLE_API Work all_to_all(const at::Tensor& output, const at::Tensor& input,
-                              const MoveOptions& options = {});
+                              const SplitOptions& options = {});
 /// Returns when every rank has entered.
 FARANDOLE_API Work barrier(const MoveOptions& options = {});
+/// As barrier(), with a timeout of its own (zero: the group's): rank 0's error names every rank
+/// that did not come in time. With groups of other backends `wait_all_ranks` is what it is there.
+FARANDOLE_API void monitored_barrier(std::chrono::milliseconds timeout = kNoTimeout,
+                                     bool wait_all_ranks = false, const Group& group = {});
+
+/// Sends `tensor` to rank `destination` of the group; done when the tensor may be changed.
+FARANDOLE_API Work send(const at::Tensor& tensor, int destination,
+                        const TransferOptions& options = {});
+constexpr int kAnySource = -1;
+/// Fills `tensor`, which has the sender's dtype and number of elements, with a message from rank
+/// `source`, or from any; the Work's sourceRank() tells from whom.
+FARANDOLE_API Work recv(const at::Tensor& tensor, int source = kAnySource,
+                        const TransferOptions& options = {});
 
 }  // namespace farandole

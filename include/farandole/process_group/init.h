@@ -2,9 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "farandole/export.h"
 
@@ -41,6 +43,12 @@ FARANDOLE_API bool is_initialized();
 /// group calls it, in the same order of calls; those that are not in it get the empty pointer.
 FARANDOLE_API Group new_group(const std::vector<int>& ranks,
                               std::chrono::milliseconds timeout = kBackendDefaultTimeout);
+
+/// Replaces a group (the default one: the empty pointer) by one of its ranks that are not in
+/// `excluded`, in the same order; each of them calls it, also after a rank has died. The old group
+/// ends; with the default group all others do. They meet in the store of the old group, which must
+/// live: not the one that a dead rank 0 served for tcp://.
+FARANDOLE_API Group shrink_group(const std::vector<int64_t>& excluded, const Group& group = {});
 
 /// Fails every collective of the group, here and on its peers, within 100 ms.
 FARANDOLE_API void abort(const Group& group = {});

@@ -19,21 +19,24 @@
 namespace farandole {
 
 class CollectiveQueue;
+class TransfersInFlight;
 
 /// The backend "farandole" of torch.distributed: tensors in, Communicator calls out.
 ///
 /// Tensors may have any strides; those that are not row-major are copied once on the way in or out.
-/// Moves (broadcast, gather, ...) take every dtype, reductions those of comm::DataType. What the
-/// caller gets wrong alone is InvalidArgument or NotSupported before anything is sent; the rest are
-/// CommErrors.
+/// Moves (broadcast, gather, send, ...) take every dtype, reductions those of comm::DataType, and
+/// complex64 and complex128 for sums. What the caller gets wrong alone is InvalidArgument or
+/// NotSupported before anything is sent; the rest are CommErrors.
 ///
 /// Order: one queue per group. A synchronous call (asyncOp == false) runs on the calling thread if
 /// nothing is ahead of it, throws its error there and returns a finished Work; an asynchronous one
 /// runs on the group's executor thread, which sleeps when idle, and its Work carries the error.
-/// Timeouts: a call's own, else the group's; counted from when the collective starts to run.
-/// Threads: any; collectives of different threads run in the order in which they were issued.
-/// Fork: in a forked child every collective throws CommError.
-/// Destruction never communicates: what is pending is aborted, and peers that wait are told.
+/// Sends and receives have no place in the queue: they run beside collectives, many at once, and
+/// are matched by peer and tag in the order in which they were posted. Timeouts: a call's own, else
+/// the group's; counted from when the collective starts to run. Threads: any; collectives of
+/// different threads run in the order in which they were issued. Fork: in a forked child every
+/// collective throws CommError. Destruction never communicates: what is pending is aborted, and
+/// peers that wait are told.
 class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
@@ -48,8 +51,8 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
 #endif
   };
 
-  /// Collective: every rank of the group makes one with the same store, which must outlive the
-  /// call. Throws TimeoutError naming the ranks that did not come.
+  /// Collective: every rank of the group makes one with the same store, which shrink() uses again.
+  /// Throws TimeoutError naming the ranks that did not come.
   ProcessGroupFarandole(
       const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
       const c10::intrusive_ptr<Options>& options = c10::make_intrusive<Options>());
@@ -62,7 +65,7 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   const std::string getBackendName() const override;
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   /// The name in messages.
-  const std::string& name() const { return options_->group_name; }
+  const std::string& name() const { return name_; }
   /// What the tensors travel through; null after shutdown().
   std::shared_ptr<comm::Communicator> communicator() const;
   const comm::Topology& topology() const { return topology_; }
@@ -90,19 +93,45 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
               const c10d::GatherOptions& opts) override;
   Work scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                const c10d::ScatterOptions& opts) override;
-  /// Equal splits alone; others are NotSupported.
+  /// Splits count rows of dimension 0; all ranks give splits, or none does for equal parts.
   Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                      std::vector<int64_t>& input_splits,
                      const c10d::AllToAllOptions& opts) override;
   Work alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
   Work barrier(const c10d::BarrierOptions& opts) override;
 
-  // Not there yet: each throws NotSupported and says what to use instead.
+  /// As barrier(), on this thread. Whether `wait_all_ranks` or not: rank 0 names all ranks that did
+  /// not come in time.
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+  /// Sparse COO tensors, SUM and AVG; allreduce() of such a tensor comes here. It leaves the tensor
+  /// coalesced.
   Work allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+
   Work send(Tensors& tensors, int destination, int tag) override;
   Work recv(Tensors& tensors, int source, int tag) override;
+  /// The Work's sourceRank() tells from whom, once it is done.
   Work recvAnysource(Tensors& tensors, int tag) override;
-  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  bool supportsSplitting() const override { return true; }
+  /// A group of `ranks` of this one, in that order; null on a rank that is not in it. Collective
+  /// for those that are.
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  bool supportsShrinking() const override { return true; }
+  /// A group of the ranks of this one that are not excluded, in the same order; collective for
+  /// them, also after a failure. `shrink_flags` 1 aborts this group first. Throws InvalidArgument,
+  /// TimeoutError naming the ranks that did not come, SystemError if the store is gone.
+  c10::intrusive_ptr<c10d::Backend> shrink(
+      const std::vector<int64_t>& ranks_to_exclude, int shrink_flags = 0,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts = nullptr) override;
+  /// A group of `size` ranks of any groups that meet in `store`. Collective.
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+                                          const int& rank, const int& size) override;
+
+  /// Uninitialized memory for collectives that copy nothing in or out: see symmetric_empty().
+  at::Tensor allocate_symmetric(at::IntArrayRef sizes, at::ScalarType dtype);
 
   /// Does nothing: every rank counts from 0.
   void setSequenceNumberForGroup() override;
@@ -127,10 +156,16 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   Work run_here(Call& call, const Body& body, comm::Communicator& communicator, uint64_t sequence);
   Work enqueue(Call& call, Body body, std::shared_ptr<comm::Communicator> communicator);
   void run(const Call& call, const Body& body, comm::Communicator& communicator);
+  template <class Begin>
+  Work begin_transfer(const Operation& operation, const Tensors& tensors, const at::Tensor& flat,
+                      const at::Tensor& target, const Begin& begin);
+  Work receive_from(const Operation& operation, Tensors& tensors, int source, int tag);
   std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
-  [[noreturn]] void refuse(const char* operation, const char* instead) const;
 
+  /// Who owns it can be told by its address; torch writes names of new groups into it.
   const c10::intrusive_ptr<Options> options_;
+  const std::string name_;
+  const c10::intrusive_ptr<c10d::Store> store_;
   std::atomic<std::chrono::milliseconds> timeout_;
   /// First error; shared with tasks that outlive this.
   std::shared_ptr<std::atomic<c10d::ErrorType>> error_;
@@ -138,6 +173,7 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   mutable std::mutex mutex_;
   std::shared_ptr<comm::Communicator> communicator_;  // guarded by mutex_
   std::unique_ptr<CollectiveQueue> queue_;
+  std::shared_ptr<TransfersInFlight> transfers_;
 };
 
 }  // namespace farandole

@@ -14,7 +14,7 @@
 
 namespace farandole {
 
-/// One collective on its way, or done: what ProcessGroupFarandole's functions return.
+/// One collective or transfer on its way, or done: what ProcessGroupFarandole's functions return.
 ///
 /// It keeps its tensors alive. A collective that ran on the calling thread is done when its Work is
 /// made; nothing but this object is allocated for it, and a Future only if somebody asks.
@@ -50,7 +50,7 @@ class FARANDOLE_API WorkFarandole : public c10d::Work {
   std::vector<at::Tensor> result() override;
   /// Holds the output tensors as a list once this is done, or what went wrong. Always the same one.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  /// The number of the collective in its group, from 1.
+  /// The number of the collective in its group, from 1; 0 for a send or receive.
   uint64_t getSequencenumber() const override;
   /// Ends the whole group unless this is done: peers wait for this collective.
   void abort() override;
@@ -61,6 +61,7 @@ class FARANDOLE_API WorkFarandole : public c10d::Work {
   void complete(std::exception_ptr error);
 
  private:
+  std::string name() const;
   c10::intrusive_ptr<c10::ivalue::Future> make_future() const;
   void fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
 

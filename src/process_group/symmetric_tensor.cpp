@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/process_group/symmetric_tensor.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "farandole/error.h"
+#include "process_group/process_group_private.h"
+
+namespace farandole {
+namespace {
+
+size_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype) {
+  if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) {
+    std::ostringstream text;
+    text << sizes;
+    throw InvalidArgument("symmetric_empty() got sizes " + text.str() + ".",
+                          "a tensor cannot have less than no elements.",
+                          "pass sizes of 0 or more.");
+  }
+  return static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
+}
+
+}  // namespace
+
+at::Tensor ProcessGroupFarandole::allocate_symmetric(at::IntArrayRef sizes, at::ScalarType dtype) {
+  static constexpr Operation kOperation{c10d::OpType::UNKNOWN, "symmetric_empty",
+                                        "farandole:symmetric_empty"};
+  const size_t bytes = bytes_of(sizes, dtype);
+  std::shared_ptr<comm::SymmetricMemory> memory;
+  launch({kOperation, {}, /*async=*/false, kNoTimeout},
+         [&memory, bytes](comm::Communicator& communicator, const auto&) {
+           memory = communicator.allocate_symmetric(bytes);
+         });
+  return at::from_blob(
+      memory->local(), sizes, [memory](void*) mutable { memory.reset(); },
+      at::TensorOptions().dtype(dtype));
+}
+
+at::Tensor symmetric_empty(at::IntArrayRef sizes, at::ScalarType dtype, const Group& group) {
+  if (const auto backend = ProcessGroupFarandole::of(group ? *group : *default_group())) {
+    return backend->allocate_symmetric(sizes, dtype);
+  }
+  throw InvalidArgument("symmetric_empty() cannot allocate for this group.",
+                        "its backend for CPU tensors is not farandole.",
+                        "pass a group of backend farandole.");
+}
+
+}  // namespace farandole
