@@ -180,7 +180,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::enqueue(
                                  std::move(call.outputs)},
       [communicator] { communicator->abort("abort() was called on a Work"); }, title);
   // The task shares what it needs: the group may be gone when it runs.
-  const comm::CollectiveOptions options{call.timeout};
+  const comm::CollectiveOptions options{call.timeout, /*sleep_at_once=*/true};
   work->set_sequence(queue_->push([=, body = std::move(body), error = error_] {
     std::exception_ptr failure;
     try {
