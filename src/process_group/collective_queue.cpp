@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "farandole/error.h"
-#include "process_group/signals_blocked.h"
+#include "signals_blocked.h"
 
 namespace farandole {
 

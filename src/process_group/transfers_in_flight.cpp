@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "process_group/signals_blocked.h"
+#include "signals_blocked.h"
 
 namespace farandole {
 namespace {

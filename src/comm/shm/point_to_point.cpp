@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/shm/point_to_point.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <atomic>
 #include <utility>
 
 #include "comm/shm/futex.h"
 #include "farandole/error.h"
+#include "signals_blocked.h"
 
 namespace farandole::comm::shm {
 namespace {
@@ -22,20 +20,6 @@ constexpr milliseconds kLivenessInterval{50};
 /// Waiters of transfers share a mutex with the helper, so they spin less than waiters of
 /// collectives.
 constexpr microseconds kMostSpin{50};
-
-/// Keeps signals away from a thread that is started meanwhile: they belong to the user's threads.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~AllSignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_{};
-};
 
 }  // namespace
 
@@ -52,8 +36,8 @@ class PointToPoint::Operation final : public Transfer {
       : owner(point_to_point), request(asked), other(asked.peer) {}
 
   bool is_done() override {
+    if (done.load(std::memory_order_acquire)) return true;  // the owner may be gone by then
     owner.lockstep_.check_in_creator();
-    if (done.load(std::memory_order_acquire)) return true;
     const std::lock_guard<std::mutex> lock(owner.mutex_);
     owner.advance();
     return done.load(std::memory_order_relaxed);
@@ -423,7 +407,7 @@ void PointToPoint::fail_all(std::exception_ptr error) {
 /// behind.
 void PointToPoint::start_helper() {
   if (helper_.joinable()) return;
-  const AllSignalsBlocked blocked;
+  const SignalsBlocked blocked;
   helper_ = std::thread([this] { help(); });
 }
 

@@ -237,10 +237,6 @@ void check_peer(const char* call, const char* role, int peer, int lowest, int wo
       "pass the peer's rank in this group.");
 }
 
-}  // namespace
-
-namespace {
-
 void check_peer_buffer(const char* call, const void* data, size_t bytes) {
   if (data != nullptr || bytes == 0) return;
   throw InvalidArgument(
