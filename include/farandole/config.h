@@ -26,9 +26,9 @@ struct FARANDOLE_API Config {
   /// rank whose peer waits for the same core sleeps at once in any case. Groups with more ranks on
   /// a host than cores yield the core instead of spinning. Default 1000.
   std::chrono::microseconds spin{1000};
-  /// FARANDOLE_STAGING_BYTES: bytes of one staging slot (two per rank and group) for tensors
-  /// outside symmetric memory; 4096 to 2^30, rounded up to whole pages. Default 524288.
-  size_t staging_bytes = 512 * 1024;
+  /// FARANDOLE_STAGING_BYTES: bytes of the ring (one per rank and group) through which tensors
+  /// outside symmetric memory pass; 16384 to 2^32, rounded up to whole pages. Default 2097152.
+  size_t staging_bytes = 2 * 1024 * 1024;
   /// FARANDOLE_SEGMENTS: auto, memfd or tmpfile. Default auto.
   SegmentBacking segments = SegmentBacking::kAuto;
   /// FARANDOLE_TIMEOUT_S: seconds that a collective waits for a late rank where the caller gave no

@@ -27,7 +27,7 @@ PYBIND11_MODULE(_C, module) {
                   "Read the environment; raise InvalidArgument for a value that cannot be.")
       .def_readonly("host_id", &Config::host_id, "FARANDOLE_HOST_ID; empty: the kernel's boot id.")
       .def_readonly("spin", &Config::spin, "FARANDOLE_SPIN_US: how long a waiting rank spins.")
-      .def_readonly("staging_bytes", &Config::staging_bytes, "FARANDOLE_STAGING_BYTES of one slot.")
+      .def_readonly("staging_bytes", &Config::staging_bytes, "FARANDOLE_STAGING_BYTES of one ring.")
       .def_readonly("segments", &Config::segments, "FARANDOLE_SEGMENTS.")
       .def_readonly("timeout", &Config::timeout, "FARANDOLE_TIMEOUT_S, where a call has none.")
       .def_readonly("log_level", &Config::log_level, "FARANDOLE_LOG.");

@@ -86,7 +86,7 @@ class Config:
     @property
     def staging_bytes(self) -> int:
         """
-        FARANDOLE_STAGING_BYTES of one slot.
+        FARANDOLE_STAGING_BYTES of one ring.
         """
     @property
     def timeout(self) -> datetime.timedelta:

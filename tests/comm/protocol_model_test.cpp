@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flag protocols of lockstep.h and staging.h as small models, explored exhaustively. Each model
-// can be broken on purpose; the explorer must notice.
+// The flag protocols of lockstep.h, point_to_point.h and staging.h as small models, explored
+// exhaustively. Each model can be broken on purpose; the explorer must notice.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "comm/shm/staging.h"
 #include "support/explorer.h"
 
 namespace farandole::test {
@@ -176,30 +177,225 @@ TEST(ProtocolModel, TheExplorerSeesBrokenLocksteps) {
   }
 }
 
+/// point_to_point.h: a peer moves messages and rings; a waiter, which spins before it sleeps, stays
+/// for the first of them, the helper for all. Both share a mutex and what the doorbell says. Who
+/// sleeps goes on when its count of rings has changed, as a futex does.
+struct DoorbellModel {
+  enum class Fault { kNone, kNoAdvanceAfterSaying, kRingsReadLate, kSpinnerLeavesSilently };
+  enum Who : uint8_t { kNobody, kWaiter, kHelper };
+  enum Pc : uint8_t {
+    kMove,
+    kLook,
+    kRing,
+    kLock,
+    kSpin,
+    kStopSpinning,
+    kAdvanceAfterSpin,
+    kReadRings,
+    kSayWanted,
+    kAdvanceAgain,
+    kReadRingsLate,
+    kUnlock,
+    kAsleep,
+    kWakeUp,
+    kDone
+  };
+
+  struct Thread {
+    uint8_t pc = kLock;
+    uint8_t rings = 0;  ///< as read before it sleeps; of the peer: whom it rings
+    bool operator<(const Thread& o) const { return std::tie(pc, rings) < std::tie(o.pc, o.rings); }
+  };
+  struct State {
+    std::array<Thread, 3> thread{};  ///< the peer, then as Who
+    std::array<uint8_t, 3> rings{};  ///< as Who
+    uint8_t written = 0;
+    uint8_t read = 0;
+    uint8_t wanted = kNobody;
+    uint8_t owner = kNobody;  ///< of the mutex
+    bool spins = false;
+    std::array<bool, 3> sleeps{};  ///< as Who
+    bool operator<(const State& o) const {
+      return std::tie(thread, rings, written, read, wanted, owner, spins, sleeps) <
+             std::tie(o.thread, o.rings, o.written, o.read, o.wanted, o.owner, o.spins, o.sleeps);
+    }
+  };
+
+  int messages = 2;
+  Fault fault = Fault::kNone;
+
+  int ranks() const { return 3; }
+  State initial() const {
+    State state;
+    state.thread[0].pc = kMove;
+    return state;
+  }
+  bool finished(const State& s) const {
+    const bool helper = s.thread[kHelper].pc == kDone || s.thread[kHelper].pc == kAsleep;
+    return s.thread[0].pc == kDone && s.thread[kWaiter].pc == kDone && helper && s.read == messages;
+  }
+
+  bool step(State* s, int r, std::string* /*violation*/) const {
+    return r == 0 ? step_of_peer(s) : step_of_receiver(s, static_cast<uint8_t>(r));
+  }
+
+ private:
+  bool step_of_peer(State* s) const {
+    Thread& me = s->thread[0];
+    const uint8_t next = s->written == messages ? kDone : kMove;
+    switch (me.pc) {
+      case kMove:
+        ++s->written;
+        me.pc = kLook;
+        return true;
+      case kLook:
+        me.rings = s->wanted;
+        me.pc = s->wanted != kNobody ? uint8_t{kRing} : next;
+        return true;
+      case kRing:
+        ++s->rings[me.rings];
+        me.pc = next;
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  bool is_over(const State& s, uint8_t who) const {
+    return s.read >= (who == kWaiter ? 1 : messages);
+  }
+
+  /// finish() rings a waiter that sleeps.
+  static void advance(State* s) {
+    if (s->read != s->written && s->sleeps[kWaiter]) ++s->rings[kWaiter];
+    s->read = s->written;
+  }
+
+  /// say_who_is_wanted() without its advance().
+  static void say_wanted(State* s) {
+    s->wanted = s->spins             ? kNobody
+                : s->sleeps[kWaiter] ? kWaiter
+                : s->sleeps[kHelper] ? kHelper
+                                     : kNobody;
+  }
+
+  /// spin(), sleep() and the loops around them.
+  bool step_of_receiver(State* s, uint8_t who) const {
+    Thread& me = s->thread[who];
+    const bool late = fault == Fault::kRingsReadLate;
+    switch (me.pc) {
+      case kLock:
+        if (s->owner != kNobody) return false;
+        s->owner = who;
+        me.pc = kReadRings;
+        if (who == kHelper) return true;
+        s->spins = true;
+        say_wanted(s);
+        me.pc = kSpin;
+        return true;
+      case kSpin:
+        advance(s);
+        me.pc = kStopSpinning;
+        return true;
+      case kStopSpinning:
+        s->spins = false;
+        if (fault != Fault::kSpinnerLeavesSilently) say_wanted(s);
+        me.pc = kAdvanceAfterSpin;
+        return true;
+      case kAdvanceAfterSpin:
+        if (s->wanted != kNobody) advance(s);
+        me.pc = kReadRings;
+        return true;
+      case kReadRings:
+        if (is_over(*s, who)) {
+          s->owner = kNobody;
+          me.pc = kDone;
+          return true;
+        }
+        if (!late) me.rings = s->rings[who];
+        me.pc = kSayWanted;
+        return true;
+      case kSayWanted:
+        s->sleeps[who] = true;
+        say_wanted(s);
+        me.pc = fault == Fault::kNoAdvanceAfterSaying ? kUnlock : kAdvanceAgain;
+        return true;
+      case kAdvanceAgain: {
+        const bool moved = s->read != s->written;
+        advance(s);
+        me.pc = moved ? kWakeUp : late ? kReadRingsLate : kUnlock;
+        return true;
+      }
+      case kReadRingsLate:
+        me.rings = s->rings[who];
+        me.pc = kUnlock;
+        return true;
+      case kUnlock:
+        s->owner = kNobody;
+        me.pc = kAsleep;
+        return true;
+      case kAsleep:
+        if (s->rings[who] == me.rings || s->owner != kNobody) return false;
+        s->owner = who;
+        me.pc = kWakeUp;
+        return true;
+      case kWakeUp:
+        s->sleeps[who] = false;
+        say_wanted(s);
+        advance(s);
+        me.pc = kReadRings;
+        return true;
+      default:
+        return false;
+    }
+  }
+};
+
+TEST(ProtocolModel, DoorbellsNeverLeaveAMessageLying) {
+  const Exploration found = explore(DoorbellModel{3});
+  EXPECT_EQ(found.violation, "");
+  EXPECT_GT(found.states, 500U);
+}
+
+TEST(ProtocolModel, TheExplorerSeesBrokenDoorbells) {
+  using Fault = DoorbellModel::Fault;
+  for (const Fault fault :
+       {Fault::kNoAdvanceAfterSaying, Fault::kRingsReadLate, Fault::kSpinnerLeavesSilently}) {
+    EXPECT_NE(explore(DoorbellModel{3, fault}).violation, "") << static_cast<int>(fault);
+  }
+}
+
 /// staging.h and all_reduce.cpp: slots in turns, one barrier a turn, holes drained one barrier
-/// later. A program is a list of collectives; barriers are one atomic step (the model above covers
-/// them).
+/// later. A program is a list of collectives, whose turns lie where Staging puts them; barriers are
+/// one atomic step (the model above covers them).
 struct StagingModel {
-  enum class Fault { kNone, kOneSlot, kHolesFilled };
+  enum class Fault { kNone, kOnePlace, kHalfRing };
   enum class Kind : uint8_t { kExchange, kAllReduce };
   enum Action : uint8_t { kFill, kBarrier, kDrainBody, kReduce, kDrainHole };
 
+  static constexpr size_t kCells = 8;  // a chunk takes a quarter of them at most
+  static constexpr size_t kCellBytes = comm::shm::kNoSharing;
+
+  struct Turn {
+    size_t begin = 0;
+    size_t cells = 0;
+  };
   struct Step {
     Action action;
     uint8_t turn;
   };
-  struct Slot {
+  struct Cell {
     uint8_t body = 0;
     uint8_t hole = 0;
-    bool operator<(const Slot& o) const { return std::tie(body, hole) < std::tie(o.body, o.hole); }
+    bool operator<(const Cell& o) const { return std::tie(body, hole) < std::tie(o.body, o.hole); }
   };
   struct Rank {
     uint8_t at = 0;    ///< index into the program
     uint8_t next = 0;  ///< which peer is read next
     uint8_t barriers = 0;
-    std::array<Slot, 2> slots{};
+    std::array<Cell, kCells> ring{};
     bool operator<(const Rank& o) const {
-      return std::tie(at, next, barriers, slots) < std::tie(o.at, o.next, o.barriers, o.slots);
+      return std::tie(at, next, barriers, ring) < std::tie(o.at, o.next, o.barriers, o.ring);
     }
   };
   struct State {
@@ -210,20 +406,20 @@ struct StagingModel {
   int world = 2;
   Fault fault = Fault::kNone;
   std::vector<Step> program;
+  std::vector<Turn> turns{{}};  // they count from 1
 
-  void add(Kind kind, int chunks) {
-    uint8_t turn = program.empty() ? 0 : last_turn_;
-    program.push_back({kFill, ++turn});
+  void add(Kind kind, int chunks, size_t cells) {
+    uint8_t turn = next_turn(cells);
+    program.push_back({kFill, turn});
     program.push_back({kBarrier, turn});
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const uint8_t current = turn;
       const bool last = chunk + 1 == chunks;
       program.push_back({kind == Kind::kAllReduce ? kReduce : kDrainBody, current});
-      if (!last) program.push_back({kFill, ++turn});
+      if (!last) program.push_back({kFill, turn = next_turn(cells)});
       if (!last || kind == Kind::kAllReduce) program.push_back({kBarrier, turn});
       if (kind == Kind::kAllReduce) program.push_back({kDrainHole, current});
     }
-    last_turn_ = turn;
   }
 
   int ranks() const { return world; }
@@ -234,13 +430,14 @@ struct StagingModel {
     }
     return true;
   }
-  size_t slot_of(uint8_t turn) const { return fault == Fault::kOneSlot ? 0 : turn % size_t{2}; }
-
   /// Reads one peer's slot; true when all peers are read.
   bool read(const State& s, Rank* me, const Step& step, std::string* violation) const {
-    const Slot& slot = s.rank[me->next].slots[slot_of(step.turn)];
-    const uint8_t found = step.action == kDrainHole ? slot.hole : slot.body;
-    if (found != step.turn) *violation = "a slot was overwritten before it was read";
+    const Turn& turn = turns[step.turn];
+    for (size_t i = turn.begin; i < turn.begin + turn.cells; ++i) {
+      const Cell& cell = s.rank[me->next].ring[i];
+      const uint8_t found = step.action == kDrainHole ? cell.hole : cell.body;
+      if (found != step.turn) *violation = "a slot was overwritten before it was read";
+    }
     if (++me->next < world) return false;
     me->next = 0;
     return true;
@@ -250,11 +447,11 @@ struct StagingModel {
     Rank& me = s->rank[static_cast<size_t>(r)];
     if (me.at == program.size()) return false;
     const Step step = program[me.at];
-    Slot& own = me.slots[slot_of(step.turn)];
+    const Turn& turn = turns[step.turn];
+    const auto own = [&](size_t i) -> Cell& { return me.ring[turn.begin + i]; };
     switch (step.action) {
       case kFill:
-        own.body = step.turn;
-        if (fault == Fault::kHolesFilled) own.hole = 0;
+        for (size_t i = 0; i < turn.cells; ++i) own(i) = {step.turn, 0};
         break;
       case kBarrier: {
         if (me.next == 0) {  // post, then wait
@@ -270,7 +467,7 @@ struct StagingModel {
       }
       case kReduce:
         if (!read(*s, &me, step, violation)) return true;
-        own.hole = step.turn;
+        for (size_t i = 0; i < turn.cells; ++i) own(i).hole = step.turn;
         break;
       case kDrainBody:
       case kDrainHole:
@@ -282,7 +479,14 @@ struct StagingModel {
   }
 
  private:
-  uint8_t last_turn_ = 0;
+  uint8_t next_turn(size_t cells) {
+    if (fault == Fault::kHalfRing) cells = kCells / 2;
+    staging_.next_turn(cells * kCellBytes);
+    turns.push_back({fault == Fault::kOnePlace ? 0 : staging_.place() / kCellBytes, cells});
+    return static_cast<uint8_t>(turns.size() - 1);
+  }
+
+  comm::shm::Staging staging_{nullptr, kCells* kCellBytes};
 };
 
 StagingModel staging_model(int world, StagingModel::Fault fault) {
@@ -290,11 +494,11 @@ StagingModel staging_model(int world, StagingModel::Fault fault) {
   StagingModel model;
   model.world = world;
   model.fault = fault;
-  model.add(Kind::kAllReduce, 3);
-  model.add(Kind::kExchange, 2);
-  model.add(Kind::kAllReduce, 1);
-  model.add(Kind::kExchange, 1);
-  model.add(Kind::kAllReduce, 2);
+  model.add(Kind::kAllReduce, 3, 2);
+  model.add(Kind::kExchange, 2, 2);
+  model.add(Kind::kAllReduce, 1, 1);
+  model.add(Kind::kExchange, 1, 2);
+  model.add(Kind::kAllReduce, 3, 2);
   return model;
 }
 
@@ -308,7 +512,7 @@ TEST(ProtocolModel, StagingNeverOverwritesASlotThatIsStillRead) {
 
 TEST(ProtocolModel, TheExplorerSeesBrokenStaging) {
   using Fault = StagingModel::Fault;
-  for (const Fault fault : {Fault::kOneSlot, Fault::kHolesFilled}) {
+  for (const Fault fault : {Fault::kOnePlace, Fault::kHalfRing}) {
     EXPECT_NE(explore(staging_model(2, fault)).violation, "") << static_cast<int>(fault);
   }
 }

@@ -96,8 +96,8 @@ void SharedMemoryCommunicator::symmetric_all_reduce(const Call& call) {
 /// ends the reduction of chunk i, so there is one barrier a chunk. 4 * S bytes read or written by
 /// each of two ranks.
 ///
-/// Holes stay at fixed places of a slot: a slow rank may still drain chunk i from the hole of a
-/// slot while its owner fills chunk i + 2 around it.
+/// A slow rank may still drain chunk i while its owner fills chunk i + 2; see Staging on why those
+/// do not overlap.
 struct SharedMemoryCommunicator::StagedAllReduce {
   SharedMemoryCommunicator& group;
   const Call& call;
@@ -137,12 +137,12 @@ struct SharedMemoryCommunicator::StagedAllReduce {
                  own.end - own.begin, call.signature.dtype, call.signature.reduce_op);
   }
 
-  void drain(size_t chunk, uint64_t turn) const {
+  void drain(size_t chunk, size_t place) const {
     for (int peer = 0; peer < group.world_size(); ++peer) {
       if (peer == group.rank()) continue;
       const Shard shard = shard_of(peer, per_shard, length_of(chunk));
       std::memcpy(output + bytes(chunk * chunk_elements + shard.begin),
-                  group.staging_.slot(peer, turn) + bytes(shard.begin),
+                  group.staging_.slot(peer, place) + bytes(shard.begin),
                   bytes(shard.end - shard.begin));
     }
   }
@@ -156,7 +156,8 @@ void SharedMemoryCommunicator::slotted_all_reduce(Call& call, const std::byte* i
     call.signature.input = symmetric_->place_of(input, call.bytes()).word();
     call.signature.output = symmetric_->place_of(output, call.bytes()).word();
   }
-  const bool symmetric = enter(call, [&] {
+  const size_t slot_bytes = direct ? call.bytes() : staged.bytes(staged.length_of(0));
+  const bool symmetric = enter(call, slot_bytes, [&] {
     if (direct) {
       std::memcpy(staging_.slot(rank()), input, call.bytes());
     } else {
@@ -167,13 +168,13 @@ void SharedMemoryCommunicator::slotted_all_reduce(Call& call, const std::byte* i
   if (direct) return reduce_for_oneself(call, input, output);
   for (size_t chunk = 0; chunk < staged.chunks(); ++chunk) {
     staged.reduce(chunk);
-    const uint64_t turn = staging_.turn();
+    const size_t place = staging_.place();
     if (chunk + 1 < staged.chunks()) {
-      staging_.next_turn();
+      staging_.next_turn(staged.bytes(staged.length_of(chunk + 1)));
       staged.fill(chunk + 1);
     }
     step(call);
-    staged.drain(chunk, turn);
+    staged.drain(chunk, place);
   }
 }
 

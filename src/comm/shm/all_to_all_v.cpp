@@ -40,7 +40,7 @@ void SharedMemoryCommunicator::all_to_all_v(const void* input, const size_t* sen
   check_buffer(OpKind::kAllToAllV, "an output", output, received * size);
   check_overlap(OpKind::kAllToAllV, input, sent * size, output, received * size, nullptr);
 
-  staging_.next_turn();
+  staging_.next_turn(2 * world * sizeof(size_t));
   auto* shown = reinterpret_cast<size_t*>(staging_.slot(rank()));
   std::copy_n(send_counts, world, shown);
   std::copy_n(receive_counts, world, shown + world);
@@ -56,7 +56,7 @@ void SharedMemoryCommunicator::all_to_all_v(const void* input, const size_t* sen
     if (offset < count) std::memcpy(to, from, std::min(part, count - offset) * size);
   };
   for (size_t offset = 0; offset < largest_block; offset += part) {
-    staging_.next_turn();
+    staging_.next_turn(world * part * size);
     const std::byte* block = in;
     for (size_t peer = 0; peer < world; block += send_counts[peer++] * size) {
       if (peer == own) continue;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -35,34 +36,45 @@ struct Channel {
   /// Writes at most `bytes`; returns how many fitted.
   size_t write(const std::byte* from, size_t bytes, size_t capacity) {
     const size_t n = std::min(bytes, writable(capacity));
-    if (n == 0) return 0;
-    const uint64_t at = written.load(std::memory_order_relaxed);
-    const size_t first = std::min(n, capacity - at % capacity);
-    std::memcpy(data + at % capacity, from, first);
-    std::memcpy(data, from + first, n - first);
-    written.store(at + n, std::memory_order_seq_cst);
+    in_pieces(written, n, capacity, [&](size_t moved, std::byte* place, size_t length) {
+      std::memcpy(place, from + moved, length);
+    });
     return n;
   }
 
   /// Reads at most `bytes`, or drops them if `to` is null; returns how many there were.
   size_t take(std::byte* to, size_t bytes, size_t capacity) {
     const size_t n = std::min(bytes, readable());
-    if (n == 0) return 0;
-    const uint64_t at = read.load(std::memory_order_relaxed);
-    const size_t first = std::min(n, capacity - at % capacity);
-    if (to != nullptr) {
-      std::memcpy(to, data + at % capacity, first);
-      std::memcpy(to + first, data, n - first);
-    }
-    read.store(at + n, std::memory_order_seq_cst);
+    in_pieces(read, n, capacity, [&](size_t moved, const std::byte* place, size_t length) {
+      if (to != nullptr) std::memcpy(to + moved, place, length);
+    });
     return n;
+  }
+
+ private:
+  /// Pieces are published one by one, so that the other side works at the same time.
+  template <class Move>
+  void in_pieces(std::atomic<uint64_t>& counter, size_t bytes, size_t capacity, const Move& move) {
+    constexpr size_t kPiece = size_t{32} * 1024;
+    const uint64_t begin = counter.load(std::memory_order_relaxed);
+    for (size_t moved = 0; moved < bytes;) {
+      const size_t place = (begin + moved) % capacity;
+      const size_t length = std::min({kPiece, bytes - moved, capacity - place});
+      move(moved, data + place, length);
+      moved += length;
+      counter.store(begin + moved, std::memory_order_seq_cst);
+    }
   }
 };
 
-/// Where a rank sleeps while nothing moves for it.
+/// Where a rank sleeps while nothing moves for it: who of it is to be woken, and a futex word for
+/// each that peers count up.
 struct alignas(kNoSharing) Doorbell {
-  std::atomic<uint32_t> rings;     ///< futex word; peers count it up
-  std::atomic<uint32_t> sleepers;  ///< threads of the rank that sleep
+  enum Who : uint32_t { kNobody, kWaiters, kHelper };
+  std::atomic<uint32_t> wanted;  ///< a Who
+  std::array<std::atomic<uint32_t>, 2> rings;
+
+  std::atomic<uint32_t>& rings_of(Who who) { return rings[who - 1]; }
 };
 
 }  // namespace farandole::comm::shm

@@ -36,30 +36,30 @@ template <class Drain>
 bool SharedMemoryCommunicator::exchange(Call& call, const Blocks& blocks, const Drain& drain) {
   const size_t size = call.element_bytes;
   const size_t part = staging_.slot_bytes() / blocks.parts / size;
+  const auto length_at = [&](size_t offset) { return std::min(part, call.count() - offset); };
+  const auto slot_bytes = [&](size_t offset) { return blocks.parts * length_at(offset) * size; };
   const auto fill = [&](size_t offset) {
     if (blocks.input == nullptr) return;
-    const size_t length = std::min(part, call.count() - offset);
+    const size_t bytes = length_at(offset) * size;
     for (size_t p = 0; p < blocks.parts; ++p) {
       if (blocks.keeps && p == static_cast<size_t>(blocks.own_part)) continue;
-      copy_bytes(staging_.slot(rank()) + p * part * size,
-                 blocks.input + (p * call.count() + offset) * size, length * size);
+      copy_bytes(staging_.slot(rank()) + p * bytes,
+                 blocks.input + (p * call.count() + offset) * size, bytes);
     }
   };
   const size_t own = static_cast<size_t>(blocks.own_part);
-  if (enter(call, [&] {
-        if (call.count() != 0) fill(0);
-      }))
-    return false;
+  if (enter(call, slot_bytes(0), [&] { fill(0); })) return false;
   SourceArray sources;
   for (size_t offset = 0; offset < call.count(); offset += part) {
+    const size_t length = length_at(offset);
     for (int peer = 0; peer < world_size(); ++peer) {
       sources[static_cast<size_t>(peer)] = peer == rank()
                                                ? blocks.input + (own * call.count() + offset) * size
-                                               : staging_.slot(peer) + own * part * size;
+                                               : staging_.slot(peer) + own * length * size;
     }
-    drain(offset, std::min(part, call.count() - offset), sources);
+    drain(offset, length, sources);
     if (offset + part >= call.count()) break;
-    staging_.next_turn();
+    staging_.next_turn(slot_bytes(offset + part));
     fill(offset + part);
     step(call);
   }

@@ -9,6 +9,7 @@
 
 #include "comm/diagnosis.h"
 #include "comm/shm/futex.h"
+#include "comm/shm/pause.h"
 #include "comm/shm/signature_text.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
@@ -25,14 +26,6 @@ constexpr milliseconds kLivenessInterval{50};
 constexpr int kLooksPerClock = 64;
 /// Times that an oversubscribed rank gives its core away before it sleeps.
 constexpr int kYields = 32;
-
-void pause_core() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 bool same_call(const Signature& a, const Signature& b) {
   return a.operation == b.operation && a.dtype == b.dtype && a.reduce_op == b.reduce_op &&
@@ -92,7 +85,7 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
   if (inline_bytes != 0) std::memcpy(own.inline_data.data(), data, inline_bytes);
   own.sequence.store(sequence_, std::memory_order_seq_cst);
   // These looks at core and clock cost nothing here: the peers' posts are on their way meanwhile.
-  ranks_[topology_.rank].core.store(::sched_getcpu() + 1, std::memory_order_relaxed);
+  note_core();
   if (kDiagnosis) posted_ticks_ = event_ticks();
   latest_rank_ = -1;
   has_waited_ = false;
@@ -128,9 +121,10 @@ void Lockstep::wait_for_all(Post post, const Patience& patience) {
   if (patience.sleep_at_once || !spin(post)) sleep(post, patience.timeout);
 }
 
-/// Whether `peer` was last seen on the core that this rank spins on. Then it waits for this very
-/// core: asleep, this rank gives it away, and is woken on an idle one. (Yielding would keep both
-/// where they are: tasks that ran a moment ago are not moved.)
+void Lockstep::note_core() {
+  ranks_[topology_.rank].core.store(::sched_getcpu() + 1, std::memory_order_relaxed);
+}
+
 bool Lockstep::shares_core_with(int peer) const {
   return ranks_[peer].core.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
 }

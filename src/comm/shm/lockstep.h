@@ -75,6 +75,12 @@ class Lockstep {
   /// Whether it had to wait for longer than a moment then.
   bool has_waited() const { return has_waited_; }
 
+  /// Tells peers on which core the calling thread waits for them.
+  void note_core();
+  /// Whether `peer` was last seen on the core that the calling thread spins on. Then it waits for
+  /// this very core: asleep, this rank gives it away, and is woken on an idle one. (Yielding would
+  /// keep both where they are: tasks that ran a moment ago are not moved.)
+  bool shares_core_with(int peer) const;
   /// Whether `rank` has ended or left; for waits that this class does not see.
   bool is_gone(int rank) const;
   void abort(const std::string& reason);
@@ -95,7 +101,6 @@ class Lockstep {
   bool has_posted(int rank, Post post) const;
   bool all_posted(Post post);
   void wait_for_all(Post post, const Patience& patience);
-  bool shares_core_with(int peer) const;
   bool spin(Post post);
   void sleep(Post post, std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);

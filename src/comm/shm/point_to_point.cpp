@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <new>
 #include <utility>
 
 #include "comm/shm/futex.h"
+#include "comm/shm/pause.h"
 #include "farandole/error.h"
 #include "signals_blocked.h"
 
@@ -17,9 +20,17 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLivenessInterval{50};
-/// Waiters of transfers share a mutex with the helper, so they spin less than waiters of
-/// collectives.
-constexpr microseconds kMostSpin{50};
+/// How often the helper looks while transfers come and go, and after how many looks at nothing it
+/// sleeps without end.
+constexpr milliseconds kHelperInterval{1};
+constexpr int kIdleLooks = 100;
+/// A spinning waiter's looks between two at the clock, and the time that it leaves the mutex free.
+constexpr int kLooksPerClock = 32;
+constexpr int kPausesPerLook = 4;
+/// Bytes of a channel, and of all that lead to one rank.
+constexpr size_t kMostCapacity = size_t{2} * 1024 * 1024;
+constexpr size_t kLeastCapacity = size_t{16} * 1024;
+constexpr size_t kCapacityOfRank = size_t{4} * 1024 * 1024;
 
 }  // namespace
 
@@ -57,6 +68,7 @@ class PointToPoint::Operation final : public Transfer {
       call();
     } else {
       wake = std::move(call);
+      owner.ask_helper();
     }
   }
   int peer() const override { return other; }
@@ -78,15 +90,22 @@ struct PointToPoint::Incoming {
   size_t envelope_moved = 0;
   size_t moved = 0;
   std::shared_ptr<Operation> receive;  ///< who gets it; null: nobody asked yet
-  std::vector<std::byte> kept;         ///< the bytes, while nobody has asked
+  std::unique_ptr<std::byte[]> kept;   ///< its bytes, once it must_keep()
 
   bool has_envelope() const { return envelope_moved == sizeof(envelope); }
   bool complete() const { return has_envelope() && moved == envelope.bytes; }
+  /// Where its bytes go; null: nowhere, for the receive is of another size.
+  std::byte* place() const {
+    if (!receive) return kept.get();
+    return receive->request.bytes == envelope.bytes ? receive->request.data : nullptr;
+  }
 };
 
 size_t PointToPoint::capacity_for(int world_size) {
-  size_t capacity = 128 * 1024;
-  while (capacity > 8192 && capacity * static_cast<size_t>(world_size) > 1024 * 1024) capacity /= 2;
+  // Like the rings of staging.h a channel is larger than a second-level cache where that is cheap.
+  size_t capacity = kMostCapacity;
+  while (capacity > kLeastCapacity && capacity * static_cast<size_t>(world_size) > kCapacityOfRank)
+    capacity /= 2;
   return capacity;
 }
 
@@ -99,7 +118,7 @@ PointToPoint::PointToPoint(std::byte* shared, const Topology& topology, Lockstep
                            microseconds spin)
     : topology_(topology),
       lockstep_(lockstep),
-      spin_(std::min(spin, kMostSpin)),
+      spin_(spin),
       capacity_(capacity_for(topology.world_size)),
       doorbells_(reinterpret_cast<Doorbell*>(shared)),
       channels_(shared + static_cast<size_t>(topology.world_size) * sizeof(Doorbell)),
@@ -121,9 +140,7 @@ PointToPoint::~PointToPoint() {
                      "wait for every transfer before the group goes.")));
   }
   helper_wanted_->notify_all();
-  Doorbell& own = doorbells_[topology_.rank];
-  own.rings.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake_all(own.rings);
+  ring(doorbells_[topology_.rank], Doorbell::kHelper);
   if (helper_.joinable()) helper_.join();
   std::unique_lock<std::mutex> lock(mutex_);
   while (waiters_ != 0) {  // they have been failed and are on their way out
@@ -138,38 +155,45 @@ Channel& PointToPoint::channel(int source, int destination) const {
   return *reinterpret_cast<Channel*>(channels_ + index * Channel::bytes_for(capacity_));
 }
 
-std::shared_ptr<Transfer> PointToPoint::send(const Request& request) {
-  auto operation = std::make_shared<Operation>(*this, request);
-  const std::lock_guard<std::mutex> lock(mutex_);
+/// What send() and receive() do first. Needs mutex_.
+void PointToPoint::begin() {
   if (failure_) std::rethrow_exception(failure_);
   start_helper();
-  ++pending_;
+  if (helper_idles_) helper_wanted_->notify_one();
+}
+
+std::shared_ptr<Transfer> PointToPoint::send(const Request& request) {
+  auto operation = std::make_shared<Operation>(*this, request);
+  const Lock lock(mutex_);
+  begin();
   sends_[static_cast<size_t>(request.peer)].push_back(operation);
+  ++pending_;
+  ++posts_;
+  say_who_is_wanted();
   advance();
-  if (pending_ != 0) wake_helper();
   return operation;
 }
 
 std::shared_ptr<Transfer> PointToPoint::receive(const Request& request) {
   auto operation = std::make_shared<Operation>(*this, request);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (failure_) std::rethrow_exception(failure_);
-  start_helper();
+  const Lock lock(mutex_);
+  begin();
   ++pending_;
-  advance();
-  for (auto message = incoming_.begin(); message != incoming_.end(); ++message) {
-    if (message->receive || !message->has_envelope() || !matches(*operation, *message)) continue;
-    message->receive = operation;
-    operation->other = message->source;
+  ++posts_;
+  const auto message = std::find_if(incoming_.begin(), incoming_.end(), [&](const Incoming& each) {
+    return !each.receive && each.has_envelope() && matches(*operation, each);
+  });
+  if (message == incoming_.end()) {
+    receives_.push_back(operation);
+  } else {
+    attach(*message, operation);
     if (message->complete()) {
       deliver(*message);
       incoming_.erase(message);
     }
-    if (pending_ != 0) wake_helper();
-    return operation;
   }
-  receives_.push_back(operation);
-  wake_helper();
+  say_who_is_wanted();
+  advance();
   return operation;
 }
 
@@ -180,12 +204,12 @@ bool PointToPoint::matches(const Operation& receive, const Incoming& message) co
 
 /// Moves what can be moved now. Returns whether anything did. Needs mutex_.
 bool PointToPoint::advance() {
-  if (failure_) return false;
   bool moved = false;
-  for (int peer = 0; peer < topology_.world_size; ++peer) {
+  for (int peer = 0; peer < topology_.world_size && !failure_; ++peer) {
     moved = advance_sends(peer) || moved;
     moved = advance_receives(peer) || moved;
   }
+  if (moved) ++moves_;
   return moved;
 }
 
@@ -210,29 +234,32 @@ bool PointToPoint::advance_sends(int destination) {
     finish(send, nullptr);
     queue.pop_front();
   }
-  if (total != 0) ring(destination);
-  return total != 0;
+  if (total == 0) return false;
+  ring_wanted(destination);
+  return true;
 }
 
 bool PointToPoint::advance_receives(int source) {
   Channel& from = channel(source, topology_.rank);
+  auto& place = current_[static_cast<size_t>(source)];
   bool moved = false;
   while (from.readable() != 0) {
-    auto& place = current_[static_cast<size_t>(source)];
     if (place == incoming_.end()) {
       incoming_.emplace_back();
       place = std::prev(incoming_.end());
       place->source = source;
     }
-    moved = true;
-    if (!place->has_envelope() && !take_envelope(source)) break;
     Incoming& message = *place;
-    const bool fits =
-        message.receive == nullptr || message.receive->request.bytes == message.envelope.bytes;
-    const bool kept = !message.kept.empty() || message.receive == nullptr;
-    std::byte* to = kept ? message.kept.data() : message.receive->request.data;
-    message.moved += from.take(fits || kept ? to + message.moved : nullptr,
-                               message.envelope.bytes - message.moved, capacity_);
+    if (!message.has_envelope()) {
+      moved = true;
+      if (!take_envelope(message)) break;
+    }
+    if (!message.receive && !message.kept && !message.complete() && !keep(message)) break;
+    std::byte* to = message.place();
+    const size_t taken = from.take(to == nullptr ? nullptr : to + message.moved,
+                                   message.envelope.bytes - message.moved, capacity_);
+    message.moved += taken;
+    moved = moved || taken != 0;
     if (!message.complete()) continue;
     if (message.receive) {
       deliver(message);
@@ -240,34 +267,65 @@ bool PointToPoint::advance_receives(int source) {
     }
     place = incoming_.end();
   }
-  if (moved) ring(source);
+  if (moved) ring_wanted(source);
   return moved;
 }
 
-/// Reads the envelope of the message that begins in the channel from `source` and looks for the
-/// receive that waits for it. False if the envelope has not come whole.
-bool PointToPoint::take_envelope(int source) {
-  Incoming& message = *current_[static_cast<size_t>(source)];
+/// Returns whether the envelope is there, and looks whether a receive waits for it.
+bool PointToPoint::take_envelope(Incoming& message) {
   auto* head = reinterpret_cast<std::byte*>(&message.envelope);
-  message.envelope_moved += channel(source, topology_.rank)
+  message.envelope_moved += channel(message.source, topology_.rank)
                                 .take(head + message.envelope_moved,
-                                      sizeof(message.envelope) - message.envelope_moved, capacity_);
+                                      sizeof(Envelope) - message.envelope_moved, capacity_);
   if (!message.has_envelope()) return false;
-  for (auto receive = receives_.begin(); receive != receives_.end(); ++receive) {
-    if (!matches(**receive, message)) continue;
-    message.receive = *receive;
-    message.receive->other = source;
-    receives_.erase(receive);
-    return true;
-  }
-  message.kept.resize(message.envelope.bytes);
+  const auto receive = std::find_if(receives_.begin(), receives_.end(),
+                                    [&](const auto& each) { return matches(*each, message); });
+  if (receive == receives_.end()) return true;
+  attach(message, *receive);
+  receives_.erase(receive);
   return true;
+}
+
+/// Whether a message that nobody asked for stands in the way: of a receive of a later one, or of
+/// the peer, which may not receive what is sent to it before its own message has left.
+bool PointToPoint::must_keep(const Incoming& message) const {
+  const auto waits = [&](const auto& receive) {
+    return receive->other == kAnySource || receive->other == message.source;
+  };
+  return std::any_of(receives_.begin(), receives_.end(), waits) ||
+         std::any_of(sends_.begin(), sends_.end(),
+                     [](const auto& queue) { return !queue.empty(); });
+}
+
+/// Gives the message memory of this process if it must have that. Returns whether it has.
+bool PointToPoint::keep(Incoming& message) {
+  if (!must_keep(message)) return false;
+  message.kept.reset(new (std::nothrow) std::byte[message.envelope.bytes]);
+  if (message.kept) return true;
+  const std::string what = "rank " + std::to_string(topology_.rank) + " cannot keep a message of " +
+                           std::to_string(message.envelope.bytes) + " bytes from rank " +
+                           std::to_string(message.source) + " with tag " +
+                           std::to_string(message.envelope.tag) + ".";
+  fail_all(std::make_exception_ptr(
+      SystemError(what, "there is not that much memory, and no receive waits for it.",
+                  "post the receive of a large message before those of later ones.")));
+  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
+  return false;
+}
+
+/// From now on the message belongs to `receive`, with what has come of it.
+void PointToPoint::attach(Incoming& message, const std::shared_ptr<Operation>& receive) {
+  message.receive = receive;
+  receive->other = message.source;
+  if (message.kept && message.place() != nullptr) {
+    std::memcpy(message.place(), message.kept.get(), message.moved);
+  }
+  message.kept.reset();
 }
 
 /// Hands a complete message to its receive.
 void PointToPoint::deliver(Incoming& message) {
   Operation& receive = *message.receive;
-  receive.other = message.source;
   std::exception_ptr error;
   if (receive.request.bytes != message.envelope.bytes) {
     error = std::make_exception_ptr(MismatchError(
@@ -277,8 +335,6 @@ void PointToPoint::deliver(Incoming& message) {
             " into a buffer of " + std::to_string(receive.request.bytes) + " bytes.",
         "the send and the receive that it met differ in size.",
         "give both sides tensors of one shape and dtype, or different tags."));
-  } else if (!message.kept.empty()) {
-    std::memcpy(receive.request.data, message.kept.data(), message.kept.size());
   }
   finish(receive, error);
 }
@@ -288,70 +344,122 @@ void PointToPoint::finish(Operation& operation, std::exception_ptr error) {
   operation.done.store(true, std::memory_order_release);
   --pending_;
   if (const auto wake = std::exchange(operation.wake, nullptr)) wake();
+  if (sleeping_ != 0) ring(doorbells_[topology_.rank], Doorbell::kWaiters);
 }
 
-void PointToPoint::ring(int rank) {
+void PointToPoint::ring(Doorbell& doorbell, Doorbell::Who who) {
+  doorbell.rings_of(who).fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(doorbell.rings_of(who));
+}
+
+/// Wakes whoever wants to be woken on `rank`, for bytes have moved between it and this rank.
+void PointToPoint::ring_wanted(int rank) {
   Doorbell& bell = doorbells_[rank];
-  if (bell.sleepers.load(std::memory_order_seq_cst) == 0) return;
-  bell.rings.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake_all(bell.rings);
+  const auto who = static_cast<Doorbell::Who>(bell.wanted.load(std::memory_order_seq_cst));
+  if (who != Doorbell::kNobody) ring(bell, who);
 }
 
-/// Sleeps until a peer rings or `limit` is over; returns at once if bytes could be moved. mutex_ is
-/// free.
-bool PointToPoint::sleep_at_doorbell(const Operation* operation, microseconds limit) {
-  Doorbell& own = doorbells_[topology_.rank];
-  own.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  const uint32_t rings = own.rings.load(std::memory_order_seq_cst);
-  bool moved = false;
-  bool stop = false;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    moved = advance();
-    stop = closing_ || failure_ != nullptr || (operation != nullptr && operation->done);
+/// Tells peers whom to wake; nobody while a thread spins. Needs mutex_.
+void PointToPoint::say_who_is_wanted() {
+  Doorbell::Who who = Doorbell::kNobody;
+  if (spinning_ == 0 && sleeping_ != 0) {
+    who = Doorbell::kWaiters;
+  } else if (spinning_ == 0 && helper_sleeps_ && pending_ != 0) {
+    who = Doorbell::kHelper;
   }
-  if (!moved && !stop) futex_wait(own.rings, rings, limit);
-  own.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-  return moved;
+  if (who == wanted_) return;
+  wanted_ = who;
+  doorbells_[topology_.rank].wanted.store(who, std::memory_order_seq_cst);
+  if (who != Doorbell::kNobody) advance();
+}
+
+/// Moves bytes for as long as there are any, and then for a while.
+void PointToPoint::spin(const Operation& operation, Clock::time_point deadline, Lock& lock) {
+  ++spinning_;
+  say_who_is_wanted();
+  auto end = Clock::now() + spin_;
+  uint64_t moves = moves_;
+  for (int looks = 0; !operation.done.load(std::memory_order_relaxed); ++looks) {
+    if (!advance()) {
+      lock.unlock();
+      for (int i = 0; i < kPausesPerLook; ++i) pause_core();
+      lock.lock();
+    }
+    if (looks % kLooksPerClock != 0) continue;
+    const auto now = Clock::now();
+    if (std::exchange(moves, moves_) != moves_) end = now + spin_;
+    if (now >= end || now >= deadline) break;
+    if (operation.other != kAnySource && lockstep_.shares_core_with(operation.other)) break;
+  }
+  --spinning_;
+  say_who_is_wanted();
+}
+
+/// Sleeps at the doorbell until something moves, the operation is done or a look at the peers is
+/// due. Returns whether something moved.
+bool PointToPoint::sleep(Doorbell::Who who, const Operation* operation, Lock& lock) {
+  Doorbell& own = doorbells_[topology_.rank];
+  const uint64_t moves = moves_;
+  if (who == Doorbell::kWaiters) {
+    ++sleeping_;
+  } else {
+    helper_sleeps_ = true;
+  }
+  const uint32_t rings = own.rings_of(who).load(std::memory_order_seq_cst);
+  say_who_is_wanted();
+  advance();
+  const bool over = operation != nullptr && operation->done.load(std::memory_order_relaxed);
+  if (moves == moves_ && !over && !closing_ && !failure_) {
+    lock.unlock();
+    futex_wait(own.rings_of(who), rings, kLivenessInterval);
+    lock.lock();
+  }
+  if (who == Doorbell::kWaiters) {
+    --sleeping_;
+  } else {
+    helper_sleeps_ = false;
+  }
+  say_who_is_wanted();
+  advance();
+  return moves != moves_;
 }
 
 void PointToPoint::wait(Operation& operation, milliseconds timeout) {
   const auto begin = Clock::now();
   const auto deadline = begin + timeout;
-  const auto spin_end = begin + spin_;
-  auto next_look = begin + kLivenessInterval;
-  std::unique_lock<std::mutex> lock(mutex_);
+  Lock lock(mutex_);
   ++waiters_;
+  lockstep_.note_core();
+  next_look_ = begin + kLivenessInterval;
+  bool spins = spin_.count() != 0;
   while (!operation.done.load(std::memory_order_relaxed)) {
-    const bool moved = advance();
+    if (spins) spin(operation, deadline, lock);
     if (operation.done.load(std::memory_order_relaxed)) break;
-    lock.unlock();
-    const auto now = Clock::now();
-    if (!moved && now > spin_end) sleep_at_doorbell(&operation, kLivenessInterval);
-    lock.lock();
-    if (now > next_look) {
-      look_for_failures();
-      next_look = now + kLivenessInterval;
-    }
-    if (now > deadline && !operation.done.load(std::memory_order_relaxed)) {
-      const std::string peer =
-          operation.other == kAnySource ? "any rank" : topology_.describe(operation.other);
-      const std::string what =
-          "a transfer of " + std::to_string(operation.request.bytes) + " bytes with " + peer +
-          ", tag " + std::to_string(operation.request.tag) + ", timed out on rank " +
-          std::to_string(topology_.rank) + " after " + std::to_string(timeout.count()) + " ms.";
-      fail_all(std::make_exception_ptr(
-          TimeoutError(what, "the other side has not posted its send or receive.",
-                       "post it with the same tag, or raise the timeout.")));
-      lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
-    }
+    spins = sleep(Doorbell::kWaiters, &operation, lock) && spin_.count() != 0;
+    if (Clock::now() >= next_look_) look_for_failures();
+    if (Clock::now() >= deadline) give_up(operation, timeout);
   }
   --waiters_;
-  if (pending_ != 0 && waiters_ == 0) helper_wanted_->notify_one();
+}
+
+/// Fails everything because `operation` took too long. Needs mutex_.
+void PointToPoint::give_up(const Operation& operation, milliseconds timeout) {
+  if (operation.done.load(std::memory_order_relaxed)) return;
+  const std::string peer =
+      operation.other == kAnySource ? "any rank" : topology_.describe(operation.other);
+  const std::string what =
+      "a transfer of " + std::to_string(operation.request.bytes) + " bytes with " + peer +
+      ", tag " + std::to_string(operation.request.tag) + ", timed out on rank " +
+      std::to_string(topology_.rank) + " after " + std::to_string(timeout.count()) + " ms.";
+  fail_all(std::make_exception_ptr(
+      TimeoutError(what, "the other side has not posted its send or receive.",
+                   "post it with the same tag, or raise the timeout.")));
+  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
 }
 
 /// Fails everything if a peer that something waits for will never come. Needs mutex_.
 void PointToPoint::look_for_failures() {
+  next_look_ = Clock::now() + kLivenessInterval;
   try {
     lockstep_.check_peers();
   } catch (const CommError&) {
@@ -377,7 +485,7 @@ void PointToPoint::look_for_failures() {
     if (nobody_left && topology_.world_size > 1) gone = topology_.rank == 0 ? 1 : 0;
   }
   for (const Incoming& message : incoming_) {
-    if (!message.complete() && lost(message.source)) gone = message.source;
+    if (message.receive && lost(message.source)) gone = message.source;
   }
   if (gone < 0) return;
   const std::string what = "a transfer between rank " + std::to_string(topology_.rank) + " and " +
@@ -411,20 +519,36 @@ void PointToPoint::start_helper() {
   helper_ = std::thread([this] { help(); });
 }
 
-void PointToPoint::wake_helper() {
-  if (waiters_ == 0) helper_wanted_->notify_one();
+/// Lets the helper take over at once instead of at its next looks. Needs mutex_.
+void PointToPoint::ask_helper() {
+  helper_asked_ = true;
+  helper_wanted_->notify_one();
 }
 
-/// The helper thread: moves bytes while something is pending and nobody waits.
+/// The helper thread.
 void PointToPoint::help() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  Lock lock(mutex_);
+  uint64_t seen = 0;
+  int idle_looks = 0;
   while (!closing_) {
-    helper_wanted_->wait(lock, [this] { return closing_ || (pending_ != 0 && waiters_ == 0); });
-    if (closing_) return;
-    lock.unlock();
-    sleep_at_doorbell(nullptr, kLivenessInterval);
-    lock.lock();
-    look_for_failures();
+    const bool settled = std::exchange(seen, posts_) == posts_ || helper_asked_;
+    if (pending_ != 0 && waiters_ == 0 && settled) {
+      idle_looks = 0;
+      sleep(Doorbell::kHelper, nullptr, lock);
+      if (Clock::now() >= next_look_) look_for_failures();
+      continue;
+    }
+    if (pending_ == 0) helper_asked_ = false;
+    idle_looks = pending_ == 0 && settled ? idle_looks + 1 : 0;
+    if (idle_looks >= kIdleLooks) {
+      helper_idles_ = true;
+      helper_wanted_->wait(lock, [this] { return closing_ || pending_ != 0; });
+      helper_idles_ = false;
+      idle_looks = 0;
+    } else {
+      helper_wanted_->wait_for(lock, kHelperInterval,
+                               [this] { return closing_ || (helper_asked_ && waiters_ == 0); });
+    }
   }
 }
 

@@ -23,14 +23,20 @@ namespace farandole::comm::shm {
 /// which they were posted, as MPI does (MPI 4.1, 3.5).
 ///
 /// One Channel leads from each rank to each rank. A message is an envelope (tag, bytes) and its
-/// bytes, streamed through the channel piece by piece. Messages that no receive waits for yet are
-/// taken into memory of this process, so that a later message can pass.
+/// bytes, streamed through the channel piece by piece. A message that no receive waits for stays
+/// there, unless that holds up a receive of a later one or a pending send: then this process keeps
+/// it.
 ///
-/// Progress. Whoever waits for a transfer moves the bytes of all of them (advance(), under mutex_).
-/// If nobody waits while something is pending, one helper thread does; it sleeps at the rank's
-/// doorbell and never spins. After moving bytes a rank rings the doorbell of the peer if somebody
-/// sleeps there: counter stores, `sleepers` and looks at the counters are seq_cst, so that of a
-/// writer and a rank that falls asleep at least one sees the other.
+/// Progress. Whoever waits for a transfer moves the bytes of all of them (advance(), under mutex_);
+/// it spins for a while, then sleeps at the rank's doorbell. For transfers that nobody waits for
+/// there is one helper thread: it looks every millisecond while transfers come and go, sleeps at
+/// the doorbell once some stay pending without a waiter, and without end when there is nothing to
+/// do for long. So a transfer that is waited for at once costs no system call.
+///
+/// Doorbell. `wanted` says who of a rank is to be woken. A rank that moved bytes looks at the
+/// peer's `wanted`. Whoever goes to sleep reads the count of rings, stores `wanted`, advances once
+/// more and only then sleeps until that count changes. Counters of channels and `wanted` are
+/// seq_cst: of a rank that moves bytes and one that falls asleep at least one sees the other.
 ///
 /// Threads: any.
 class PointToPoint {
@@ -62,21 +68,30 @@ class PointToPoint {
   struct Envelope;
   struct Incoming;
   friend class Operation;
+  using Lock = std::unique_lock<std::mutex>;  ///< of mutex_
 
+  void begin();
   bool advance();
   bool advance_sends(int destination);
   bool advance_receives(int source);
-  bool take_envelope(int source);
+  bool take_envelope(Incoming& message);
+  bool must_keep(const Incoming& message) const;
+  bool keep(Incoming& message);
+  void attach(Incoming& message, const std::shared_ptr<Operation>& receive);
   void deliver(Incoming& message);
   bool matches(const Operation& receive, const Incoming& message) const;
   void finish(Operation& operation, std::exception_ptr error);
   void wait(Operation& operation, std::chrono::milliseconds timeout);
-  bool sleep_at_doorbell(const Operation* operation, std::chrono::microseconds limit);
+  void spin(const Operation& operation, std::chrono::steady_clock::time_point deadline, Lock& lock);
+  bool sleep(Doorbell::Who who, const Operation* operation, Lock& lock);
+  void say_who_is_wanted();
   void look_for_failures();
+  void give_up(const Operation& operation, std::chrono::milliseconds timeout);
   void fail_all(std::exception_ptr error);
-  void ring(int rank);
+  static void ring(Doorbell& doorbell, Doorbell::Who who);
+  void ring_wanted(int rank);
   void start_helper();
-  void wake_helper();
+  void ask_helper();
   void help();
   Channel& channel(int source, int destination) const;
 
@@ -95,7 +110,16 @@ class PointToPoint {
   std::list<Incoming> incoming_;  ///< messages begun or not yet asked for, in order
   std::vector<std::list<Incoming>::iterator> current_;  ///< by source: the message in the channel
   size_t pending_ = 0;                                  ///< operations that are not done
-  int waiters_ = 0;
+  uint64_t posts_ = 0;                                  ///< operations ever
+  uint64_t moves_ = 0;                                  ///< times that advance() moved something
+  int waiters_ = 0;                                     ///< threads in wait()
+  int spinning_ = 0;                                    ///< those of them that spin
+  int sleeping_ = 0;                                    ///< those of them at the doorbell
+  bool helper_sleeps_ = false;                          ///< at the doorbell
+  bool helper_idles_ = false;                           ///< without end
+  bool helper_asked_ = false;                 ///< somebody wants to be told without waiting
+  Doorbell::Who wanted_ = Doorbell::kNobody;  ///< what the own doorbell says
+  std::chrono::steady_clock::time_point next_look_{};
   bool closing_ = false;
   std::exception_ptr failure_;
   std::thread helper_;

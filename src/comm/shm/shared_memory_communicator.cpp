@@ -112,7 +112,8 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
   CommunicatorOptions options = asked;
   check_world(options);
   Config& config = options.config;
-  config.staging_bytes = round_up(std::max<size_t>(config.staging_bytes, 1), page_bytes());
+  config.staging_bytes =
+      round_up(std::max(config.staging_bytes, Staging::kLeastRingBytes), page_bytes());
   Topology topology = discover_topology(store, options.name, options.rank, options.world_size,
                                         config.host_id, config.timeout);
   check_one_host(options, topology);

@@ -75,10 +75,10 @@ class SharedMemoryCommunicator final : public Communicator {
              const CollectiveOptions& options) const;
   std::chrono::milliseconds timeout_of(const CollectiveOptions& options) const;
   void enter(Call& call, const void* inline_data = nullptr, size_t inline_bytes = 0);
-  /// Takes a turn of the slots and enters. True if all ranks announced places in the same symmetric
-  /// allocations; else every rank has run fill_first, which writes its slot.
+  /// Takes a turn with slots of `slot_bytes` and enters. True if all ranks announced places in the
+  /// same symmetric allocations; else every rank has run fill_first, which writes its slot.
   template <class FillFirst>
-  bool enter(Call& call, const FillFirst& fill_first);
+  bool enter(Call& call, size_t slot_bytes, const FillFirst& fill_first);
   void step(const Call& call) { lockstep_.step({call.timeout}); }
   void finish(const Call& call) const;
   bool all_filled() const;
@@ -115,8 +115,8 @@ class SharedMemoryCommunicator final : public Communicator {
 };
 
 template <class FillFirst>
-bool SharedMemoryCommunicator::enter(Call& call, const FillFirst& fill_first) {
-  staging_.next_turn();
+bool SharedMemoryCommunicator::enter(Call& call, size_t slot_bytes, const FillFirst& fill_first) {
+  staging_.next_turn(slot_bytes);
   const bool symmetric = call.signature.input != 0 && call.signature.output != 0;
   if (!symmetric) {
     fill_first();

@@ -4,40 +4,60 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/shm/control_block.h"
+
 namespace farandole::comm::shm {
 
-/// Two slots per rank through which tensors outside symmetric memory pass, used in turns. All ranks
-/// count turns alike.
+/// A ring for each rank through which tensors outside symmetric memory pass, chunk by chunk. Each
+/// chunk takes a turn: the next stretch of the ring, the rank's slot of that turn. All ranks take
+/// turns alike, so a peer's slot lies where one's own does.
 ///
 /// Every turn has one barrier after its slot is filled, so a rank that fills turn t + 1 knows that
-/// its peers have passed the barrier of t and are done with turn t - 1, whose slot it fills.
+/// its peers have passed the barrier of t and are done with turn t - 1. A chunk is a quarter of the
+/// ring at most, so three turns in a row never overlap.
+///
+/// Why a ring and not two slots: a store to a line that a peer has read and that both second-level
+/// caches still hold must ask that peer first, at 10 GB/s on an AMD EPYC. A line that has left both
+/// for the shared third level is stored to at 40 GB/s. So the ring is larger than those caches.
 ///
 /// Threads: the caller of the collective.
 class Staging {
  public:
-  /// `memory` holds bytes_for(world_size, slot_bytes), mapped by all ranks.
-  Staging(std::byte* memory, size_t slot_bytes) : memory_(memory), slot_bytes_(slot_bytes) {}
+  /// The smallest ring: its chunks hold what all_to_all_v shows of itself.
+  static constexpr size_t kLeastRingBytes = size_t{16} * 1024;
 
-  static size_t bytes_for(int world_size, size_t slot_bytes) {
-    return 2 * slot_bytes * static_cast<size_t>(world_size);
+  /// `memory` holds bytes_for(world_size, ring_bytes), mapped by all ranks.
+  Staging(std::byte* memory, size_t ring_bytes) : memory_(memory), ring_bytes_(ring_bytes) {}
+
+  static size_t bytes_for(int world_size, size_t ring_bytes) {
+    return ring_bytes * static_cast<size_t>(world_size);
   }
 
-  size_t slot_bytes() const { return slot_bytes_; }
-  uint64_t turn() const { return turn_; }
-  void next_turn() { ++turn_; }
-  /// After a mismatch, where some ranks have taken a turn and others have not. All ranks stand
-  /// behind the same barrier then and read no slot.
-  void restart() { turn_ = 0; }
-  std::byte* slot(int rank, uint64_t turn) const {
-    return memory_ + (2 * static_cast<size_t>(rank) + turn % 2) * slot_bytes_;
+  /// What one slot holds at most.
+  size_t slot_bytes() const { return ring_bytes_ / 4; }
+  /// Takes a turn whose slots hold `bytes`.
+  void next_turn(size_t bytes) {
+    const size_t lines = (bytes + kNoSharing - 1) / kNoSharing * kNoSharing;
+    begin_ = end_ + lines <= ring_bytes_ ? end_ : 0;
+    end_ = begin_ + lines;
+  }
+  /// Where the slots of the current turn begin, for slot().
+  size_t place() const { return begin_; }
+  /// After a mismatch, where ranks have taken different turns. All ranks stand behind the same
+  /// barrier then and read no slot.
+  void restart() { begin_ = end_ = 0; }
+  /// The slot of `rank` for the turn that began at `place`.
+  std::byte* slot(int rank, size_t place) const {
+    return memory_ + static_cast<size_t>(rank) * ring_bytes_ + place;
   }
   /// The slot of `rank` for the current turn.
-  std::byte* slot(int rank) const { return slot(rank, turn_); }
+  std::byte* slot(int rank) const { return slot(rank, begin_); }
 
  private:
   std::byte* memory_;
-  size_t slot_bytes_;
-  uint64_t turn_ = 0;
+  size_t ring_bytes_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
 };
 
 }  // namespace farandole::comm::shm
