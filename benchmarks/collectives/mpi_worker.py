@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 from mpi4py import MPI
-from operations import ROOT, Array
+from operations import ROOT, Array, splits
 from worker import Call, serve
 
 WORLD = MPI.COMM_WORLD
@@ -29,6 +29,10 @@ class MpiLibrary:
         if operation == "reduce":
             places = (MPI.IN_PLACE, inputs) if is_root else (inputs, None)
             return partial(WORLD.Reduce, *places, root=ROOT)
+        if operation == "all_to_all_v":
+            pieces_of = splits(self.rank, self.world_size, len(source))
+            uneven = [source, pieces_of, MPI.FLOAT], [target, pieces_of, MPI.FLOAT]
+            return partial(WORLD.Alltoallv, *uneven)
         if operation == "send_recv":
             return self.send_recv(inputs, output)
         if operation == "send_stream":

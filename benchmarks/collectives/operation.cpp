@@ -33,9 +33,24 @@ Layout layout_of(const std::string& name, size_t elements, size_t block, size_t 
   if (name == "barrier") return {0, 0};
   if (name == "reduce_scatter" || name == "scatter") return {elements, block};
   if (name == "all_gather" || name == "gather") return {block, elements};
-  if (name == "all_to_all" || name == "send_recv") return {elements, elements};
+  if (name == "all_to_all" || name == "all_to_all_v" || name == "send_recv") {
+    return {elements, elements};
+  }
   if (name == "send_stream") return {elements * pieces, elements * pieces};
   return {elements, 0};
+}
+
+/// What `rank` sends to each rank in all_to_all_v, and gets from it: one share or three to each
+/// other rank in turn, what is left to itself.
+std::vector<size_t> splits(size_t rank, size_t ranks, size_t elements) {
+  std::vector<size_t> counts(ranks);
+  size_t left = elements;
+  for (size_t peer = 0; peer < ranks; ++peer) {
+    if (peer != rank) counts[peer] = elements / (2 * ranks) * ((rank + peer) % 2 == 0 ? 1 : 3);
+    left -= counts[peer];
+  }
+  counts[rank] = left;
+  return counts;
 }
 
 bool only_root_gets(const std::string& name) { return name == "reduce" || name == "gather"; }
@@ -81,6 +96,12 @@ Operation::Call Operation::make_call(const std::string& name) {
   if (name == "gather") return [&] { group.gather(input_, output_, block_, kType, kRoot); };
   if (name == "scatter") return [&] { group.scatter(input_, output_, block_, kType, kRoot); };
   if (name == "all_to_all") return [&] { group.all_to_all(input_, output_, block_, kType); };
+  if (name == "all_to_all_v") {
+    const auto counts = splits(static_cast<size_t>(group.rank()),
+                               static_cast<size_t>(group.world_size()), elements_);
+    return
+        [&, counts] { group.all_to_all_v(input_, counts.data(), output_, counts.data(), kType); };
+  }
   if (name == "barrier") return [&] { group.barrier(); };
   if (name == "send_recv") return make_send_recv();
   if (name == "send_stream") return make_send_stream();
@@ -132,9 +153,22 @@ Operation::Expected Operation::make_expected(const std::string& name) const {
   if (name == "scatter") return [=](size_t i) { return value(own + i); };
   if (name == "broadcast") return [](size_t i) { return value(i); };
   if (name == "all_to_all") return [=](size_t i) { return sender(i) * value(own + i % block); };
+  if (name == "all_to_all_v") return make_expected_of_uneven(world, rank);
   if (name == "send_recv" || name == "send_stream")
     return [=](size_t i) { return peer * value(i); };
   return [=](size_t i) { return sender(i) * value(i % block); };  // all_gather, gather
+}
+
+Operation::Expected Operation::make_expected_of_uneven(size_t world, size_t rank) const {
+  const size_t elements = elements_;
+  return [world, rank, elements](size_t i) {
+    const auto from_each = splits(rank, world, elements);
+    size_t sender = 0;
+    while (i >= from_each[sender]) i -= from_each[sender++];
+    const auto of_sender = splits(sender, world, elements);
+    for (size_t peer = 0; peer < rank; ++peer) i += of_sender[peer];
+    return static_cast<float>(sender + 1) * value(i);
+  };
 }
 
 Operation::Check Operation::check() {

@@ -43,6 +43,7 @@ class Operation {
   Call make_send_recv();
   Call make_send_stream();
   Expected make_expected(const std::string& name) const;
+  Expected make_expected_of_uneven(size_t world, size_t rank) const;
 
   comm::Communicator& communicator_;
   size_t elements_;

@@ -35,7 +35,7 @@ class Operation:
 
     def fitting(self, size: int, ranks: int) -> int:
         """The bytes nearest below `size` that divide into whole blocks."""
-        unit = 4 * (ranks if self.has_blocks else 1)
+        unit = 4 * (2 * ranks if self.has_blocks else 1)
         return 0 if self.name == "barrier" else max(size // unit, 1) * unit
 
     def pieces(self, size: int) -> int:
@@ -76,11 +76,22 @@ OPERATIONS = {
         Operation("gather", share, has_blocks=True, rooted=True),
         Operation("scatter", share, has_blocks=True, rooted=True),
         Operation("all_to_all", share, has_blocks=True),
+        Operation("all_to_all_v", lambda ranks: 1 - 1 / (2 * ranks), has_blocks=True),
         Operation("barrier", once),
         Operation("send_recv", once, pairs=True),
         Operation("send_stream", once, pairs=True),
     )
 }
+
+
+def splits(rank: int, ranks: int, elements: int) -> list[int]:
+    """What `rank` sends to each rank in all_to_all_v, and gets from it: one share or three to each
+    other rank in turn, what is left to itself.
+    """
+    shares = elements // (2 * ranks)
+    counts = [shares * (3 if (rank + peer) % 2 else 1) for peer in range(ranks)]
+    counts[rank] += elements - sum(counts)
+    return counts
 
 
 def layout(name: str, elements: int, ranks: int, pieces: int) -> tuple[int, int]:
@@ -92,7 +103,7 @@ def layout(name: str, elements: int, ranks: int, pieces: int) -> tuple[int, int]
         return elements, block
     if name in {"all_gather", "gather"}:
         return block, elements
-    if name in {"all_to_all", "send_recv"}:
+    if name in {"all_to_all", "all_to_all_v", "send_recv"}:
         return elements, elements
     if name == "send_stream":
         return elements * pieces, elements * pieces
@@ -123,6 +134,11 @@ def expected(name: str, rank: int, ranks: int, elements: int, pieces: int) -> Ar
         return np.concatenate([sent[:block] * sender for sender in senders])
     if name == "all_to_all":
         return np.concatenate([own * sender for sender in senders])
+    if name == "all_to_all_v":
+        ends = [np.cumsum([0, *splits(sender, ranks, elements)]) for sender in range(ranks)]
+        return np.concatenate(
+            [sent[end[rank] : end[rank + 1]] * (i + 1) for i, end in enumerate(ends)]
+        )
     if name in {"send_recv", "send_stream"}:
         return values(elements * pieces) * peer
     return own if name == "scatter" else sent

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from operations import ROOT, Array
+from operations import ROOT, Array, splits
 from worker import Call, serve
 
 
@@ -31,6 +31,9 @@ class TorchLibrary:
         if operation == "scatter":
             parts = list(inputs.chunk(self.world_size)) if self.rank == ROOT else None
             return partial(dist.scatter, output, parts, src=ROOT)
+        if operation == "all_to_all_v":
+            pieces_of = splits(self.rank, self.world_size, len(source))
+            return partial(dist.all_to_all_single, output, inputs, pieces_of, pieces_of)
         if operation == "send_recv":
             return self.send_recv(inputs, output)
         if operation == "send_stream":
