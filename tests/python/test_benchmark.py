@@ -133,6 +133,7 @@ def test_each_operation_expects_what_its_definition_says(scripts: SimpleNamespac
         "broadcast": [1, 2, 3, 4],
         "scatter": [3, 4],
         "all_to_all": [3, 4, 6, 8],
+        "all_to_all_v": [2, 3, 4, 8],
         "send_recv": [1, 2, 3, 4],
         "send_stream": [1, 2, 3, 4, 5, 6, 7, 8],
     }
