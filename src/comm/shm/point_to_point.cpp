@@ -49,8 +49,9 @@ class PointToPoint::Operation final : public Transfer {
   bool is_done() override {
     if (done.load(std::memory_order_acquire)) return true;  // the owner may be gone by then
     owner.lockstep_.check_in_creator();
-    const std::lock_guard<std::mutex> lock(owner.mutex_);
+    Lock lock(owner.mutex_);
     owner.advance();
+    owner.tell_group(lock);
     return done.load(std::memory_order_relaxed);
   }
   void wait(milliseconds limit) override {
@@ -164,19 +165,20 @@ void PointToPoint::begin() {
 
 std::shared_ptr<Transfer> PointToPoint::send(const Request& request) {
   auto operation = std::make_shared<Operation>(*this, request);
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   begin();
   sends_[static_cast<size_t>(request.peer)].push_back(operation);
   ++pending_;
   ++posts_;
   say_who_is_wanted();
   advance();
+  tell_group(lock);
   return operation;
 }
 
 std::shared_ptr<Transfer> PointToPoint::receive(const Request& request) {
   auto operation = std::make_shared<Operation>(*this, request);
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   begin();
   ++pending_;
   ++posts_;
@@ -194,6 +196,7 @@ std::shared_ptr<Transfer> PointToPoint::receive(const Request& request) {
   }
   say_who_is_wanted();
   advance();
+  tell_group(lock);
   return operation;
 }
 
@@ -309,7 +312,7 @@ bool PointToPoint::keep(Incoming& message) {
   fail_all(std::make_exception_ptr(
       SystemError(what, "there is not that much memory, and no receive waits for it.",
                   "post the receive of a large message before those of later ones.")));
-  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
+  gave_up_ = what;
   return false;
 }
 
@@ -438,7 +441,9 @@ void PointToPoint::wait(Operation& operation, milliseconds timeout) {
     spins = sleep(Doorbell::kWaiters, &operation, lock) && spin_.count() != 0;
     if (Clock::now() >= next_look_) look_for_failures();
     if (Clock::now() >= deadline) give_up(operation, timeout);
+    tell_group(lock);
   }
+  tell_group(lock);
   --waiters_;
 }
 
@@ -454,7 +459,17 @@ void PointToPoint::give_up(const Operation& operation, milliseconds timeout) {
   fail_all(std::make_exception_ptr(
       TimeoutError(what, "the other side has not posted its send or receive.",
                    "post it with the same tag, or raise the timeout.")));
-  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
+  gave_up_ = what;
+}
+
+/// Tells the group if this rank gave up; whoever is called before an abort must find no lock.
+void PointToPoint::tell_group(Lock& lock) {
+  if (gave_up_.empty()) return;
+  const std::string reason = "rank " + std::to_string(topology_.rank) + " gave up: " + gave_up_;
+  gave_up_.clear();
+  lock.unlock();
+  lockstep_.abort(reason);
+  lock.lock();
 }
 
 /// Fails everything if a peer that something waits for will never come. Needs mutex_.
@@ -493,7 +508,7 @@ void PointToPoint::look_for_failures() {
   fail_all(std::make_exception_ptr(
       PeerFailure(what, "that rank ended or left the group.",
                   "look at that rank's own output, then restart the job or go on without it.")));
-  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
+  gave_up_ = what;
 }
 
 void PointToPoint::fail_all(std::exception_ptr error) {
@@ -536,6 +551,7 @@ void PointToPoint::help() {
       idle_looks = 0;
       sleep(Doorbell::kHelper, nullptr, lock);
       if (Clock::now() >= next_look_) look_for_failures();
+      tell_group(lock);
       continue;
     }
     if (pending_ == 0) helper_asked_ = false;

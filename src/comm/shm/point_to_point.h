@@ -10,6 +10,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -88,6 +89,7 @@ class PointToPoint {
   void look_for_failures();
   void give_up(const Operation& operation, std::chrono::milliseconds timeout);
   void fail_all(std::exception_ptr error);
+  void tell_group(Lock& lock);
   static void ring(Doorbell& doorbell, Doorbell::Who who);
   void ring_wanted(int rank);
   void start_helper();
@@ -122,6 +124,7 @@ class PointToPoint {
   std::chrono::steady_clock::time_point next_look_{};
   bool closing_ = false;
   std::exception_ptr failure_;
+  std::string gave_up_;  ///< why, until the group is told
   std::thread helper_;
 };
 
