@@ -23,6 +23,13 @@
 namespace farandole::comm {
 namespace {
 
+/// An element at any address: callers need not align their buffers. (Loops over elements that are
+/// copied in and out with memcpy become scalar for some types.)
+template <class T>
+struct __attribute__((packed)) Unaligned {
+  T value;
+};
+
 /// The type in which elements are combined: float32 for half types, else the element's own.
 template <class T>
 struct Accumulator {
@@ -122,27 +129,33 @@ FARANDOLE_INLINE void fold(const void* const* sources, size_t offset, size_t n, 
                            Into* into) {
   using Acc = Accumulator<T>;
   using A = typename Acc::type;
-  const T* s[kCount];
-  for (size_t k = 0; k < kCount; ++k) s[k] = static_cast<const T*>(sources[k]) + offset;
+  const Unaligned<T>* s[kCount];
+  for (size_t k = 0; k < kCount; ++k) s[k] = static_cast<const Unaligned<T>*>(sources[k]) + offset;
 #pragma GCC ivdep
   for (size_t i = 0; i < n; ++i) {
-    A value = continues ? static_cast<A>(into[i]) : Acc::load(s[0][i]);
+    A value;
+    if constexpr (continues) {
+      value = into[i];
+    } else {
+      value = Acc::load(s[0][i].value);
+    }
 #pragma GCC unroll 4
     for (size_t k = continues ? 0 : 1; k < kCount; ++k) {
-      value = Op::template combine<A>(value, Acc::load(s[k][i]));
+      value = Op::template combine<A>(value, Acc::load(s[k][i].value));
     }
     if (average) value = divided<A>(value, divisor);
     if constexpr (std::is_same_v<Into, A>) {
       into[i] = value;
     } else {
-      into[i] = Acc::store(value);
+      into[i].value = Acc::store(value);
     }
   }
 }
 
 /// Up to kFused sources, straight into the destination.
 template <class T, class Op, bool average>
-FARANDOLE_INLINE void reduce_few(const Sources& sources, size_t offset, size_t n, T* out) {
+FARANDOLE_INLINE void reduce_few(const Sources& sources, size_t offset, size_t n,
+                                 Unaligned<T>* out) {
   switch (sources.size) {
     case 1:
       return fold<T, Op, average, false, 1>(sources.buffers, offset, n, 1, out);
@@ -157,7 +170,8 @@ FARANDOLE_INLINE void reduce_few(const Sources& sources, size_t offset, size_t n
 
 /// More sources than one loop takes: the first few make accumulators, the others join them.
 template <class T, class Op, bool average>
-FARANDOLE_INLINE void reduce_many_block(const Sources& sources, size_t offset, size_t n, T* out) {
+FARANDOLE_INLINE void reduce_many_block(const Sources& sources, size_t offset, size_t n,
+                                        Unaligned<T>* out) {
   using Acc = Accumulator<T>;
   alignas(64) typename Acc::type accumulators[kBlock];
   fold<T, Op, false, false, kFused>(sources.buffers, offset, n, 1, accumulators);
@@ -169,14 +183,14 @@ FARANDOLE_INLINE void reduce_many_block(const Sources& sources, size_t offset, s
     fold<T, Op, false, true, 1>(sources.buffers + s, offset, n, 1, accumulators);
   }
   for (size_t i = 0; i < n; ++i) {
-    out[i] = Acc::store(average ? divided(accumulators[i], sources.size) : accumulators[i]);
+    out[i].value = Acc::store(average ? divided(accumulators[i], sources.size) : accumulators[i]);
   }
 }
 
 template <class T, class Op, bool average>
 FARANDOLE_INLINE void reduce_typed(const Sources& sources, const Destinations& destinations,
                                    size_t count) {
-  T* out = static_cast<T*>(destinations.buffers[0]);
+  auto* out = static_cast<Unaligned<T>*>(destinations.buffers[0]);
   const bool fused = sources.size <= kFused;
   const size_t block = fused && destinations.size == 1 ? count : kBlock;
   for (size_t offset = 0; offset < count; offset += block) {
@@ -187,7 +201,8 @@ FARANDOLE_INLINE void reduce_typed(const Sources& sources, const Destinations& d
       reduce_many_block<T, Op, average>(sources, offset, n, out + offset);
     }
     for (size_t d = 1; d < destinations.size; ++d) {
-      std::memcpy(static_cast<T*>(destinations.buffers[d]) + offset, out + offset, n * sizeof(T));
+      std::memcpy(static_cast<Unaligned<T>*>(destinations.buffers[d]) + offset, out + offset,
+                  n * sizeof(T));
     }
   }
 }

@@ -22,7 +22,8 @@ struct Destinations {
 
 /// destination[d][i] = sources[0][i] op sources[1][i] op ... for i < count and every d, combined
 /// from left to right, half types in float32, kAvg divided by the number of sources. A destination
-/// may be one of the sources. Bytes moved: (sources + destinations) * count * size_of(dtype).
+/// may be one of the sources. Buffers may lie at any address. Bytes moved: (sources + destinations)
+/// * count * size_of(dtype).
 ///
 /// Pure, any thread. Throws InvalidArgument for a reduction that the dtype does not have (AVG of
 /// bool).

@@ -10,6 +10,7 @@
 
 #include "comm/half_types.h"
 #include "farandole/error.h"
+#include "support/typed_data.h"
 
 namespace farandole::test {
 namespace {
@@ -96,6 +97,38 @@ TEST(ReduceKernels, WritesTheSameBitsToAllDestinations) {
         float expected = inputs[0][i];
         for (size_t s = 1; s < sources_count; ++s) expected += inputs[s][i];
         for (const auto& output : outputs) ASSERT_EQ(output[i], expected);
+      }
+    }
+  }
+}
+
+TEST(ReduceKernels, ReadsAndWritesElementsAtAnyAddress) {
+  constexpr size_t kCount = 2100;  // more than one block of accumulators
+  for (const DataType dtype : all_dtypes()) {
+    for (const ReduceOp op : all_reduce_ops()) {
+      if (!has_reduction(dtype, op)) continue;
+      for (const int world_size : {1, 2, 5}) {
+        const size_t bytes = kCount * comm::size_of(dtype);
+        std::vector<std::vector<unsigned char>> buffers;
+        std::vector<const void*> sources;
+        for (int rank = 0; rank < world_size; ++rank) {
+          TypedData input(dtype, kCount);
+          for (size_t i = 0; i < kCount; ++i) input.set(i, contribution(rank, i, dtype));
+          buffers.emplace_back(bytes + 1);
+          std::memcpy(buffers.back().data() + 1, input.data(), bytes);
+          sources.push_back(buffers.back().data() + 1);
+        }
+        std::vector<unsigned char> first(bytes + 1);
+        std::vector<unsigned char> second(bytes + 1);
+        void* destinations[] = {first.data() + 1, second.data() + 1};
+        comm::reduce({sources.data(), sources.size()}, {destinations, 2}, kCount, dtype, op);
+        ASSERT_EQ(first, second);
+        TypedData output(dtype, kCount);
+        std::memcpy(output.data(), first.data() + 1, bytes);
+        for (size_t i = 0; i < kCount; ++i) {
+          ASSERT_EQ(output.get(i), expected_reduction(world_size, i, dtype, op))
+              << comm::name_of(op) << " of " << comm::name_of(dtype) << " at " << i;
+        }
       }
     }
   }
