@@ -11,6 +11,8 @@
 #include <memory>
 #include <mutex>
 
+#include "comm/fork_safe_mutex.h"
+
 namespace farandole::comm {
 namespace {
 
@@ -33,13 +35,13 @@ struct Ring {
 
 /// All rings, those of ended threads included, until their events are as old as a ring is long.
 /// Never destroyed: threads may record while the process exits.
+/// Guarded by fork_safe_mutex<Rings>().
 struct Rings {
-  std::mutex mutex;
-  std::vector<std::shared_ptr<Ring>> all;  // guarded by mutex
-  std::vector<std::string> groups;         // guarded by mutex; by group id
+  std::vector<std::shared_ptr<Ring>> all;
+  std::vector<std::string> groups;  ///< by group id
 };
 Rings& rings() {
-  static auto* instance = new Rings;
+  static auto* const instance = new Rings;
   return *instance;
 }
 
@@ -49,7 +51,7 @@ constexpr size_t kEndedRings = 8;
 std::shared_ptr<Ring> new_ring() {
   auto ring = std::make_shared<Ring>();
   Rings& known = rings();
-  const std::lock_guard<std::mutex> lock(known.mutex);
+  const std::lock_guard<std::mutex> lock(fork_safe_mutex<Rings>());
   size_t ended = 0;
   for (size_t i = known.all.size(); i-- > 0;) {
     const bool is_ended = known.all[i].use_count() == 1;
@@ -137,7 +139,7 @@ std::vector<Event> recent_events(size_t limit) {
   std::vector<Event> events;
   {
     Rings& known = rings();
-    const std::lock_guard<std::mutex> lock(known.mutex);
+    const std::lock_guard<std::mutex> lock(fork_safe_mutex<Rings>());
     for (const auto& ring : known.all) read_all(*ring, &events);
   }
   const Anchor now;
@@ -156,7 +158,7 @@ std::vector<Event> recent_events(size_t limit) {
 
 uint32_t group_id(const std::string& name) {
   Rings& known = rings();
-  const std::lock_guard<std::mutex> lock(known.mutex);
+  const std::lock_guard<std::mutex> lock(fork_safe_mutex<Rings>());
   const auto found = std::find(known.groups.begin(), known.groups.end(), name);
   const auto id = static_cast<uint32_t>(found - known.groups.begin());
   if (found == known.groups.end()) known.groups.push_back(name);
@@ -167,7 +169,7 @@ std::string describe(const Event& event) {
   std::string group = "?";
   {
     Rings& known = rings();
-    const std::lock_guard<std::mutex> lock(known.mutex);
+    const std::lock_guard<std::mutex> lock(fork_safe_mutex<Rings>());
     if (event.group < known.groups.size()) group = known.groups[event.group];
   }
   const auto microseconds = [](uint64_t from, uint64_t to) {

@@ -5,11 +5,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "comm/fork_safe_mutex.h"
 #include "comm/shm/system_call.h"
 
 namespace farandole::comm::shm {
@@ -57,14 +57,10 @@ Descriptor create_segment(size_t bytes, SegmentBacking backing) {
   return create_tmpfile(bytes);
 }
 
-struct Mapping::Registry {
-  std::mutex mutex;
-  std::map<Identity, std::weak_ptr<Mapping>> mappings;  // guarded by mutex
-};
-
-/// Never destroyed: groups may be released while the process exits.
+/// Guarded by fork_safe_mutex<Mapping>(). Never destroyed: groups may be released while the process
+/// exits.
 Mapping::Registry& Mapping::registry() {
-  static auto* instance = new Registry;
+  static auto* const instance = new Registry;
   return *instance;
 }
 
@@ -73,10 +69,9 @@ std::shared_ptr<Mapping> Mapping::of(const Descriptor& segment, InChild in_child
   if (::fstat(segment.get(), &status) != 0) {
     throw_errno("fstat of a shared segment", "report this; the descriptor should be good.");
   }
-  Registry& known = registry();
-  const std::lock_guard<std::mutex> lock(known.mutex);
+  const std::lock_guard<std::mutex> lock(fork_safe_mutex<Mapping>());
   const Identity identity{status.st_dev, status.st_ino};
-  std::weak_ptr<Mapping>& entry = known.mappings[identity];
+  std::weak_ptr<Mapping>& entry = registry()[identity];
   if (auto mapping = entry.lock()) return mapping;
   const auto bytes = static_cast<size_t>(status.st_size);
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.get(), 0);
@@ -95,10 +90,9 @@ std::shared_ptr<Mapping> Mapping::of(const Descriptor& segment, InChild in_child
 Mapping::~Mapping() {
   // In a forked child without the pages, something else may stand at their addresses.
   if (in_child_ == InChild::kReadable || fork_guard_.in_creator()) ::munmap(data_, bytes_);
-  Registry& known = registry();
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  const auto entry = known.mappings.find(identity_);
-  if (entry != known.mappings.end() && entry->second.expired()) known.mappings.erase(entry);
+  const std::lock_guard<std::mutex> lock(fork_safe_mutex<Mapping>());
+  const auto entry = registry().find(identity_);
+  if (entry != registry().end() && entry->second.expired()) registry().erase(entry);
 }
 
 }  // namespace farandole::comm::shm

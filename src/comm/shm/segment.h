@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -42,7 +43,7 @@ class Mapping {
   /// Which segment a mapping is of.
   using Identity = std::pair<dev_t, ino_t>;
   /// The mappings of this process.
-  struct Registry;
+  using Registry = std::map<Identity, std::weak_ptr<Mapping>>;
   static Registry& registry();
 
   Mapping(Identity identity, std::byte* data, size_t bytes, InChild in_child)

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "comm/fork_safe_mutex.h"
+
 namespace farandole::comm::shm {
 
 class SymmetricRegistry::Allocation final : public SymmetricMemory {
@@ -32,19 +34,22 @@ class SymmetricRegistry::Allocation final : public SymmetricMemory {
   int rank_;
 };
 
+/// One for all groups of the process; it is held for moments.
+std::mutex& SymmetricRegistry::mutex() { return fork_safe_mutex<SymmetricRegistry>(); }
+
 std::shared_ptr<SymmetricMemory> SymmetricRegistry::add(std::shared_ptr<Mapping> mapping,
                                                         size_t bytes, int rank, int world_size) {
-  const std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t number = next_number_++;
   auto allocation = std::make_shared<Allocation>(shared_from_this(), number, std::move(mapping),
                                                  bytes, rank, world_size);
-  live_[number] = allocation.get();
+  const std::lock_guard<std::mutex> lock(mutex());
+  if (number < Place::kMostAllocations) live_[number] = allocation.get();
   return allocation;
 }
 
 Place SymmetricRegistry::place_of(const void* data, size_t bytes) const {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex());
   for (const auto& [number, allocation] : live_) {
     const auto begin = reinterpret_cast<uintptr_t>(allocation->local());
     if (address >= begin && bytes <= allocation->bytes() &&
@@ -56,12 +61,12 @@ Place SymmetricRegistry::place_of(const void* data, size_t bytes) const {
 }
 
 std::byte* SymmetricRegistry::address_of(Place place, int rank) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex());
   return static_cast<std::byte*>(live_.at(place.allocation())->peer(rank)) + place.offset();
 }
 
 void SymmetricRegistry::remove(uint64_t number) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex());
   live_.erase(number);
 }
 
