@@ -78,7 +78,8 @@ void SharedMemoryCommunicator::all_to_all_v(const void* input, const size_t* sen
   finish(call);
 }
 
-/// Every rank checks every pair, so that all of them throw or none does.
+/// Every rank checks every pair, so that all of them throw or none does. `largest_block` is of
+/// those that travel; a rank's block for itself does not.
 void SharedMemoryCommunicator::check_block_sizes(size_t* largest_block) const {
   const auto world = static_cast<size_t>(world_size());
   for (size_t from = 0; from < world; ++from) {
@@ -86,7 +87,7 @@ void SharedMemoryCommunicator::check_block_sizes(size_t* largest_block) const {
     for (size_t to = 0; to < world; ++to) {
       const auto* receives =
           reinterpret_cast<const size_t*>(staging_.slot(static_cast<int>(to))) + world;
-      *largest_block = std::max(*largest_block, sends[to]);
+      if (from != to) *largest_block = std::max(*largest_block, sends[to]);
       if (sends[to] == receives[from]) continue;
       throw MismatchError("all_to_all_v of group '" + name() + "': rank " + std::to_string(from) +
                               " sends " + std::to_string(sends[to]) + " elements to rank " +
