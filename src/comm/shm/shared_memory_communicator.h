@@ -24,10 +24,9 @@ namespace farandole::comm::shm {
 ///
 /// Every collective begins with one announcement (Lockstep::enter). Then the data take one of three
 /// ways:
-///   direct     small tensors: each rank reads all ranks' slots and reduces for itself; one
-///   barrier. symmetric  buffers in symmetric memory: rank r handles shard r straight in all peers'
-///   buffers. staged     everything else, chunk by chunk through two slots per rank; one barrier a
-///   chunk.
+/// - direct: small tensors. Each rank reads all ranks' slots and reduces for itself; one barrier.
+/// - symmetric: buffers in symmetric memory. Rank r handles shard r straight in all peers' buffers.
+/// - staged: everything else, chunk by chunk through two slots per rank; one barrier a chunk.
 class SharedMemoryCommunicator final : public Communicator {
  public:
   /// Collective. Throws what make_communicator() lists.
