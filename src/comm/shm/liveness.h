@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include "comm/shm/descriptor.h"
 
 namespace farandole::comm::shm {
+
+/// How often a waiting rank looks after its peers' processes.
+constexpr std::chrono::milliseconds kLivenessInterval{50};
 
 /// A handle on this process that says when it has ended, also to other pid namespaces; invalid
 /// where the kernel has no pidfd.

@@ -20,8 +20,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// How often a sleeping rank looks after its peers' processes.
-constexpr milliseconds kLivenessInterval{50};
 /// Looks at the posts between two looks at the clock.
 constexpr int kLooksPerClock = 64;
 /// Times that an oversubscribed rank gives its core away before it sleeps.

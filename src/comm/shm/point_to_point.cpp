@@ -19,7 +19,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLivenessInterval{50};
 /// How often the helper looks while transfers come and go, and after how many looks at nothing it
 /// sleeps without end.
 constexpr milliseconds kHelperInterval{1};
