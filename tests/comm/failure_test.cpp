@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -120,6 +121,56 @@ TEST(Failure, NamesALateRankAndWhereItStandsAtTheTimeout) {
       EXPECT_THAT(text, HasSubstr("#3 all_reduce in group 'test': 400 bytes"));
     }
   });
+}
+
+/// Memory of which every page takes a while to read for the first time.
+class SlowPages {
+ public:
+  explicit SlowPages(size_t pages) {
+    bytes_ = pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    data_ = ::mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct sigaction action {};
+    action.sa_flags = SA_SIGINFO;
+    action.sa_sigaction = open_page;
+    ::sigaction(SIGSEGV, &action, nullptr);
+  }
+  ~SlowPages() { ::munmap(data_, bytes_); }
+  const void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  static void open_page(int, siginfo_t* info, void*) {
+    constexpr timespec kDelay{0, 400'000'000};
+    ::nanosleep(&kDelay, nullptr);
+    const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const auto begin = reinterpret_cast<uintptr_t>(info->si_addr) / page * page;
+    ::mprotect(reinterpret_cast<void*>(begin), page, PROT_READ);
+  }
+
+  void* data_;
+  size_t bytes_;
+};
+
+TEST(Failure, BoundsAWholeCollectiveByOneTimeout) {
+  Config config;
+  config.staging_bytes = 1;  // rounded up to a page, so each page is a chunk with a barrier
+  run_process_ranks(
+      2,
+      [](Communicator& group) {
+        const SlowPages slow(16);
+        const std::vector<float> quick(slow.bytes() / sizeof(float));
+        std::vector<float> output(quick.size());
+        const void* input = group.rank() == 1 ? slow.data() : quick.data();
+        CollectiveOptions options;
+        options.timeout = milliseconds(1000);  // rank 1 is never late by that much at once
+        const auto begin = steady_clock::now();
+        const std::string text = raised<CommError>([&] {
+          group.all_reduce(input, output.data(), quick.size(), kFloat, ReduceOp::kSum, options);
+        });
+        EXPECT_THAT(text, HasSubstr("timed out after 1000 ms"));
+        EXPECT_LT(steady_clock::now() - begin, options.timeout + detection_limit());
+      },
+      config);
 }
 
 TEST(Failure, NamesARankThatLeftTheGroupEarly) {

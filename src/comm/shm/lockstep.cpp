@@ -85,6 +85,7 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
   // These looks at core and clock cost nothing here: the peers' posts are on their way meanwhile.
   note_core();
   if (kDiagnosis) posted_ticks_ = event_ticks();
+  deadline_ = {};
   latest_rank_ = -1;
   has_waited_ = false;
   wait_for_all(Post::kHeader, patience);
@@ -153,10 +154,17 @@ bool Lockstep::spin(Post post) {
   }
 }
 
+/// The end of the current collective's patience. It begins with the first wait that sleeps, so that
+/// quick collectives never look at the clock.
+Clock::time_point Lockstep::deadline(milliseconds timeout) {
+  if (deadline_ == Clock::time_point{}) deadline_ = Clock::now() + timeout;
+  return deadline_;
+}
+
 void Lockstep::sleep(Post post, milliseconds timeout) {
   has_waited_ = true;
   if (post == Post::kHeader) latest_rank_ = first_missing_;
-  const auto deadline = Clock::now() + timeout;
+  const auto deadline = this->deadline(timeout);
   auto next_look = Clock::now() + kLivenessInterval;
   while (true) {
     group_->sleepers.fetch_add(1, std::memory_order_seq_cst);

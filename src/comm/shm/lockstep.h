@@ -52,7 +52,7 @@ class Lockstep {
 
   /// How long to wait, and whether to spin first.
   struct Patience {
-    std::chrono::milliseconds timeout;
+    std::chrono::milliseconds timeout;  ///< of the collective, all of its waits together
     bool sleep_at_once = false;
   };
 
@@ -103,6 +103,7 @@ class Lockstep {
   void wait_for_all(Post post, const Patience& patience);
   bool spin(Post post);
   void sleep(Post post, std::chrono::milliseconds timeout);
+  std::chrono::steady_clock::time_point deadline(std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);
   [[noreturn]] void fail_lost(int rank, const std::string& how, const std::string& fix);
   [[noreturn]] void fail_missing(Post post, std::chrono::milliseconds timeout);
@@ -124,6 +125,7 @@ class Lockstep {
   uint64_t steps_ = 0;
   int first_missing_ = 0;  ///< ranks before it have posted what is waited for
   int latest_rank_ = -1;
+  std::chrono::steady_clock::time_point deadline_{};  ///< zero: nobody has been waited for long
   uint64_t posted_ticks_ = 0;
   bool has_waited_ = false;
   std::exception_ptr failure_;  ///< why the group is over, as thrown on this rank
