@@ -4,6 +4,11 @@
 namespace farandole::comm {
 
 Store::~Store() = default;
+
+std::optional<std::string> Store::try_get(const std::string& key) {
+  return get(key, std::chrono::milliseconds(0));
+}
+
 InProcessStore::~InProcessStore() = default;
 
 void InProcessStore::set(const std::string& key, const std::string& value) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "comm/cores.h"
+#include "comm/process_stat.h"
 #include "farandole/error.h"
 
 namespace farandole::comm {
@@ -33,10 +34,11 @@ struct Identity {
   std::string host_id;
   std::string host_name;
   std::string cores;
+  std::string process;  ///< see Topology::processes
   int pid = 0;
 
   std::string encode() const {
-    return host_id + "\n" + host_name + "\n" + cores + "\n" + std::to_string(pid);
+    return host_id + "\n" + host_name + "\n" + cores + "\n" + process + "\n" + std::to_string(pid);
   }
   static Identity decode(const std::string& text) {
     std::istringstream lines(text);
@@ -44,6 +46,7 @@ struct Identity {
     std::getline(lines, identity.host_id);
     std::getline(lines, identity.host_name);
     std::getline(lines, identity.cores);
+    std::getline(lines, identity.process);
     lines >> identity.pid;
     return identity;
   }
@@ -103,7 +106,7 @@ std::string Topology::describe(int peer) const {
 Topology discover_topology(Store& store, const std::string& group, int rank, int world_size,
                            const std::string& host_id, std::chrono::milliseconds timeout) {
   const Identity own{host_id.empty() ? boot_id() : host_id, host_name(), allowed_cores(),
-                     static_cast<int>(::getpid())};
+                     identity_of(read_process_stat("self")), static_cast<int>(::getpid())};
   store.set(key_of(group, rank), own.encode());
   Topology topology;
   topology.rank = rank;
@@ -121,6 +124,7 @@ Topology discover_topology(Store& store, const std::string& group, int rank, int
     const int peer_rank = static_cast<int>(topology.pids.size());
     topology.host_of_rank.push_back(host);
     topology.pids.push_back(peer.pid);
+    topology.processes.push_back(peer.process);
     if (peer.host_id != own.host_id) continue;
     if (peer_rank == rank) topology.local_rank = topology.local_world_size;
     ++topology.local_world_size;

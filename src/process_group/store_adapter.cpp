@@ -56,4 +56,12 @@ std::optional<std::string> StoreAdapter::get(const std::string& key,
   });
 }
 
+std::optional<std::string> StoreAdapter::try_get(const std::string& key) {
+  // TCPStore logs two warnings for every wait() in vain, and none for check().
+  return checked("get", key, [&]() -> std::optional<std::string> {
+    if (!store_->check({prefix_ + key})) return std::nullopt;
+    return store_->get_to_str(prefix_ + key);
+  });
+}
+
 }  // namespace farandole

@@ -23,6 +23,7 @@ class StoreAdapter : public comm::Store {
   void set(const std::string& key, const std::string& value) override;
   std::optional<std::string> get(const std::string& key,
                                  std::chrono::milliseconds timeout) override;
+  std::optional<std::string> try_get(const std::string& key) override;
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;

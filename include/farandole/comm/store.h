@@ -19,11 +19,15 @@ namespace farandole::comm {
 class FARANDOLE_API Store {
  public:
   virtual ~Store();
-  /// Publishes `value` under `key`; a key is set once.
+  /// Publishes `value` under `key`. A key is set once; where several ranks do so at about the same
+  /// time, any one of their values may stay.
   virtual void set(const std::string& key, const std::string& value) = 0;
   /// Waits until `key` is there; nullopt after `timeout`.
   virtual std::optional<std::string> get(const std::string& key,
                                          std::chrono::milliseconds timeout) = 0;
+  /// The value of `key` if it is there already. By default a get() without patience; for stores
+  /// that do more than return when a get() is in vain.
+  virtual std::optional<std::string> try_get(const std::string& key);
 };
 
 /// A Store for ranks that are threads of one process.

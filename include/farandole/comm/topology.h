@@ -21,6 +21,8 @@ struct FARANDOLE_API Topology {
   std::vector<int> host_of_rank;        ///< host index of each rank; hosts counted by first rank
   std::vector<std::string> host_names;  ///< by host index, for messages
   std::vector<int> pids;                ///< process id of each rank on its own host, for messages
+  std::vector<std::string> processes;   ///< by rank: pid namespace and start time, which tell a
+                                        ///< process from all others of its host with its pid
 
   int host_count() const { return static_cast<int>(host_names.size()); }
   /// "rank 2 (pid 4711 on node-a)"

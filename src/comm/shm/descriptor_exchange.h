@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "comm/shm/await.h"
 #include "comm/shm/descriptor.h"
-#include "farandole/comm/store.h"
+#include "comm/shm/formation.h"
 #include "farandole/comm/topology.h"
 
 namespace farandole::comm::shm {
@@ -18,29 +18,38 @@ constexpr int kMaxRanks = 250;
 /// Passes file descriptors among the ranks of one host: a star of Unix sockets around rank 0. A
 /// connection counts only after the peer showed the group's random token and the same user id.
 ///
+/// Descriptors on their way count against the limit of open files of their user (unix(7),
+/// ETOOMANYREFS). Whoever meets the limit waits until peers have taken theirs.
+///
 /// Threads: one call at a time.
 class DescriptorExchange {
  public:
-  /// Connects all ranks of `topology`. Collective. `store` tells where rank 0 listens.
-  /// Throws TimeoutError naming ranks that did not connect, SystemError.
-  DescriptorExchange(Store& store, const std::string& group, const Topology& topology,
-                     std::chrono::milliseconds timeout);
+  explicit DescriptorExchange(const Topology& topology);
 
-  /// Everyone's descriptor, by rank; invalid where a rank had none to give. Collective.
-  std::vector<Descriptor> all_gather(const Descriptor& own, std::chrono::milliseconds timeout);
-  /// Rank 0 makes a descriptor and all ranks get it. Collective. If `make` throws, every rank gets
-  /// a SystemError with that text. `peer_gone` tells a waiting rank that rank 0 will not answer.
-  Descriptor broadcast(const std::function<Descriptor()>& make, std::chrono::milliseconds timeout,
-                       const std::function<bool()>& peer_gone);
+  /// Connects all ranks. Collective; rank 0 listens, and the store says where. Throws what
+  /// Formation::await() throws, and SystemError.
+  void connect(Formation& formation);
+
+  // All below are collective. Besides what `await` throws they throw PeerFailure where a peer has
+  // closed its socket, and SystemError.
+
+  /// Everyone's descriptor, by rank; invalid where a rank had none to give.
+  std::vector<Descriptor> all_gather(const Descriptor& own, const Await& await);
+  /// Rank 0 makes a descriptor and all ranks get it. If `make` throws, every rank gets a
+  /// SystemError with its reason.
+  Descriptor broadcast(const std::function<Descriptor()>& make, const Await& await);
+  /// Returns when every rank has called it.
+  void meet(const Await& await);
 
  private:
-  void listen_and_accept(Store& store, std::chrono::milliseconds timeout);
-  void connect_to_hub(Store& store, std::chrono::milliseconds timeout);
-  std::string key() const;
+  struct Message;
 
-  std::string group_;
+  void accept_peers(int listener, const std::string& token, Formation& formation);
+  void send(int peer, const Message& message, const std::vector<int>& fds, const Await& await);
+  std::vector<Descriptor> receive(int peer, Message* message, const Await& await);
+
   Topology topology_;
-  std::vector<Descriptor> sockets_;  ///< rank 0: by peer rank; others: only [0]
+  std::vector<Descriptor> sockets_;  ///< by peer rank; ranks but 0 have only [0]
 };
 
 }  // namespace farandole::comm::shm

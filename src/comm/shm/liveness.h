@@ -2,39 +2,46 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/shm/descriptor.h"
+#include "comm/shm/process_watch.h"
+#include "farandole/comm/topology.h"
 
 namespace farandole::comm::shm {
 
 /// How often a waiting rank looks after its peers' processes.
 constexpr std::chrono::milliseconds kLivenessInterval{50};
 
-/// A handle on this process that says when it has ended, also to other pid namespaces; invalid
-/// where the kernel has no pidfd.
-Descriptor own_pidfd();
-
 /// Tells which peers have ended. It asks the kernel about processes and so never mistakes a socket
-/// that a forked child holds open for a living rank, nor a zombie for one.
+/// that a forked child holds open for a living rank, nor a zombie for one. Ranks that are threads
+/// of one process live and end with it.
 ///
-/// Threads: const and safe from any thread.
+/// Threads: const and safe from any thread; adopt() before others use it.
 class Liveness {
  public:
-  /// One pidfd and pid per rank. Ranks without a pidfd are watched through /proc.
-  Liveness(std::vector<Descriptor> pidfds, std::vector<int> pids);
+  /// Watches the ranks of this process's pid namespace. Those of others count as alive until
+  /// adopt().
+  explicit Liveness(const Topology& topology);
 
-  /// Whether the process of `rank` has ended. Threads of this process count as alive.
+  /// Whether all ranks are in one pid namespace; the same on all ranks.
+  bool sees_all() const;
+  /// Watches the ranks of other pid namespaces by their pidfds.
+  void adopt(std::vector<Descriptor> pidfds);
+
+  /// Whether the process of `rank` has ended.
   bool is_dead(int rank) const;
-  /// How it ended where the kernel still tells: "killed by signal 9 (Killed)", "exited with code
-  /// 1", else "ended".
+  /// How: see ProcessWatch::how_it_ended().
   std::string cause_of_death(int rank) const;
 
  private:
-  std::vector<Descriptor> pidfds_;
+  const ProcessWatch* watch(int rank) const { return watches_[static_cast<size_t>(rank)].get(); }
+
   std::vector<int> pids_;
-  std::vector<std::string> start_times_;  ///< field 22 of /proc/pid/stat; empty with a pidfd
+  std::vector<std::string> processes_;
+  std::vector<std::shared_ptr<const ProcessWatch>> watches_;  ///< by rank; null: not yet
 };
 
 }  // namespace farandole::comm::shm

@@ -187,9 +187,36 @@ void Lockstep::sleep(Post post, milliseconds timeout) {
   }
 }
 
+void Lockstep::await(int peer, const Ready& ready, milliseconds timeout) {
+  const auto limit = deadline(timeout);
+  while (!ready(kLivenessInterval)) {
+    look_for_abort();
+    const bool is_dead = liveness_.is_dead(peer);
+    if (is_dead || state_of(peer) == RankState::kLeft) {
+      if (ready(milliseconds(0))) return;  // it did its part first
+      is_dead ? fail_dead(peer) : fail_left(peer);
+    }
+    if (Clock::now() >= limit) fail_late(topology_.describe(peer), last_reached(peer), timeout);
+  }
+}
+
 /// Throws if a peer that has not posted never will. What a rank aborted for is the root of the
 /// trouble, so it is told before a death, and a death before a rank that left because of it.
 void Lockstep::look_for_failures(Post post, bool look_at_processes) {
+  look_for_abort();
+  const auto is_lost = [&](int rank, bool lost) {
+    return rank != topology_.rank && !has_posted(rank, post) && lost && !has_posted(rank, post);
+  };
+  for (int rank = 0; look_at_processes && rank < topology_.world_size; ++rank) {
+    if (has_posted(rank, post) || !is_lost(rank, liveness_.is_dead(rank))) continue;
+    fail_dead(rank);
+  }
+  for (int rank = 0; rank < topology_.world_size; ++rank) {
+    if (is_lost(rank, state_of(rank) == RankState::kLeft)) fail_left(rank);
+  }
+}
+
+void Lockstep::look_for_abort() {
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     if (state_of(rank) != RankState::kAborted) continue;
     const std::string reason = ranks_[rank].reason.data();
@@ -198,20 +225,17 @@ void Lockstep::look_for_failures(Post post, bool look_at_processes) {
              "mend the cause on that rank; destroy this group and make a new one to go on.")),
          reason);
   }
-  const auto is_lost = [&](int rank, bool lost) {
-    return rank != topology_.rank && !has_posted(rank, post) && lost && !has_posted(rank, post);
-  };
-  for (int rank = 0; look_at_processes && rank < topology_.world_size; ++rank) {
-    if (has_posted(rank, post) || !is_lost(rank, liveness_.is_dead(rank))) continue;
-    fail_lost(rank, liveness_.cause_of_death(rank),
-              "look at that rank's own output and at the kernel log (out of memory?), then restart "
-              "the job or go on without it.");
-  }
-  for (int rank = 0; rank < topology_.world_size; ++rank) {
-    if (!is_lost(rank, state_of(rank) == RankState::kLeft)) continue;
-    fail_lost(rank, "left the group",
-              "call the same collectives on every rank, and destroy the group after the last.");
-  }
+}
+
+void Lockstep::fail_dead(int rank) {
+  fail_lost(rank, liveness_.cause_of_death(rank),
+            "look at that rank's own output and at the kernel log (out of memory?), then restart "
+            "the job or go on without it.");
+}
+
+void Lockstep::fail_left(int rank) {
+  fail_lost(rank, "left the group",
+            "call the same collectives on every rank, and destroy the group after the last.");
 }
 
 void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fix) {
@@ -228,6 +252,10 @@ void Lockstep::fail_missing(Post post, milliseconds timeout) {
     names += (names.empty() ? "" : ", ") + topology_.describe(rank);
     whys += (whys.empty() ? "" : "; ") + last_reached(rank);
   }
+  fail_late(names, whys, timeout);
+}
+
+void Lockstep::fail_late(const std::string& names, const std::string& whys, milliseconds timeout) {
   const std::string what = describe_current() + " timed out after " +
                            std::to_string(timeout.count()) + " ms: " + names + " did not come.";
   fail(std::make_exception_ptr(TimeoutError(

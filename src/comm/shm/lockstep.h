@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/fork_guard.h"
+#include "comm/shm/await.h"
 #include "comm/shm/control_block.h"
 #include "comm/shm/liveness.h"
 #include "farandole/comm/topology.h"
@@ -62,6 +63,9 @@ class Lockstep {
              const Patience& patience);
   /// A barrier within the current collective.
   void step(const Patience& patience);
+  /// Waits, within the current collective, for what `peer` does outside of shared memory. Throws as
+  /// enter() does.
+  void await(int peer, const Ready& ready, std::chrono::milliseconds timeout);
 
   /// What `rank` announced for the current collective. Valid from enter() to the next enter().
   Signature signature_of(int rank) const;
@@ -105,8 +109,13 @@ class Lockstep {
   void sleep(Post post, std::chrono::milliseconds timeout);
   std::chrono::steady_clock::time_point deadline(std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);
+  void look_for_abort();
+  [[noreturn]] void fail_dead(int rank);
+  [[noreturn]] void fail_left(int rank);
   [[noreturn]] void fail_lost(int rank, const std::string& how, const std::string& fix);
   [[noreturn]] void fail_missing(Post post, std::chrono::milliseconds timeout);
+  [[noreturn]] void fail_late(const std::string& names, const std::string& whys,
+                              std::chrono::milliseconds timeout);
   [[noreturn]] void fail(std::exception_ptr error, const std::string& reason);
   void compare_signatures() const;
   RankState state_of(int rank) const;

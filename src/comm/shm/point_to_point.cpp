@@ -309,7 +309,7 @@ bool PointToPoint::keep(Incoming& message) {
                            std::to_string(message.source) + " with tag " +
                            std::to_string(message.envelope.tag) + ".";
   fail_all(std::make_exception_ptr(
-      SystemError(what, "there is not that much memory, and no receive waits for it.",
+      CommError(what, "there is not that much memory, and no receive waits for it.",
                   "post the receive of a large message before those of later ones.")));
   gave_up_ = what;
   return false;

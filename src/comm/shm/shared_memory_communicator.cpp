@@ -10,6 +10,8 @@
 
 #include "comm/diagnosis.h"
 #include "comm/shm/arguments.h"
+#include "comm/shm/formation.h"
+#include "comm/shm/reason.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
 #include "log.h"
@@ -80,29 +82,43 @@ namespace {
 
 /// All ranks must lay out the segment and choose their ways alike, so they take what rank 0 has:
 /// its staging slots, and its count of cores.
-void adopt_layout(Store& store, const std::string& group, Config& config, Topology& topology) {
-  const std::string key = "farandole/" + group + "/layout";
+void adopt_layout(Formation& formation, Config& config, Topology& topology) {
+  const std::string name = "layout";
   if (topology.rank == 0) {
-    store.set(key,
-              std::to_string(config.staging_bytes) + " " + std::to_string(topology.local_cores));
+    formation.set(
+        name, std::to_string(config.staging_bytes) + " " + std::to_string(topology.local_cores));
     return;
   }
-  const auto layout = store.get(key, config.timeout);
-  if (!layout) {
-    throw TimeoutError(
-        "group '" + group + "' did not form: " + topology.describe(0) + " did not tell its layout.",
-        "nothing came within " + std::to_string(config.timeout.count()) + " ms.",
-        "look at rank 0's own output; it started but stopped on its way here.");
-  }
   size_t staging_bytes = 0;
-  std::istringstream(*layout) >> staging_bytes >> topology.local_cores;
+  std::istringstream(formation.get(name)) >> staging_bytes >> topology.local_cores;
   if (staging_bytes != config.staging_bytes) {
     log(LogLevel::kWarning,
-        "rank " + std::to_string(topology.rank) + " of group '" + group +
+        "rank " + std::to_string(topology.rank) + " of group '" + formation.group() +
             "' takes rank 0's FARANDOLE_STAGING_BYTES=" + std::to_string(staging_bytes) +
             " instead of its own " + std::to_string(config.staging_bytes) + ".");
   }
   config.staging_bytes = staging_bytes;
+}
+
+/// Maps one segment on all ranks. Returns once all of them have it: from then on ranks learn of
+/// each other through it.
+std::shared_ptr<Mapping> share_memory(Formation& formation, DescriptorExchange& descriptors,
+                                      Liveness& liveness, const Topology& topology,
+                                      const Config& config) {
+  const Await await = [&](const std::vector<int>& peers, const Ready& ready) {
+    formation.await(peers, ready);
+  };
+  descriptors.connect(formation);
+  if (!liveness.sees_all()) {
+    liveness.adopt(descriptors.all_gather(open_pidfd(::getpid()), await));
+  }
+  const auto make_segment = [&] {
+    return create_segment(segment_bytes(topology.world_size, config), config.segments);
+  };
+  std::shared_ptr<Mapping> memory =
+      Mapping::of(descriptors.broadcast(make_segment, await), InChild::kUnmapped);
+  descriptors.meet(await);
+  return memory;
 }
 
 }  // namespace
@@ -117,15 +133,17 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
   Topology topology = discover_topology(store, options.name, options.rank, options.world_size,
                                         config.host_id, config.timeout);
   check_one_host(options, topology);
-  adopt_layout(store, options.name, config, topology);
-  DescriptorExchange descriptors(store, options.name, topology, config.timeout);
-  Liveness liveness(descriptors.all_gather(own_pidfd(), config.timeout), topology.pids);
-  const auto make_segment = [&] {
-    return create_segment(segment_bytes(options.world_size, config), config.segments);
-  };
-  const Descriptor segment =
-      descriptors.broadcast(make_segment, config.timeout, [&] { return liveness.is_dead(0); });
-  std::shared_ptr<Mapping> memory = Mapping::of(segment, InChild::kUnmapped);
+  Liveness liveness(topology);
+  Formation formation(store, options.name, topology, liveness, config.timeout);
+  DescriptorExchange descriptors(topology);
+  std::shared_ptr<Mapping> memory;
+  try {
+    adopt_layout(formation, config, topology);
+    memory = share_memory(formation, descriptors, liveness, topology, config);
+  } catch (const std::exception& error) {
+    formation.tell(error);
+    throw;
+  }
   std::unique_ptr<SharedMemoryCommunicator> communicator(new SharedMemoryCommunicator(
       Parts{options, topology, std::move(descriptors), std::move(memory), std::move(liveness)}));
   communicator->barrier({});
@@ -271,33 +289,45 @@ std::shared_ptr<Transfer> SharedMemoryCommunicator::receive(void* data, size_t b
 std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::allocate_symmetric(size_t bytes) {
   Call call = begin(OpKind::kAllocate, bytes, DataType::kUInt8, {});
   enter(call);
-  const size_t part_bytes = round_up(std::max<size_t>(bytes, 1), page_bytes());
-  const auto make_segment = [&] {
-    check_count(OpKind::kAllocate, part_bytes, static_cast<size_t>(world_size()), DataType::kUInt8);
-    return create_segment(part_bytes * static_cast<size_t>(world_size()), config_.segments);
-  };
   std::shared_ptr<Mapping> mapping;
   std::exception_ptr failure;
   try {
-    const Descriptor segment =
-        descriptors_.broadcast(make_segment, call.timeout, [&] { return lockstep_.is_gone(0); });
-    mapping = Mapping::of(segment, InChild::kReadable);
-  } catch (const Error&) {
+    mapping = share_allocation(call);
+  } catch (const SystemError&) {
     failure = std::current_exception();
   }
-  // Everyone learns whether everyone could map it, so that the group stays of one mind.
-  const uint8_t mapped = mapping ? 1 : 0;
-  uint8_t all_mapped = 0;
-  all_reduce(&mapped, &all_mapped, 1, DataType::kUInt8, ReduceOp::kMin, {});
+  // Everyone shows in its slot whether it could map the memory, so that the group stays of one
+  // mind.
+  staging_.next_turn(1);
+  *staging_.slot(rank()) = std::byte{mapping != nullptr};
+  step(call);
   finish(call);
   if (failure) std::rethrow_exception(failure);
-  if (all_mapped == 0) {
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (*staging_.slot(peer) != std::byte{0}) continue;
     throw SystemError("allocate_symmetric(" + std::to_string(bytes) + " bytes) in group '" +
-                          name() + "' failed on another rank.",
+                          name() + "' failed on " + topology().describe(peer) + ".",
                       "that rank could not map the memory; its own error says why.",
                       "raise that rank's limits or ask for less.");
   }
   return symmetric_->add(std::move(mapping), bytes, rank(), world_size());
+}
+
+/// One segment with a part for each rank. A peer that does not do its share ends the group.
+std::shared_ptr<Mapping> SharedMemoryCommunicator::share_allocation(const Call& call) {
+  const auto make_segment = [&] {
+    const size_t part_bytes = round_up(std::max<size_t>(call.bytes(), 1), page_bytes());
+    return create_segment(part_bytes * static_cast<size_t>(world_size()), config_.segments);
+  };
+  const Await await = [&](const std::vector<int>& peers, const Ready& ready) {
+    lockstep_.await(peers.front(), ready, call.timeout);
+  };
+  try {
+    return Mapping::of(descriptors_.broadcast(make_segment, await), InChild::kReadable);
+  } catch (const PeerFailure& error) {
+    abort("rank " + std::to_string(rank()) + " gave up: " + reason_of(error.what()));
+    throw;
+  }
 }
 
 void SharedMemoryCommunicator::abort(const std::string& reason) { lockstep_.abort(reason); }

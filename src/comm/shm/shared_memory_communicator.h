@@ -96,6 +96,7 @@ class SharedMemoryCommunicator final : public Communicator {
   struct StagedAllReduce;
   void slotted_all_reduce(Call& call, const std::byte* input, std::byte* output);
   bool reads_all_slots(size_t bytes) const;
+  std::shared_ptr<Mapping> share_allocation(const Call& call);
   void check_block_sizes(size_t* largest_block) const;
   void offer_symmetric(Call& call, const void* data, size_t bytes) const;
 

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+namespace farandole::comm {
+
+/// What /proc/<pid>/stat says of a process (proc(5), fields 3 and 22).
+struct ProcessStat {
+  static constexpr char kGone = 'X';
+  static constexpr char kUnknown = '?';  ///< /proc did not answer
+
+  char state = kGone;
+  std::string start_time;  ///< a later process with this pid has another
+};
+/// `pid` is a number, or "self".
+ProcessStat read_process_stat(const std::string& pid);
+
+/// Whether /proc numbers processes as getpid() does; that of an outer pid namespace does not.
+bool proc_has_own_pids();
+
+/// Tells a process of this pid namespace from all others of its host with its pid, in every
+/// namespace and at any time: "pid:[4026531836] 8114707".
+std::string identity_of(const ProcessStat& stat);
+/// Whether `identity` is of a process that this one can find by its pid.
+bool is_in_own_pid_namespace(const std::string& identity);
+
+}  // namespace farandole::comm
