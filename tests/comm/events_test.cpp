@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "farandole/comm/communicator.h"
 #include "support/ranks.h"
@@ -35,6 +37,28 @@ TEST(Events, RecordWhatEachCollectiveDid) {
     }
   }
   EXPECT_TRUE(waited_for_rank_1);
+}
+
+TEST(Events, NumberEachCollectiveOnceAndCountWhatIsSentInUnevenBlocks) {
+  run_process_ranks(2, [](comm::Communicator& group) {
+    group.allocate_symmetric(100);
+    // Rank 0 sends 1 element to itself and 2 to rank 1; rank 1 sends 3 and 4.
+    const bool first = group.rank() == 0;
+    const std::vector<size_t> sends = first ? std::vector<size_t>{1, 2} : std::vector<size_t>{3, 4};
+    const std::vector<size_t> receives =
+        first ? std::vector<size_t>{1, 3} : std::vector<size_t>{2, 4};
+    const std::vector<float> in(7);
+    std::vector<float> out(6);
+    group.all_to_all_v(in.data(), sends.data(), out.data(), receives.data(),
+                       comm::DataType::kFloat32);
+    std::vector<std::string> seen;
+    for (const Event& event : comm::recent_events(3)) {
+      seen.push_back("#" + std::to_string(event.sequence) + " " + name_of(event.operation) + " " +
+                     std::to_string(event.bytes));
+    }
+    EXPECT_THAT(seen, ::testing::ElementsAre("#1 barrier 0", "#2 allocate_symmetric 100",
+                                             first ? "#3 all_to_all_v 12" : "#3 all_to_all_v 28"));
+  });
 }
 
 TEST(Events, ReadersNeverSeeATornEventWhileAThreadWrites) {

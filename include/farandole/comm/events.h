@@ -18,7 +18,7 @@ struct Event {
   int16_t latest_rank = -1;  ///< the peer that this rank waited for last at entry; -1: nobody
   uint32_t group = 0;        ///< see group_id()
   uint64_t sequence = 0;     ///< number of the collective in its group, from 1
-  uint64_t bytes = 0;        ///< of this rank's tensor
+  uint64_t bytes = 0;        ///< of this rank's tensor or part; all_to_all_v: of what it sends
   uint64_t begin_ns = 0;
   uint64_t arrived_ns = 0;  ///< when the last peer had entered: begin..arrived is waiting; waits of
                             ///< less than about 2 us count as none

@@ -75,7 +75,7 @@ void SharedMemoryCommunicator::all_to_all_v(const void* input, const size_t* sen
     std::memcpy(out + sum_of(receive_counts, own) * size, in + sum_of(send_counts, own) * size,
                 send_counts[own] * size);
   }
-  finish(call);
+  finish(call, sent * size);
 }
 
 /// Every rank checks every pair, so that all of them throw or none does. `largest_block` is of

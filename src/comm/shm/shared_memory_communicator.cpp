@@ -204,14 +204,16 @@ void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t
   call.arrived_ticks = kDiagnosis && lockstep_.has_waited() ? event_ticks() : call.begin_ticks;
 }
 
-void SharedMemoryCommunicator::finish(const Call& call) const {
+void SharedMemoryCommunicator::finish(const Call& call) const { finish(call, call.bytes()); }
+
+void SharedMemoryCommunicator::finish(const Call& call, size_t bytes) const {
   if (!kDiagnosis) return;
   Event event;
   event.operation = call.signature.operation;
   event.latest_rank = static_cast<int16_t>(lockstep_.latest_rank());
   event.group = event_group_;
   event.sequence = lockstep_.sequence();
-  event.bytes = call.bytes();
+  event.bytes = bytes;
   event.begin_ns = call.begin_ticks;
   event.arrived_ns = call.arrived_ticks;
   event.end_ns = event_ticks();

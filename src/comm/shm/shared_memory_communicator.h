@@ -80,6 +80,7 @@ class SharedMemoryCommunicator final : public Communicator {
   bool enter(Call& call, size_t slot_bytes, const FillFirst& fill_first);
   void step(const Call& call) { lockstep_.step({call.timeout}); }
   void finish(const Call& call) const;
+  void finish(const Call& call, size_t bytes) const;
   bool all_filled() const;
   bool same_allocation(uint64_t Signature::*place) const;
   std::byte* peer_address(int rank, uint64_t Signature::*place) const;
