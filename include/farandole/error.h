@@ -61,7 +61,8 @@ class FARANDOLE_API AbortedError : public CommError {
   ~AbortedError() override;
 };
 
-/// A system call failed (memory, descriptors, sockets); the text names the call and errno.
+/// A system call failed (memory, descriptors, sockets); the text names the call and errno. What was
+/// asked for was not made; a group that was there before stays usable.
 class FARANDOLE_API SystemError : public CommError {
  public:
   using CommError::CommError;

@@ -173,6 +173,23 @@ TEST(Failure, BoundsAWholeCollectiveByOneTimeout) {
       config);
 }
 
+TEST(Failure, TransfersThatFailEndTheGroupOnAllRanksAndOthersDoNot) {
+  run_process_ranks(2, [](Communicator& group) {
+    std::vector<float> data(100);
+    if (group.rank() == 0) {
+      group.send(data.data(), 40, 1, 0)->wait(milliseconds(0));
+      raised<CommError>([&] { group.receive(data.data(), 8, 1, 7)->wait(milliseconds(100)); });
+    } else {
+      raised<MismatchError>([&] { group.receive(data.data(), 44, 0, 0)->wait(milliseconds(0)); });
+    }
+    EXPECT_THAT(raised<AbortedError>([&] { sum(group, 10); }),
+                AllOf(HasSubstr("rank 0"), HasSubstr("tag 7, timed out")));
+    EXPECT_THAT(raised<AbortedError>([&] { group.allocate_symmetric(10); }), HasSubstr("tag 7"));
+    EXPECT_THAT(raised<AbortedError>([&] { group.send(data.data(), 4, 1 - group.rank(), 9); }),
+                HasSubstr("tag 7"));
+  });
+}
+
 TEST(Failure, NamesARankThatLeftTheGroupEarly) {
   run_thread_ranks(2, [](Communicator& group) {
     if (group.rank() == 1) return;  // its communicator is destroyed

@@ -39,8 +39,12 @@ struct CollectiveOptions {
 /// all.
 ///
 /// Errors: InvalidArgument (misuse, nothing sent), MismatchError, PeerFailure, TimeoutError,
-/// AbortedError, SystemError. After any CommError but MismatchError the communicator is failed and
-/// repeats that error; shrink() makes a new one.
+/// AbortedError, SystemError. MismatchError leaves the communicator usable, and so does
+/// SystemError, which says that allocate_symmetric() made nothing or that send() or receive() began
+/// nothing. After any other CommError, of a collective or of a transfer, it is over on all ranks:
+/// what is called or waited for later throws that error again, or AbortedError with its text.
+/// shrink() makes a new one.
+///
 /// Threads: one call at a time, from any thread; abort() alone may come from another thread at
 /// once. Streams: kHost communicators ignore streams and return when the data is there. Destruction
 /// never communicates: peers that still wait for this rank get PeerFailure.

@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cstring>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "comm/shm/futex.h"
 #include "comm/shm/pause.h"
+#include "comm/shm/system_call.h"
 #include "farandole/error.h"
 #include "signals_blocked.h"
 
@@ -530,7 +532,13 @@ void PointToPoint::fail_all(std::exception_ptr error) {
 void PointToPoint::start_helper() {
   if (helper_.joinable()) return;
   const SignalsBlocked blocked;
-  helper_ = std::thread([this] { help(); });
+  try {
+    helper_ = std::thread([this] { help(); });
+  } catch (const std::system_error& error) {
+    throw_errno("starting a thread for transfers",
+                "raise the limit of processes (ulimit -u, or the cgroup's pids.max).",
+                error.code().value());
+  }
 }
 
 /// Lets the helper take over at once instead of at its next looks. Needs mutex_.

@@ -273,6 +273,7 @@ std::shared_ptr<Transfer> SharedMemoryCommunicator::send(const void* data, size_
                                                          const CollectiveOptions& options) {
   check_peer("send", "destination", destination, 0, world_size());
   lockstep_.check_in_creator();
+  lockstep_.check_peers();
   check_peer_buffer("send", data, bytes);
   auto* bytes_to_send = static_cast<std::byte*>(const_cast<void*>(data));  // read alone
   return point_to_point_.send({bytes_to_send, bytes, destination, tag, timeout_of(options)});
@@ -283,6 +284,7 @@ std::shared_ptr<Transfer> SharedMemoryCommunicator::receive(void* data, size_t b
                                                             const CollectiveOptions& options) {
   check_peer("receive", "source", source, kAnySource, world_size());
   lockstep_.check_in_creator();
+  lockstep_.check_peers();
   check_peer_buffer("receive", data, bytes);
   return point_to_point_.receive(
       {static_cast<std::byte*>(data), bytes, source, tag, timeout_of(options)});
