@@ -102,7 +102,7 @@ TEST(Config, AnImpossibleAllocationIsAnErrorOnEveryRankAndTheGroupGoesOn) {
       2,
       [](comm::Communicator& group) {
         const std::string text =
-            raised<SystemError>([&] { group.allocate_symmetric(size_t{1} << 44); });
+            raised<SystemError>([&] { group.allocate_symmetric(size_t{1} << 40); });
         EXPECT_THAT(text, AllOf(HasSubstr("why: "), HasSubstr("fix: ")));
         group.barrier();
       },

@@ -338,6 +338,8 @@ TEST(Failure, RejectsBadArgumentsBeforeAnythingIsSent) {
     rejected([&] { group.all_reduce(base, base, SIZE_MAX, kFloat, ReduceOp::kSum); });
     rejected([&] { group.all_gather(base + 1, base, 4, kFloat); });
     rejected([&] { group.all_to_all(base, base, 4, kFloat); });
+    rejected([&] { group.allocate_symmetric((size_t{1} << 40) + 1); });
+    rejected([&] { group.allocate_symmetric(SIZE_MAX); });
     group.barrier();  // the group is unharmed and in step
   });
   comm::InProcessStore store;

@@ -250,6 +250,14 @@ void SharedMemoryCommunicator::barrier(const CollectiveOptions& options) {
 
 namespace {
 
+void check_allocation(size_t bytes) {
+  if (bytes <= Place::kMostBytes) return;
+  throw InvalidArgument(
+      "allocate_symmetric was called for " + std::to_string(bytes) + " bytes.",
+      "a rank can have at most " + std::to_string(Place::kMostBytes) + " bytes in one allocation.",
+      "allocate several, or look for a negative size.");
+}
+
 void check_peer(const char* call, const char* role, int peer, int lowest, int world_size) {
   if (peer >= lowest && peer < world_size) return;
   throw InvalidArgument(
@@ -292,6 +300,7 @@ std::shared_ptr<Transfer> SharedMemoryCommunicator::receive(void* data, size_t b
 
 std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::allocate_symmetric(size_t bytes) {
   Call call = begin(OpKind::kAllocate, bytes, DataType::kUInt8, {});
+  check_allocation(bytes);
   enter(call);
   std::shared_ptr<Mapping> mapping;
   std::exception_ptr failure;
