@@ -62,7 +62,7 @@ void Formation::await(const std::vector<int>& peers, const Ready& ready) {
     if (Clock::now() < deadline_) continue;
     std::string names;
     for (const int peer : peers) names += (names.empty() ? "" : ", ") + topology_.describe(peer);
-    throw TimeoutError("group '" + group_ + "' did not form: " + names + " did not do its part.",
+    throw TimeoutError("group '" + group_ + "' did not form: " + names + " did not come this far.",
                        "nothing came within " + std::to_string(timeout_.count()) + " ms.",
                        "look at that rank's own output; it started but stopped on its way here.");
   }
