@@ -31,7 +31,7 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
-.PHONY: help demo test bench lint format sanitize clean
+.PHONY: help demo test test-all bench lint format sanitize clean
 .PHONY: setup build test-cpp test-python system-packages
 
 help:  ## list the targets
@@ -42,6 +42,10 @@ demo: $(VENV)/requirements.stamp  ## train a real model on 2 ranks over Farandol
 	python examples/digits/train.py
 
 test: test-cpp test-python  ## build, then run every test, C++ and Python
+
+test-all: export FARANDOLE_TEST_ALL := 1
+test-all: test  ## test, with whole matrices instead of pairs, huge counts, thousands of faults
+	FARANDOLE_FAULT_ROUNDS=2000 $(BUILD)/tests/test_comm_random_fault
 
 bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot
 	python benchmarks/collectives/run.py

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/typed_data.h"
+#include "support/pattern.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -54,15 +55,6 @@ T from_number(double value) {
   }
 }
 
-template <class T>
-double to_number(T value) {
-  if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>) {
-    return static_cast<double>(static_cast<float>(value));
-  } else {
-    return static_cast<double>(value);
-  }
-}
-
 bool is_floating(DataType dtype) {
   return dtype == DataType::kFloat64 || dtype == DataType::kFloat32 ||
          dtype == DataType::kFloat16 || dtype == DataType::kBFloat16;
@@ -89,57 +81,75 @@ int64_t combine(int64_t a, int64_t b, ReduceOp op) {
   return 0;
 }
 
-}  // namespace
-
-TypedData::TypedData(DataType dtype, size_t count)
-    : dtype_(dtype), count_(count), bytes_(kMisalignment + count * size_of(dtype)) {}
-
-void* TypedData::at(size_t index) {
-  return bytes_.data() + kMisalignment + index * size_of(dtype_);
-}
-
-void TypedData::set(size_t index, int64_t value) {
-  with_type(dtype_, [&](auto sample) {
-    const auto element = from_number<decltype(sample)>(static_cast<double>(value));
-    std::memcpy(at(index), &element, sizeof(element));
-  });
-}
-
-double TypedData::get(size_t index) const {
-  return with_type(dtype_, [&](auto element) {
-    std::memcpy(&element, bytes_.data() + kMisalignment + index * sizeof(element), sizeof(element));
-    return to_number(element);
-  });
-}
-
+/// A whole number from -1 to 4; never 0 where it has a sign, as products would become -0.
 int64_t contribution(int rank, size_t index, DataType dtype) {
-  const auto mixed =
-      static_cast<int64_t>((index * 7 + static_cast<size_t>(rank) * 13 + index / 97) % 8);
-  if (dtype == DataType::kBool) return mixed % 2;
-  // Powers of two keep products of many ranks exact in every float type.
-  return mixed == 3 || mixed > 4 ? 2 : mixed;
+  const size_t mixed = (index % Pattern::kPeriod * 7 + static_cast<size_t>(rank) * 13) % 8;
+  if (dtype == DataType::kBool) return static_cast<int64_t>(mixed % 2);
+  const std::array<int64_t, 8> values{dtype == DataType::kUInt8 ? 0 : -1, 1, 2, 2, 4, 2, 2, 1};
+  return values[mixed];
 }
 
-double expected_reduction(int world_size, size_t index, DataType dtype, ReduceOp op) {
+/// In int64 or double, then cut to the dtype as its arithmetic does.
+double reduction(int world_size, size_t index, DataType dtype, ReduceOp op) {
   int64_t result = contribution(0, index, dtype);
   for (int rank = 1; rank < world_size; ++rank) {
     result = combine(result, contribution(rank, index, dtype), op);
   }
   if (dtype == DataType::kBool) return result != 0 ? 1.0 : 0.0;
-  if (op == ReduceOp::kAvg) {
-    const double mean = static_cast<double>(result) / world_size;
-    if (!is_floating(dtype)) return std::trunc(mean);
-    // Rounded as the dtype's accumulator divides: in float32 for all but float64.
-    return with_type(dtype, [&](auto sample) {
-      using T = decltype(sample);
-      if constexpr (std::is_same_v<T, double>) return mean;
-      const float quotient = static_cast<float>(result) / static_cast<float>(world_size);
-      return to_number(from_number<T>(static_cast<double>(quotient)));
-    });
-  }
-  return with_type(dtype, [&](auto sample) {
-    return to_number(from_number<decltype(sample)>(static_cast<double>(result)));
+  if (op != ReduceOp::kAvg) return static_cast<double>(result);
+  const double mean = static_cast<double>(result) / world_size;
+  if (!is_floating(dtype)) return std::trunc(mean);
+  if (dtype == DataType::kFloat64) return mean;
+  // Rounded as the accumulator of the others divides, in float32.
+  return static_cast<double>(static_cast<float>(result) / static_cast<float>(world_size));
+}
+
+}  // namespace
+
+Pattern::Pattern(DataType dtype, const std::function<double(size_t)>& value)
+    : element_bytes_(size_of(dtype)), bytes_(kPeriod * size_of(dtype)) {
+  with_type(dtype, [&](auto sample) {
+    for (size_t i = 0; i < kPeriod; ++i) {
+      const auto element = from_number<decltype(sample)>(value(i));
+      std::memcpy(bytes_.data() + i * element_bytes_, &element, element_bytes_);
+    }
   });
+}
+
+Pattern Pattern::of_rank(int rank, DataType dtype) {
+  return Pattern(dtype,
+                 [=](size_t i) { return static_cast<double>(contribution(rank, i, dtype)); });
+}
+
+Pattern Pattern::of_reduction(int world_size, DataType dtype, ReduceOp op) {
+  return Pattern(dtype, [=](size_t i) { return reduction(world_size, i, dtype, op); });
+}
+
+void Pattern::write(void* to, size_t offset, size_t count) const {
+  auto* out = static_cast<unsigned char*>(to);
+  for (size_t done = 0; done < count;) {
+    const size_t at = (offset + done) % kPeriod;
+    const size_t n = std::min(kPeriod - at, count - done);
+    std::memcpy(out + done * element_bytes_, bytes_.data() + at * element_bytes_,
+                n * element_bytes_);
+    done += n;
+  }
+}
+
+size_t Pattern::first_difference(const void* from, size_t offset, size_t count) const {
+  const auto* in = static_cast<const unsigned char*>(from);
+  for (size_t done = 0; done < count;) {
+    const size_t at = (offset + done) % kPeriod;
+    const size_t n = std::min(kPeriod - at, count - done);
+    const auto* expected = bytes_.data() + at * element_bytes_;
+    const auto* found = in + done * element_bytes_;
+    if (std::memcmp(found, expected, n * element_bytes_) != 0) {
+      const auto bytes = std::mismatch(found, found + n * element_bytes_, expected).first - found;
+      return done + static_cast<size_t>(bytes) / element_bytes_;
+    }
+    done += n;
+  }
+  return count;
 }
 
 bool has_reduction(DataType dtype, ReduceOp op) {

@@ -3,39 +3,41 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "farandole/comm/types.h"
 
 namespace farandole::test {
 
-/// A buffer of any dtype that tests fill with and read as small whole numbers. Values, sums and
-/// products are exact in bfloat16 and, reduced modulo 256 where they do not fit, in int8 alike.
-class TypedData {
+/// Elements of any dtype that tests write and compare bit by bit. Values are small whole numbers
+/// whose sums and products over four ranks are exact in bfloat16; int8 holds them modulo 256.
+///
+/// They repeat after kPeriod elements, a prime, so that a chunk or shard that is lost, doubled or
+/// swapped with its neighbour does not go unnoticed.
+///
+/// Threads: const after construction.
+class Pattern {
  public:
-  TypedData(comm::DataType dtype, size_t count);
+  static constexpr size_t kPeriod = 97;
 
-  void* data() { return bytes_.data() + kMisalignment; }
-  const void* data() const { return bytes_.data() + kMisalignment; }
-  /// Where element `index` begins.
-  void* at(size_t index);
-  size_t count() const { return count_; }
-  void set(size_t index, int64_t value);
-  double get(size_t index) const;
+  /// What `rank` contributes to a collective.
+  static Pattern of_rank(int rank, comm::DataType dtype);
+  /// The reduction of what ranks 0 to world_size - 1 contribute, computed in the plainest way.
+  static Pattern of_reduction(int world_size, comm::DataType dtype, comm::ReduceOp op);
+
+  /// Elements [offset, offset + count) to `to`, of any alignment.
+  void write(void* to, size_t offset, size_t count) const;
+  /// The first of `count` elements at `from` that is not as [offset, offset + count) says; `count`
+  /// if there is none.
+  size_t first_difference(const void* from, size_t offset, size_t count) const;
 
  private:
-  static constexpr size_t kMisalignment = 8;  ///< off the cache line, aligned for every dtype
-  comm::DataType dtype_;
-  size_t count_;
-  std::vector<unsigned char> bytes_;
+  Pattern(comm::DataType dtype, const std::function<double(size_t)>& value);
+
+  size_t element_bytes_;
+  std::vector<unsigned char> bytes_;  ///< one period
 };
-
-/// What `rank` contributes at `index`: a whole number from 0 to 7 (bool: 0 or 1).
-int64_t contribution(int rank, size_t index, comm::DataType dtype);
-
-/// The reduction of contribution(r, index) over all ranks, computed in the plainest way in double
-/// or int64, then cut to the dtype as its arithmetic does.
-double expected_reduction(int world_size, size_t index, comm::DataType dtype, comm::ReduceOp op);
 
 /// Whether the dtype can be reduced so.
 bool has_reduction(comm::DataType dtype, comm::ReduceOp op);

@@ -72,6 +72,7 @@ std::chrono::seconds rank_deadline() {
 }
 
 bool thin_matrix() { return std::getenv("FARANDOLE_TEST_THIN") != nullptr; }
+bool whole_matrix() { return std::getenv("FARANDOLE_TEST_ALL") != nullptr; }
 
 void run_thread_ranks(int world_size, const RankBody& body, const Config& config) {
   comm::InProcessStore store;

@@ -30,7 +30,9 @@ void run_process_ranks(int world_size, const RankBody& body, const Config& confi
 /// The deadline of one group of ranks: generous, and longer still under sanitizers.
 std::chrono::seconds rank_deadline();
 
-/// Whether CI asked for the short version of a test matrix.
+/// Whether FARANDOLE_TEST_THIN asks for the short version of a test matrix, as sanitizers need.
 bool thin_matrix();
+/// Whether FARANDOLE_TEST_ALL asks for a whole test matrix, and for tests that take gigabytes.
+bool whole_matrix();
 
 }  // namespace farandole::test
