@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "comm/fork_guard.h"
 #include "comm/shm/futex.h"
 #include "comm/shm/pause.h"
 #include "comm/shm/system_call.h"
@@ -49,7 +50,7 @@ class PointToPoint::Operation final : public Transfer {
 
   bool is_done() override {
     if (done.load(std::memory_order_acquire)) return true;  // the owner may be gone by then
-    owner.lockstep_.check_in_creator();
+    check_in_creator();
     Lock lock(owner.mutex_);
     owner.advance();
     owner.tell_group(lock);
@@ -57,14 +58,14 @@ class PointToPoint::Operation final : public Transfer {
   }
   void wait(milliseconds limit) override {
     if (!done.load(std::memory_order_acquire)) {
-      owner.lockstep_.check_in_creator();
+      check_in_creator();
       owner.wait(*this, limit.count() > 0 ? limit : request.timeout);
     }
     if (error) std::rethrow_exception(error);
   }
   void when_done(std::function<void()> call) override {
     if (done.load(std::memory_order_acquire)) return call();
-    owner.lockstep_.check_in_creator();
+    check_in_creator();
     const std::lock_guard<std::mutex> lock(owner.mutex_);
     if (done.load(std::memory_order_relaxed)) {
       call();
@@ -83,6 +84,17 @@ class PointToPoint::Operation final : public Transfer {
   std::exception_ptr error;    ///< written before done
   std::function<void()> wake;  ///< may be empty
   std::atomic<bool> done{false};
+
+ private:
+  /// A forked child may have dropped its copy of the owner, which fails nothing there.
+  void check_in_creator() const {
+    if (fork_guard_.in_creator()) return;
+    throw CommError("a send or receive was used in a forked child process.",
+                    "the child shares the rank's memory but is not a rank.",
+                    "wait for it in the process that began it; DataLoader workers must not.");
+  }
+
+  const ForkGuard fork_guard_;
 };
 
 /// A message on its way in.
