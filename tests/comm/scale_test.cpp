@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many ranks on few cores, and many groups one after the other.
-#include <dirent.h>
+// Many ranks on few cores.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <vector>
 
 #include "farandole/comm/communicator.h"
@@ -39,42 +37,6 @@ TEST(Scale, ManyMoreProcessRanksThanCores) {
   for (const int world : thin_matrix() ? std::vector<int>{9} : std::vector<int>{16, 64}) {
     run_process_ranks(world, train_a_little);
   }
-}
-
-size_t entries_of(const char* folder) {
-  size_t count = 0;
-  DIR* directory = ::opendir(folder);
-  while (::readdir(directory) != nullptr) ++count;
-  ::closedir(directory);
-  return count;
-}
-
-size_t farandole_mappings() {
-  std::ifstream maps("/proc/self/maps");
-  size_t count = 0;
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("memfd:farandole") != std::string::npos) ++count;
-  }
-  return count;
-}
-
-TEST(Scale, GroupsAndSymmetricMemoryLeaveNoDescriptorsAndNoMappings) {
-  const auto use_and_drop = [] {
-    run_thread_ranks(3, [](Communicator& group) {
-      auto first = group.allocate_symmetric(100000);
-      auto second = group.allocate_symmetric(1);
-      first.reset();
-      auto* data = static_cast<float*>(second->local());
-      *data = 1.0F;
-      group.all_reduce(data, data, 1, DataType::kFloat32, ReduceOp::kSum);
-      ASSERT_EQ(*data, 3.0F);
-    });
-  };
-  use_and_drop();
-  const size_t before = entries_of("/proc/self/fd");
-  for (int i = 0; i < 20; ++i) use_and_drop();
-  EXPECT_EQ(entries_of("/proc/self/fd"), before);
-  EXPECT_EQ(farandole_mappings(), 0U);
 }
 
 }  // namespace
