@@ -9,13 +9,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <new>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "farandole/comm/communicator.h"
 #include "farandole/error.h"
+#include "support/conformance.h"
 #include "support/directory_store.h"
 #include "support/raised.h"
 #include "support/ranks.h"
@@ -81,6 +86,74 @@ TEST(Failure, NamesARankKilledWhileOthersSleepInTheCollective) {
                     },
                     Config(), {0});
 }
+
+/// Memory that forked processes share.
+template <class T>
+class Shared {
+ public:
+  Shared()
+      : value_(new (::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                           -1, 0)) T{}) {}
+  ~Shared() { ::munmap(value_, sizeof(T)); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  T* operator->() const { return value_; }
+
+ private:
+  T* value_;
+};
+
+struct Death {
+  std::atomic<steady_clock::rep> time{0};
+  std::atomic<bool> told{false};  ///< all survivors know
+};
+
+/// Dies within the next few operations, and leaves children that hold all its descriptors open.
+void die_soon_with_workers(const Shared<Death>& death) {
+  for (int worker = 0; worker < 2; ++worker) {
+    if (::fork() != 0) continue;
+    const auto deadline = steady_clock::now() + rank_deadline();
+    while (!death->told && steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    ::_exit(0);
+  }
+  std::thread([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    death->time = steady_clock::now().time_since_epoch().count();
+    ::kill(::getpid(), SIGKILL);
+  }).detach();
+}
+
+class FailureIn : public ::testing::TestWithParam<Operation> {};
+
+TEST_P(FailureIn, ARankKilledInTheMiddleIsNamedAlthoughItsWorkersLive) {
+  const Operation& operation = GetParam();
+  const Shared<Death> death;
+  Config config;
+  config.staging_bytes = 8192;  // operations of several chunks
+  Case instance{kFloat, ReduceOp::kSum, 4096, 0, false, Case::Memory::kOrdinary, 0};
+  instance.in_place = operation.in_place == Operation::InPlace::kAlways;
+  run_process_ranks(3,
+                    [&](Communicator& group) {
+                      CaseMemory memory(group, config.staging_bytes);
+                      if (group.rank() == 2) die_soon_with_workers(death);
+                      const std::string text = raised<CommError>([&] {
+                        while (memory.run(group, operation, instance).empty()) {
+                        }
+                        throw std::logic_error("a result is wrong");
+                      });
+                      const steady_clock::duration since(
+                          steady_clock::now().time_since_epoch().count() - death->time);
+                      EXPECT_LT(since, detection_limit());
+                      EXPECT_THAT(text, HasSubstr("rank 2 (pid "));
+                    },
+                    config, {2});
+  death->told = true;
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryOperation, FailureIn, ::testing::ValuesIn(operations()),
+                         [](const auto& instance) { return instance.param.name; });
 
 TEST(Failure, RepeatsTheErrorOnLaterCalls) {
   run_process_ranks(2,
@@ -256,6 +329,54 @@ TEST(Failure, AbortFromAnotherThreadWakesWaitersEverywhere) {
   });
 }
 
+/// What a rank of three does that needs rank 2, which does not come.
+struct Wait {
+  const char* name;
+  void (*begin)(Communicator&);
+};
+
+/// How long after an abort the waiters of one group were told, the slowest of them.
+steady_clock::duration told_after(const Wait& wait, milliseconds waited) {
+  std::atomic<steady_clock::rep> aborted{0};
+  std::atomic<steady_clock::rep> slowest{0};
+  run_thread_ranks(3, [&](Communicator& group) {
+    group.barrier();
+    if (group.rank() == 2) {
+      std::this_thread::sleep_for(waited);
+      aborted = steady_clock::now().time_since_epoch().count();
+      group.abort("the user pressed stop");
+      return;
+    }
+    EXPECT_THAT(raised<AbortedError>([&] { wait.begin(group); }), HasSubstr("pressed stop"));
+    const auto told = steady_clock::now().time_since_epoch().count();
+    for (auto known = slowest.load(); known < told - aborted;) {
+      slowest.compare_exchange_weak(known, told - aborted);
+    }
+  });
+  return steady_clock::duration(slowest);
+}
+
+TEST(Failure, AbortWakesWaitersWithin100Ms) {
+  const std::vector<Wait> waits{
+      {"collective", [](Communicator& group) { sum(group, 10000); }},
+      {"receive",
+       [](Communicator& group) {
+         char byte = 0;
+         group.receive(&byte, 1, 2, 0)->wait({});
+       }},
+      {"send", [](Communicator& group) {
+         const std::vector<char> more_than_a_channel_holds(5000000);
+         group.send(more_than_a_channel_holds.data(), more_than_a_channel_holds.size(), 2, 0)
+             ->wait({});
+       }}};
+  for (const Wait& wait : waits) {
+    std::vector<steady_clock::duration> latencies;
+    for (int i = 0; i < 7; ++i) latencies.push_back(told_after(wait, milliseconds(17 * i)));
+    std::sort(latencies.begin(), latencies.end());
+    EXPECT_LT(latencies[latencies.size() / 2], detection_limit() / 10) << wait.name;
+  }
+}
+
 TEST(Failure, SurvivorsShrinkAndGoOn) {
   const int world_size = 4;
   run_process_ranks(
@@ -323,6 +444,29 @@ TEST(Failure, RefusesRanksOfSeveralHosts) {
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(Failure, RejectsCountsWhoseBytesCannotBeCounted) {
+  constexpr auto kMostBytes = static_cast<size_t>(INT64_MAX);
+  run_thread_ranks(3, [](Communicator& group) {
+    for (const Operation& operation : operations()) {
+      if (operation.name == std::string("SendAndReceive")) continue;  // takes bytes
+      const std::string name = operation.name;
+      const bool one_block = name == "AllReduce" || name == "Broadcast" || name == "Reduce";
+      for (const DataType dtype : {DataType::kFloat64, DataType::kFloat32, DataType::kUInt8}) {
+        const size_t most = kMostBytes / size_of(dtype) / (one_block ? 1 : 3);
+        Case instance{dtype, ReduceOp::kSum, most, 0, false, Case::Memory::kOrdinary, 0};
+        const auto call = [&] { operation.call(group, nullptr, nullptr, instance); };
+        EXPECT_THAT(raised<InvalidArgument>(call), HasSubstr("was called without ")) << name;
+        const size_t wraps_around = SIZE_MAX / std::max<size_t>(size_of(dtype), 2) + 2;
+        for (const size_t count : {most + 1, wraps_around, SIZE_MAX}) {
+          instance.count = count;
+          EXPECT_THAT(raised<InvalidArgument>(call), HasSubstr(" is too large.")) << name;
+        }
+      }
+    }
+    group.barrier();  // the group is unharmed and in step
+  });
 }
 
 TEST(Failure, RejectsBadArgumentsBeforeAnythingIsSent) {
