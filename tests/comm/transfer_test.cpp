@@ -8,6 +8,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -26,6 +27,7 @@ using comm::DataType;
 using comm::Transfer;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 using Bytes = std::vector<unsigned char>;
@@ -313,6 +315,41 @@ TEST(AllToAllV, NamesTheRanksWhoseSplitsDisagree) {
     EXPECT_THAT(text, HasSubstr("rank 1 sends 1 elements to rank 2, which expects 4"));
     group.barrier();
   });
+}
+
+TEST(Transfer, OutlivesItsGroupAndSaysHowItEnded) {
+  Transfers done;
+  Transfers cut_off;
+  std::mutex mutex;
+  const Bytes out = pattern(5000000, 1);  // more than a channel holds
+  Bytes in(10);
+  run_thread_ranks(2, [&](Communicator& group) {
+    const int rank = group.rank();
+    const Transfers finished{group.send(out.data(), 3, rank, 5),
+                             group.receive(in.data() + 3 * rank, 3, rank, 5)};
+    wait_all(finished);
+    // Rank 1 waits for nothing of rank 0, so it does not keep what rank 0 sends.
+    const Transfers begun{rank == 0 ? group.send(out.data(), out.size(), 1, 0)
+                                    : group.receive(in.data() + 6, 4, rank, 77)};
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      done.insert(done.end(), finished.begin(), finished.end());
+      cut_off.insert(cut_off.end(), begun.begin(), begun.end());
+    }
+    group.barrier();
+  });
+  for (const auto& transfer : done) {
+    EXPECT_TRUE(transfer->is_done());
+    transfer->wait(milliseconds(0));
+  }
+  for (const auto& transfer : cut_off) {
+    EXPECT_TRUE(transfer->is_done());
+    EXPECT_THAT(raised<CommError>([&] { transfer->wait(milliseconds(0)); }),
+                AnyOf(HasSubstr("its group was destroyed first"), HasSubstr("was cut off")));
+    bool told = false;
+    transfer->when_done([&] { told = true; });
+    EXPECT_TRUE(told);
+  }
 }
 
 TEST(Transfer, TellsWhenItIsDone) {
