@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore, Store
 
 from farandole import _C
 from farandole.c10d import BACKEND
-from farandole.errors import InvalidArgument
+from farandole.errors import InvalidArgument, NotSupported
 
 Group: TypeAlias = dist.ProcessGroup
 Work: TypeAlias = dist.Work
@@ -128,9 +128,17 @@ def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Grou
 
     Raises:
         ValueError: ``excluded`` is empty, or not of ranks of the group.
+        NotSupported: TORCH_DISTRIBUTED_DEBUG=DETAIL, whose groups torch cannot shrink.
         TimeoutError: another rank did not come; the text names it.
         SystemError: the store is gone.
     """
+    old = group or default_group()
+    if _C.ProcessGroupFarandole.of(old) not in (None, old._get_backend(torch.device("cpu"))):
+        raise NotSupported(
+            "shrink_group() cannot be called under TORCH_DISTRIBUTED_DEBUG=DETAIL.\n"
+            "why: torch wraps the group's backend then, and its wrapper does not shrink or split.\n"
+            "fix: set TORCH_DISTRIBUTED_DEBUG=INFO, or make the smaller group with new_group()."
+        )
     shrunk = dist.shrink_group(list(excluded), group)
     # torch.distributed books it as gloo's, and its DDP then takes it for a ProcessGroupGloo.
     kind = dist.ProcessGroup.BackendType.CUSTOM
