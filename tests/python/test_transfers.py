@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -257,6 +258,32 @@ def late(rank: int, world_size: int) -> None:
 
 def test_a_receive_times_out() -> None:
     ranks.run(late, 2, setup=ranks.Setup(timeout_s=1.0))
+
+
+def outlived(rank: int, world_size: int) -> None:
+    group = dist.new_group()
+    reduced, large = torch.ones(1000), torch.zeros(5_000_000)
+    works = [dist.all_reduce(reduced, group=group, async_op=True)]
+    works += [dist.isend(torch.ones(1), rank, group=group, tag=3)]
+    works += [dist.irecv(torch.empty(1), rank, group=group, tag=3)]
+    for work in works:
+        work.wait()
+    peer = (rank + 1) % world_size
+    lost = [dist.isend(large, peer, group=group), dist.irecv(reduced, peer, group=group, tag=9)]
+    dist.barrier()
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    assert all(work.is_completed() for work in works + lost)
+    for work in works:
+        work.wait()
+    for work in lost:
+        with pytest.raises(farandole.CommError):
+            work.wait()
+
+
+def test_works_outlive_their_group() -> None:
+    ranks.run(outlived, 2)
 
 
 def forked(rank: int, world_size: int) -> None:
