@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 import ranks
 
@@ -138,6 +139,31 @@ def test_a_killed_rank_is_named_on_every_survivor_within_a_second(how: str, tmp_
     assert {kind for kind, _, _ in survivors} <= {"PeerFailure", "AbortedError"}
     assert "PeerFailure" in {kind for kind, _, _ in survivors}
     for _, text, told in survivors:
+        assert "rank 1 (pid" in text
+        assert told - float(death.read_text()) < 1.0
+
+
+def train_until_killed(rank: int) -> None:
+    loader = DataLoader(range(10_000), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    for step, batch in enumerate(loader):
+        if rank == 1 and step == 20:
+            Path(os.environ["DEATH"]).write_text(str(time.time()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(batch)
+
+
+def killed_beside_workers(rank: int, world_size: int) -> tuple[str, float]:
+    del world_size
+    with pytest.raises(farandole.CommError) as caught:
+        train_until_killed(rank)
+    return str(caught.value), time.time()
+
+
+def test_a_rank_killed_beside_its_data_loader_is_named_within_a_second(tmp_path: Path) -> None:
+    death = tmp_path / "death"
+    setup = ranks.Setup(env={"DEATH": str(death)})
+    results = ranks.run(killed_beside_workers, 3, setup=setup, may_die=[1])
+    for text, told in (results[0], results[2]):
         assert "rank 1 (pid" in text
         assert told - float(death.read_text()) < 1.0
 
