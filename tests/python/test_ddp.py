@@ -136,7 +136,7 @@ def train_with_workers(rank: int, world_size: int) -> float:
     ddp = DistributedDataParallel(nn.Linear(4, 1))
     total = 0.0
     for _ in range(2):  # the workers are forked while the group is in use
-        for x in DataLoader(Squares(), batch_size=4, num_workers=2):
+        for x in DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context="fork"):
             loss = ddp(x).sum()
             loss.backward()
             total += float(x.sum())
