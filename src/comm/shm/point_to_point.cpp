@@ -303,14 +303,16 @@ bool PointToPoint::take_envelope(Incoming& message) {
 }
 
 /// Whether a message that nobody asked for stands in the way: of a receive of a later one, or of
-/// the peer, which may not receive what is sent to it before its own message has left.
+/// peers, which may not receive what is sent to them before their own messages have left.
 bool PointToPoint::must_keep(const Incoming& message) const {
-  const auto waits = [&](const auto& receive) {
-    return receive->other == kAnySource || receive->other == message.source;
-  };
-  return std::any_of(receives_.begin(), receives_.end(), waits) ||
-         std::any_of(sends_.begin(), sends_.end(),
-                     [](const auto& queue) { return !queue.empty(); });
+  for (const auto& receive : receives_) {
+    if (receive->other == kAnySource || receive->other == message.source) return true;
+  }
+  for (int peer = 0; peer < topology_.world_size; ++peer) {
+    const bool sends = !sends_[static_cast<size_t>(peer)].empty();
+    if (sends && channel(topology_.rank, peer).writable(capacity_) == 0) return true;
+  }
+  return false;
 }
 
 /// Gives the message memory of this process if it must have that. Returns whether it has.
@@ -324,7 +326,7 @@ bool PointToPoint::keep(Incoming& message) {
                            std::to_string(message.envelope.tag) + ".";
   fail_all(std::make_exception_ptr(
       CommError(what, "there is not that much memory, and no receive waits for it.",
-                  "post the receive of a large message before those of later ones.")));
+                "post the receive of a large message before those of later ones.")));
   gave_up_ = what;
   return false;
 }
