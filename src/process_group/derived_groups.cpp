@@ -17,7 +17,10 @@ using BasePointer = c10::intrusive_ptr<c10d::Backend::Options>;
 template <class Ranks>
 std::string joined(const Ranks& ranks) {
   std::string text;
-  for (const auto rank : ranks) text += (text.empty() ? "" : "_") + std::to_string(rank);
+  for (const auto rank : ranks) {
+    if (!text.empty()) text += '_';
+    text += std::to_string(rank);
+  }
   return text;
 }
 
