@@ -5,5 +5,6 @@ namespace farandole::comm {
 
 Communicator::~Communicator() = default;
 Transfer::~Transfer() = default;
+Signals::~Signals() = default;
 
 }  // namespace farandole::comm

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,11 @@ struct CommunicatorOptions {
   int rank = 0;
   int world_size = 1;
   Config config = Config::from_environment();
+  /// How long to wait for the other ranks while the group forms; zero means config.timeout.
+  std::chrono::milliseconds formation_timeout{0};
+  /// Called on this rank before it aborts the group, for whatever reason: on the thread that met
+  /// it, without a lock, perhaps more than once. Must not throw or call a collective. May be empty.
+  std::function<void()> before_abort;
 };
 
 /// One way to communicate. Backends that are not built stay listed, so that an error can say how to

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "farandole/comm/signals.h"
 #include "farandole/comm/store.h"
 #include "farandole/comm/symmetric_memory.h"
 #include "farandole/comm/topology.h"
@@ -111,7 +112,14 @@ class FARANDOLE_API Communicator {
   /// Allocates `bytes` of symmetric memory on every rank. Collective; throws SystemError on every
   /// rank if one cannot.
   virtual std::shared_ptr<SymmetricMemory> allocate_symmetric(size_t bytes) = 0;
+  /// The allocation that holds [data, data + bytes) on this rank; null if none of this communicator
+  /// does. Local; any thread.
+  virtual std::shared_ptr<SymmetricMemory> find_symmetric(const void* data, size_t bytes) const = 0;
+  /// Signals among the ranks, none sent yet. Collective; throws what allocate_symmetric() does.
+  virtual std::shared_ptr<Signals> make_signals() = 0;
 
+  /// Throws AbortedError if the group is over, CommError in a forked child. Local; any thread.
+  virtual void check_usable() const = 0;
   /// Makes every call of this group, here and on the peers, throw AbortedError with `reason`,
   /// within 100 ms for those that wait. Any thread; more than once is harmless.
   virtual void abort(const std::string& reason) = 0;

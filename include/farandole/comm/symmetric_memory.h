@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "farandole/export.h"
 
@@ -16,6 +17,8 @@ namespace farandole::comm {
 class FARANDOLE_API SymmetricMemory {
  public:
   virtual ~SymmetricMemory();
+  /// Which allocation of its group it is, the same on every rank; never used again.
+  virtual uint64_t number() const = 0;
   virtual size_t bytes() const = 0;        ///< as asked for, the same on every rank
   virtual void* local() const = 0;         ///< this rank's buffer, aligned to a page
   virtual void* peer(int rank) const = 0;  ///< where this process sees the buffer of `rank`

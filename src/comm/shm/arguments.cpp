@@ -25,6 +25,14 @@ void check_root(OpKind operation, int root, const Topology& topology) {
       "pass the root's rank in this group, not in another.");
 }
 
+void check_peer(const char* call, const char* role, int peer, int lowest, int world_size) {
+  if (peer >= lowest && peer < world_size) return;
+  throw InvalidArgument(
+      std::string(call) + " was called with " + role + "=" + std::to_string(peer) + ".",
+      "the group has ranks 0 to " + std::to_string(world_size - 1) + ".",
+      "pass the peer's rank in this group.");
+}
+
 void check_buffer(OpKind operation, const char* role, const void* data, size_t bytes) {
   if (data != nullptr || bytes == 0) return;
   throw InvalidArgument(

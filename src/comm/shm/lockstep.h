@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -43,6 +44,7 @@ class Lockstep {
     std::string group;
     std::chrono::microseconds spin{1000};
     bool yield = false;  ///< more ranks than cores: give the core away instead of spinning
+    std::function<void()> before_abort;  ///< see CommunicatorOptions; may be empty
   };
 
   /// Bytes of control memory for a world of `world_size`.
@@ -87,6 +89,7 @@ class Lockstep {
   bool shares_core_with(int peer) const;
   /// Whether `rank` has ended or left; for waits that this class does not see.
   bool is_gone(int rank) const;
+  /// Calls before_abort first: the caller holds no lock. Only the first reason is told to peers.
   void abort(const std::string& reason);
   /// Tells peers that this rank will not come again. Does nothing in a forked child.
   void leave();

@@ -12,6 +12,7 @@
 #include "comm/shm/arguments.h"
 #include "comm/shm/formation.h"
 #include "comm/shm/reason.h"
+#include "comm/shm/shared_signals.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
 #include "log.h"
@@ -130,11 +131,13 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
   Config& config = options.config;
   config.staging_bytes =
       round_up(std::max(config.staging_bytes, Staging::kLeastRingBytes), page_bytes());
+  const auto asked_timeout = options.formation_timeout;
+  const auto timeout = asked_timeout.count() > 0 ? asked_timeout : config.timeout;
   Topology topology = discover_topology(store, options.name, options.rank, options.world_size,
-                                        config.host_id, config.timeout);
+                                        config.host_id, timeout);
   check_one_host(options, topology);
   Liveness liveness(topology);
-  Formation formation(store, options.name, topology, liveness, config.timeout);
+  Formation formation(store, options.name, topology, liveness, timeout);
   DescriptorExchange descriptors(topology);
   std::shared_ptr<Mapping> memory;
   try {
@@ -146,7 +149,7 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
   }
   std::unique_ptr<SharedMemoryCommunicator> communicator(new SharedMemoryCommunicator(
       Parts{options, topology, std::move(descriptors), std::move(memory), std::move(liveness)}));
-  communicator->barrier({});
+  communicator->barrier({timeout});
   return communicator;
 }
 
@@ -161,7 +164,7 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(Parts parts)
       memory_(std::move(parts.memory)),
       symmetric_(std::make_shared<SymmetricRegistry>()),
       lockstep_(memory_->data(), parts.topology, std::move(parts.liveness),
-                {parts.options.name, config_.spin, oversubscribed_}),
+                {parts.options.name, config_.spin, oversubscribed_, parts.options.before_abort}),
       staging_(memory_->data() + control_bytes(world_size()), config_.staging_bytes),
       point_to_point_(memory_->data() + control_bytes(world_size()) +
                           Staging::bytes_for(world_size(), config_.staging_bytes),
@@ -258,14 +261,6 @@ void check_allocation(size_t bytes) {
       "allocate several, or look for a negative size.");
 }
 
-void check_peer(const char* call, const char* role, int peer, int lowest, int world_size) {
-  if (peer >= lowest && peer < world_size) return;
-  throw InvalidArgument(
-      std::string(call) + " was called with " + role + "=" + std::to_string(peer) + ".",
-      "the group has ranks 0 to " + std::to_string(world_size - 1) + ".",
-      "pass the peer's rank in this group.");
-}
-
 void check_peer_buffer(const char* call, const void* data, size_t bytes) {
   if (data != nullptr || bytes == 0) return;
   throw InvalidArgument(
@@ -341,6 +336,23 @@ std::shared_ptr<Mapping> SharedMemoryCommunicator::share_allocation(const Call& 
     abort("rank " + std::to_string(rank()) + " gave up: " + reason_of(error.what()));
     throw;
   }
+}
+
+std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::find_symmetric(const void* data,
+                                                                          size_t bytes) const {
+  return symmetric_->find(data, bytes);
+}
+
+std::shared_ptr<Signals> SharedMemoryCommunicator::make_signals() {
+  auto memory = allocate_symmetric(SharedSignals::part_bytes(world_size()));
+  const SharedSignals::Options options{
+      name(), oversubscribed_ ? std::chrono::microseconds(0) : config_.spin, timeout_of({})};
+  return std::make_shared<SharedSignals>(std::move(memory), topology(), lockstep_, options);
+}
+
+void SharedMemoryCommunicator::check_usable() const {
+  lockstep_.check_in_creator();
+  lockstep_.check_peers();
 }
 
 void SharedMemoryCommunicator::abort(const std::string& reason) { lockstep_.abort(reason); }

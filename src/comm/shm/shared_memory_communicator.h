@@ -61,6 +61,9 @@ class SharedMemoryCommunicator final : public Communicator {
                                     const CollectiveOptions& options) override;
 
   std::shared_ptr<SymmetricMemory> allocate_symmetric(size_t bytes) override;
+  std::shared_ptr<SymmetricMemory> find_symmetric(const void* data, size_t bytes) const override;
+  std::shared_ptr<Signals> make_signals() override;
+  void check_usable() const override;
   void abort(const std::string& reason) override;
   std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, Store& store) override;
 

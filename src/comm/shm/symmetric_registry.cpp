@@ -7,7 +7,8 @@
 
 namespace farandole::comm::shm {
 
-class SymmetricRegistry::Allocation final : public SymmetricMemory {
+class SymmetricRegistry::Allocation final : public SymmetricMemory,
+                                            public std::enable_shared_from_this<Allocation> {
  public:
   Allocation(std::shared_ptr<SymmetricRegistry> registry, uint64_t number,
              std::shared_ptr<Mapping> mapping, size_t bytes, int rank, int world_size)
@@ -19,6 +20,7 @@ class SymmetricRegistry::Allocation final : public SymmetricMemory {
         rank_(rank) {}
   ~Allocation() override { registry_->remove(number_); }
 
+  uint64_t number() const override { return number_; }
   size_t bytes() const override { return bytes_; }
   void* local() const override { return peer(rank_); }
   void* peer(int rank) const override {
@@ -43,21 +45,36 @@ std::shared_ptr<SymmetricMemory> SymmetricRegistry::add(std::shared_ptr<Mapping>
   auto allocation = std::make_shared<Allocation>(shared_from_this(), number, std::move(mapping),
                                                  bytes, rank, world_size);
   const std::lock_guard<std::mutex> lock(mutex());
-  if (number < Place::kMostAllocations) live_[number] = allocation.get();
+  live_[number] = allocation.get();
   return allocation;
 }
 
-Place SymmetricRegistry::place_of(const void* data, size_t bytes) const {
+/// The live allocation whose part of this rank holds the bytes, or null. Needs mutex().
+SymmetricRegistry::Allocation* SymmetricRegistry::holder_of(const void* data, size_t bytes) const {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  const std::lock_guard<std::mutex> lock(mutex());
   for (const auto& [number, allocation] : live_) {
     const auto begin = reinterpret_cast<uintptr_t>(allocation->local());
     if (address >= begin && bytes <= allocation->bytes() &&
         address - begin <= allocation->bytes() - bytes) {
-      return Place(number, address - begin);
+      return allocation;
     }
   }
-  return Place();
+  return nullptr;
+}
+
+Place SymmetricRegistry::place_of(const void* data, size_t bytes) const {
+  const std::lock_guard<std::mutex> lock(mutex());
+  const Allocation* holder = holder_of(data, bytes);
+  if (holder == nullptr || holder->number() >= Place::kMostAllocations) return Place();
+  return Place(holder->number(), static_cast<uint64_t>(static_cast<const std::byte*>(data) -
+                                                       static_cast<std::byte*>(holder->local())));
+}
+
+std::shared_ptr<SymmetricMemory> SymmetricRegistry::find(const void* data, size_t bytes) const {
+  const std::lock_guard<std::mutex> lock(mutex());
+  Allocation* holder = holder_of(data, bytes);
+  if (holder == nullptr) return nullptr;
+  return holder->weak_from_this().lock();  // null where another thread is letting go of it
 }
 
 std::byte* SymmetricRegistry::address_of(Place place, int rank) const {

@@ -49,14 +49,17 @@ class SymmetricRegistry : public std::enable_shared_from_this<SymmetricRegistry>
   Place place_of(const void* data, size_t bytes) const;
   /// Where this process sees offset `place` of `rank`; the allocation must be alive here.
   std::byte* address_of(Place place, int rank) const;
+  /// The allocation whose part of this rank holds [data, data + bytes); null if there is none.
+  std::shared_ptr<SymmetricMemory> find(const void* data, size_t bytes) const;
 
  private:
   class Allocation;
   void remove(uint64_t number);
   static std::mutex& mutex();
+  Allocation* holder_of(const void* data, size_t bytes) const;
 
-  std::map<uint64_t, const Allocation*> live_;  // guarded by mutex(); by number
-  uint64_t next_number_ = 1;                    // the caller of add() alone
+  std::map<uint64_t, Allocation*> live_;  // guarded by mutex(); by number
+  uint64_t next_number_ = 1;              // the caller of add() alone
 };
 
 }  // namespace farandole::comm::shm

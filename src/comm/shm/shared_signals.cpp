@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/shm/shared_signals.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/shm/arguments.h"
+#include "comm/shm/futex.h"
+#include "comm/shm/pause.h"
+#include "farandole/error.h"
+
+namespace farandole::comm::shm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+/// Looks at the counter between two looks at the clock.
+constexpr int kLooksPerClock = 64;
+
+}  // namespace
+
+size_t SharedSignals::part_bytes(int world_size) {
+  return sizeof(Bell) + static_cast<size_t>(world_size) * sizeof(Counter);
+}
+
+SharedSignals::SharedSignals(std::shared_ptr<SymmetricMemory> memory, const Topology& topology,
+                             Lockstep& lockstep, Options options)
+    : memory_(std::move(memory)),
+      topology_(topology),
+      lockstep_(lockstep),
+      options_(std::move(options)),
+      taken_(static_cast<size_t>(topology.world_size)) {}
+
+SharedSignals::Bell& SharedSignals::bell(int rank) const {
+  return *static_cast<Bell*>(memory_->peer(rank));
+}
+
+SharedSignals::Counter& SharedSignals::counter(int rank, int source) const {
+  auto* part = static_cast<std::byte*>(memory_->peer(rank));
+  return reinterpret_cast<Counter*>(part + sizeof(Bell))[source];
+}
+
+void SharedSignals::signal(int peer) {
+  check_peer("signal", "peer", peer, 0, topology_.world_size);
+  lockstep_.check_in_creator();
+  lockstep_.check_peers();
+  counter(peer, topology_.rank).sent.fetch_add(1, std::memory_order_seq_cst);
+  Bell& of_peer = bell(peer);
+  if (of_peer.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  of_peer.rings.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(of_peer.rings);
+}
+
+void SharedSignals::wait(int peer, const CollectiveOptions& options) {
+  check_peer("wait", "peer", peer, 0, topology_.world_size);
+  lockstep_.check_in_creator();
+  if (take(peer) || (!options.sleep_at_once && spin(peer))) return;
+  const milliseconds patience = options.timeout.count() > 0 ? options.timeout : options_.timeout;
+  const auto deadline = Clock::now() + patience;
+  auto next_look = Clock::now();  // at once: a group that is over may be known already
+  while (!take(peer)) {
+    const auto now = Clock::now();
+    if (now >= next_look) {
+      look_for_failure(peer);
+      next_look = now + kLivenessInterval;
+    }
+    if (now >= deadline) fail_late(peer, patience);
+    const auto left = std::chrono::duration_cast<microseconds>(deadline - now);
+    if (sleep(peer, std::min<microseconds>(kLivenessInterval, left))) return;
+  }
+}
+
+/// Takes a signal of `peer` if there is one. Each is taken by one thread alone.
+bool SharedSignals::take(int peer) {
+  const uint64_t sent = counter(topology_.rank, peer).sent.load(std::memory_order_seq_cst);
+  auto& taken = taken_[static_cast<size_t>(peer)];
+  uint64_t before = taken.load(std::memory_order_relaxed);
+  while (before < sent) {
+    if (taken.compare_exchange_weak(before, before + 1, std::memory_order_relaxed)) return true;
+  }
+  return false;
+}
+
+bool SharedSignals::spin(int peer) {
+  const auto end = Clock::now() + options_.spin;
+  while (Clock::now() < end) {
+    for (int i = 0; i < kLooksPerClock; ++i) {
+      pause_core();
+      if (take(peer)) return true;
+    }
+  }
+  return false;
+}
+
+/// Sleeps until somebody signals or `limit` is over; true if it took a signal instead.
+bool SharedSignals::sleep(int peer, microseconds limit) {
+  Bell& own = bell(topology_.rank);
+  own.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const uint32_t rings = own.rings.load(std::memory_order_seq_cst);
+  const bool taken = take(peer);
+  if (!taken) futex_wait(own.rings, rings, limit);
+  own.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return taken;
+}
+
+void SharedSignals::look_for_failure(int peer) {
+  lockstep_.check_peers();
+  if (peer == topology_.rank || !lockstep_.is_gone(peer)) return;
+  const Counter& from = counter(topology_.rank, peer);
+  if (from.sent.load(std::memory_order_seq_cst) >
+      taken_[static_cast<size_t>(peer)].load(std::memory_order_relaxed)) {
+    return;
+  }
+  const std::string what = "rank " + std::to_string(topology_.rank) + " of group '" +
+                           options_.group + "' waited for a signal of " + topology_.describe(peer) +
+                           ", which is gone.";
+  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
+  throw PeerFailure(what, "that rank ended or left the group before it signalled.",
+                    "look at that rank's own output, then restart the job or go on without it.");
+}
+
+void SharedSignals::fail_late(int peer, milliseconds timeout) {
+  const std::string what = "rank " + std::to_string(topology_.rank) + " of group '" +
+                           options_.group + "' waited " + std::to_string(timeout.count()) +
+                           " ms for a signal of " + topology_.describe(peer) + ".";
+  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
+  throw TimeoutError(what, "that rank has signalled less often than this one has waited.",
+                     "let it call signal() once for each wait, or raise the timeout.");
+}
+
+}  // namespace farandole::comm::shm
