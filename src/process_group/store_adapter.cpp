@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "farandole/error.h"
@@ -46,11 +47,16 @@ std::optional<std::string> StoreAdapter::get(const std::string& key,
                                              std::chrono::milliseconds timeout) {
   // Zero would mean "for ever" to some stores.
   const auto patience = std::max(timeout, std::chrono::milliseconds(1));
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   return checked("get", key, [&]() -> std::optional<std::string> {
     try {
       store_->wait({prefix_ + key}, patience);
     } catch (const c10::DistStoreError&) {
       return std::nullopt;  // timed out
+    } catch (const c10::Error&) {
+      // FileStore has no type of its own for that.
+      if (std::chrono::steady_clock::now() < deadline) throw;
+      return std::nullopt;
     }
     return store_->get_to_str(prefix_ + key);
   });

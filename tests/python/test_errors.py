@@ -205,7 +205,7 @@ def test_a_late_rank_is_named_at_the_timeout() -> None:
     ranks.run(late, 2, setup=ranks.Setup(timeout_s=1.0))
 
 
-def never(rank: int, world_size: int) -> None:
+def never(rank: int, world_size: int, store: str) -> None:
     from datetime import timedelta
 
     if rank == 1:
@@ -213,7 +213,7 @@ def never(rank: int, world_size: int) -> None:
     with pytest.raises(farandole.TimeoutError, match="rank 1") as caught:
         dist.init_process_group(
             "farandole",
-            store=dist.HashStore(),
+            store=dist.FileStore(store, world_size) if store else dist.HashStore(),
             rank=rank,
             world_size=world_size,
             timeout=timedelta(seconds=1),
@@ -221,8 +221,10 @@ def never(rank: int, world_size: int) -> None:
     check_text(caught.value)
 
 
-def test_a_rank_that_does_not_come_is_named_at_init() -> None:
-    ranks.run(never, 2, setup=ranks.Setup(backend=None))
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_a_rank_that_does_not_come_is_named_at_init(in_a_file: bool, tmp_path: Path) -> None:
+    store = str(tmp_path / "store") if in_a_file else ""
+    ranks.run(never, 2, store, setup=ranks.Setup(backend=None))
 
 
 def aborted(rank: int, world_size: int) -> None:
