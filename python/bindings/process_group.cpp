@@ -48,6 +48,11 @@ void bind_backend(py::module_& module) {
           "local_world_size",
           [](const ProcessGroupFarandole& self) { return self.topology().local_world_size; },
           "How many ranks are on this host.")
+      // torch 2.11 calls them, but binds its own for ProcessGroupNCCL alone.
+      .def("_start_time_estimate", &ProcessGroupFarandole::startTimeEstimate, NoGil(),
+           "Estimate collectives from now on instead of running them. Collective at first.")
+      .def("_end_time_estimate", &ProcessGroupFarandole::endTimeEstimate, NoGil(),
+           "How many microseconds they would have taken.")
       .def(
           "perform_nocolor_split", [](const ProcessGroupFarandole&, const at::Device&) {},
           py::arg("device"), "Do nothing: ranks outside of a new group have no part in it.");

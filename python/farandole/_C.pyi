@@ -187,6 +187,14 @@ class ProcessGroupFarandole(torch._C._distributed_c10d.Backend):
         """
         Meet the other ranks in ``store``. Collective.
         """
+    def _end_time_estimate(self) -> float:
+        """
+        How many microseconds they would have taken.
+        """
+    def _start_time_estimate(self) -> None:
+        """
+        Estimate collectives from now on instead of running them. Collective at first.
+        """
     def perform_nocolor_split(self, device: torch.device) -> None:
         """
         Do nothing: ranks outside of a new group have no part in it.

@@ -89,10 +89,11 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall_base(
   const Caller by = caller(kOperation);
   check_tensor(by, input);
   check_output(by, output);
+  const Cost cost{1, bytes_of(input) + bytes_of(output)};
   // As with gloo, all ranks give splits or none does.
   if (output_splits.empty() && input_splits.empty()) {
     check_equal_parts(by, output, input);
-    return launch({kOperation, {output}, opts.asyncOp, opts.timeout},
+    return launch({kOperation, {output}, opts.asyncOp, opts.timeout, cost},
                   [output, input](comm::Communicator& communicator, const auto& options) {
                     const at::Tensor flat = flat_output(output);
                     all_to_all_flat(communicator, flat, flat_input(input), options);
@@ -103,7 +104,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall_base(
   Counts send = counts_of(by, "input", input, input_splits);
   Counts receive = counts_of(by, "output", output, output_splits);
   return launch(
-      {kOperation, {output}, opts.asyncOp, opts.timeout},
+      {kOperation, {output}, opts.asyncOp, opts.timeout, cost},
       [output, input, send, receive](comm::Communicator& communicator, const auto& options) {
         const at::Tensor flat = flat_output(output);
         all_to_all_v_flat(communicator, flat, flat_input(input), send, receive, options);
@@ -122,7 +123,8 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall(Tensors& outputs, Te
   check_count_per_rank(by, "input", inputs);
   check_count_per_rank(by, "output", outputs);
   for (const at::Tensor& tensor : outputs) check_output(by, tensor);
-  return launch({kOperation, outputs, opts.asyncOp, opts.timeout},
+  return launch({kOperation, outputs, opts.asyncOp, opts.timeout,
+                 Cost{1, bytes_of(inputs) + bytes_of(outputs)}},
                 [outputs, inputs](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor joined = joined_output(outputs);
                   all_to_all_v_flat(communicator, joined, joined_input(inputs), counts_of(inputs),

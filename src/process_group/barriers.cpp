@@ -7,7 +7,7 @@ namespace farandole {
 ProcessGroupFarandole::Work ProcessGroupFarandole::barrier(const c10d::BarrierOptions& opts) {
   static constexpr Operation kOperation{c10d::OpType::BARRIER, "barrier", "farandole:barrier"};
   return launch(
-      {kOperation, {}, opts.asyncOp, opts.timeout},
+      {kOperation, {}, opts.asyncOp, opts.timeout, Cost{}},
       [](comm::Communicator& communicator, const auto& options) { communicator.barrier(options); });
 }
 
@@ -18,10 +18,10 @@ void ProcessGroupFarandole::monitoredBarrier(const c10d::BarrierOptions& opts,
   static constexpr Operation kOperation{c10d::OpType::BARRIER, "monitored_barrier",
                                         "farandole:monitored_barrier"};
   constexpr std::chrono::milliseconds kAfterRank0{500};
-  std::chrono::milliseconds timeout = timeout_of(opts.timeout);
+  std::chrono::milliseconds timeout = membership()->timeout_of(opts.timeout);
   if (timeout > kNoTimeout && rank_ != 0) timeout += kAfterRank0;
   launch(
-      {kOperation, {}, /*async=*/false, timeout},
+      {kOperation, {}, /*async=*/false, timeout, Cost{}},
       [](comm::Communicator& communicator, const auto& options) { communicator.barrier(options); });
 }
 

@@ -15,6 +15,12 @@
 
 namespace farandole {
 
+void refuse_after_shutdown(const std::string& group) {
+  throw AbortedError("group '" + group + "' was used after it was shut down.",
+                     "destroy(), shutdown() or the exit of the process has ended it on this rank.",
+                     "make a new group with init_process_group() or new_group().");
+}
+
 struct CollectiveQueue::State {
   explicit State(std::string name) : group(std::move(name)) {}
 
@@ -29,11 +35,7 @@ struct CollectiveQueue::State {
   std::atomic<uint64_t> issued{0};  // written under mutex
 
   void check_open() const {
-    if (!closed) return;
-    throw AbortedError(
-        "group '" + group + "' was used after it was shut down.",
-        "destroy(), shutdown() or the exit of the process has ended it on this rank.",
-        "make a new group with init_process_group() or new_group().");
+    if (closed) refuse_after_shutdown(group);
   }
 
   /// Runs the first task of the queue without the lock.

@@ -12,6 +12,9 @@
 
 namespace farandole {
 
+/// Throws AbortedError: `group` was used after its end.
+[[noreturn]] void refuse_after_shutdown(const std::string& group);
+
 /// One order for the collectives of one group, and no thief of a core.
 ///
 /// Protocol. A group runs one collective at a time: whoever runs it has the turn. Each collective

@@ -22,28 +22,35 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::begin_transfer(const Operatio
                                                                   const at::Tensor& flat,
                                                                   const at::Tensor& target,
                                                                   const Begin& begin) {
-  const auto communicator = this->communicator();
-  if (!communicator) queue_->check_open();  // throws
+  const auto membership = this->membership();
+  if (membership->estimator().add({1, 2 * bytes_of(flat)})) {
+    return membership->finished(operation, tensors);
+  }
   TransferWork::Parts parts;
-  parts.communicator = communicator;
+  parts.communicator = membership->communicator();
   parts.flat = flat;
   parts.target = target;
-  parts.in_flight = transfers_;
-  parts.on_failure = [error = error_](const std::exception_ptr& failure) {
-    note_error(*error, failure);
+  parts.in_flight = membership->transfers();
+  parts.on_end = [membership, begin_time = std::chrono::steady_clock::now()](
+                     const WorkFarandole& work, const std::exception_ptr& failure) {
+    if (failure) {
+      membership->note_error(failure);
+    } else if (membership->wants_completions()) {
+      membership->note_completion(work, std::chrono::steady_clock::now() - begin_time);
+    }
   };
-  const comm::CollectiveOptions options{timeout_of(kNoTimeout)};
+  const comm::CollectiveOptions options{membership->timeout_of(kNoTimeout)};
   try {
-    parts.transfer = begin(*communicator, options);
+    parts.transfer = begin(*parts.communicator, options);
   } catch (...) {
-    note_error(*error_, std::current_exception());
+    membership->note_error(std::current_exception());
     throw;
   }
   const char* title = at::hasCallbacks() ? operation.profiler_title : nullptr;
   auto work = c10::make_intrusive<TransferWork>(
       WorkFarandole::Description{rank_, operation.type, operation.name, name(), tensors},
       std::move(parts), title);
-  transfers_->add(work);
+  membership->transfers()->add(work);
   return work;
 }
 

@@ -3,36 +3,22 @@
 
 // What the sources of ProcessGroupFarandole share.
 
-#include <atomic>
-#include <exception>
-#include <utility>
-
 #include "farandole/process_group/process_group.h"
 #include "process_group/argument_checks.h"
-#include "process_group/collective_queue.h"
+#include "process_group/membership.h"
 
 namespace farandole {
-
-/// The names of a collective: c10d's, ours, and what torch.profiler shows.
-struct ProcessGroupFarandole::Operation {
-  c10d::OpType type;
-  const char* name;
-  const char* profiler_title;
-};
-
-/// One call of a collective, all but what it does.
-struct ProcessGroupFarandole::Call {
-  Operation operation;
-  Tensors outputs;
-  bool async;
-  std::chrono::milliseconds timeout;
-};
 
 inline Caller ProcessGroupFarandole::caller(const Operation& operation) const {
   return {operation.name, name_, rank_, size_};
 }
 
-/// Keeps `error` as the group's first, if it is one of the group.
-void note_error(std::atomic<c10d::ErrorType>& first, const std::exception_ptr& error);
+/// The bytes of all elements.
+inline double bytes_of(const at::Tensor& tensor) { return static_cast<double>(tensor.nbytes()); }
+inline double bytes_of(const std::vector<at::Tensor>& tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += bytes_of(tensor);
+  return bytes;
+}
 
 }  // namespace farandole

@@ -123,7 +123,10 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allreduce_sparse(
   check_tensor(by, tensor._values());  // on the CPU
   reduction_of(by, opts.reduceOp, tensor._values());
   const bool average = opts.reduceOp.op_ == c10d::ReduceOp::AVG;
-  return launch({kOperation, tensors, opts.asyncOp, opts.timeout},
+  // Shapes, indices and values are gathered; the other ranks' are taken to be as many.
+  const double own_bytes = bytes_of(tensor._indices()) + bytes_of(tensor._values());
+  const Cost cost{3, own_bytes * (1 + size_)};
+  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, cost},
                 [tensor, average](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor own = tensor.is_coalesced() ? tensor : tensor.coalesce();
                   const at::Tensor sum = sum_of_all(communicator, own, average, options);

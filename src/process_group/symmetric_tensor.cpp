@@ -31,13 +31,23 @@ at::Tensor ProcessGroupFarandole::allocate_symmetric(at::IntArrayRef sizes, at::
                                         "farandole:symmetric_empty"};
   const size_t bytes = bytes_of(sizes, dtype);
   std::shared_ptr<comm::SymmetricMemory> memory;
-  launch({kOperation, {}, /*async=*/false, kNoTimeout},
+  launch({kOperation, {}, /*async=*/false, kNoTimeout, /*cost=*/{}},
          [&memory, bytes](comm::Communicator& communicator, const auto&) {
            memory = communicator.allocate_symmetric(bytes);
          });
   return at::from_blob(
       memory->local(), sizes, [memory](void*) mutable { memory.reset(); },
       at::TensorOptions().dtype(dtype));
+}
+
+at::Tensor ProcessGroupFarandole::allocateTensor(long size, at::TensorOptions options) {
+  if (!options.device().is_cpu()) {
+    throw NotSupported("group '" + name() + "' cannot allocate on " + options.device().str() + ".",
+                       "this version has symmetric memory on CPUs alone.",
+                       "pass device='cpu', or allocate with torch.empty().");
+  }
+  return allocate_symmetric({size}, c10::typeMetaToScalarType(options.dtype()))
+      .requires_grad_(options.requires_grad());
 }
 
 at::Tensor symmetric_empty(at::IntArrayRef sizes, at::ScalarType dtype, const Group& group) {

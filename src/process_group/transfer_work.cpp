@@ -92,8 +92,8 @@ void TransferWork::settle() {
     if (held.target.defined()) store_flat(held.flat, held.target);
   } catch (...) {
     failure = std::current_exception();
-    held.on_failure(failure);
   }
+  held.on_end(*this, failure);
   try {
     complete(failure);
   } catch (const std::exception& error) {

@@ -27,7 +27,8 @@ class TransferWork final : public WorkFarandole {
     at::Tensor flat;                           ///< the memory that the transfer reads or fills
     at::Tensor target;  ///< where a receive's `flat` goes in the end; undefined for a send
     std::shared_ptr<TransfersInFlight> in_flight;
-    std::function<void(const std::exception_ptr&)> on_failure;
+    /// Told once how it ended, before it is done.
+    std::function<void(const WorkFarandole&, const std::exception_ptr&)> on_end;
   };
   TransferWork(Description description, Parts parts, const char* profiler_title);
   ~TransferWork() override;

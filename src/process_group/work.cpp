@@ -31,6 +31,11 @@ WorkFarandole::WorkFarandole(Description description, std::function<void()> abor
 
 WorkFarandole::~WorkFarandole() = default;
 
+uint64_t WorkFarandole::next_completion_key() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 bool WorkFarandole::isCompleted() { return done_.load(std::memory_order_acquire); }
 
 bool WorkFarandole::isSuccess() const {

@@ -72,6 +72,26 @@ def test_a_collective_where_one_rank_has_let_go() -> None:
     ranks.run(half_released, 2)
 
 
+def allocated_by_torch(rank: int, world_size: int) -> None:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    assert backend.supports_tensor_alloc(torch.device("cpu"))
+    assert not backend.supports_tensor_alloc(torch.device("cuda:0"))
+    tensor = backend.allocate_tensor(1000, dtype=torch.bfloat16, device=torch.device("cpu"))
+    assert (tensor.shape, tensor.dtype, tensor.requires_grad) == ((1000,), torch.bfloat16, False)
+    dist.all_reduce(tensor.fill_(rank))
+    assert tensor[0].item() == sum(range(world_size))
+    with pytest.raises(farandole.NotSupported, match="cannot allocate on cuda"):
+        backend.allocate_tensor(10, dtype=torch.float32, device=torch.device("cuda:0"))
+    with pytest.raises(farandole.MismatchError):
+        backend.allocate_tensor(10 + rank, dtype=torch.float32, device=torch.device("cpu"))
+    with pytest.raises(RuntimeError, match="does not support getMemAllocator"):
+        _ = backend.mem_allocator
+
+
+def test_torch_allocates_symmetric_tensors() -> None:
+    ranks.run(allocated_by_torch, 2)
+
+
 def wrong(rank: int, world_size: int) -> None:
     del world_size
     with pytest.raises(farandole.InvalidArgument, match="less than no elements"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -28,11 +29,12 @@ def full(parameter: Tensor) -> Tensor:
     return parameter.full_tensor()
 
 
-def fsdp(rank: int, world_size: int) -> None:
+def fsdp(rank: int, world_size: int, symmetric: bool) -> None:
     mesh = init_device_mesh("cpu", (world_size,))
     sharded, plain = model_of(0), model_of(0)
     fully_shard(sharded[0], mesh=mesh)
     fully_shard(sharded, mesh=mesh)
+    sharded.set_allocate_memory_from_process_group_for_comm(symmetric)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (sharded, plain)]
     torch.manual_seed(1)
     batches = torch.randn(3, world_size, 2, 8)
@@ -47,8 +49,9 @@ def fsdp(rank: int, world_size: int) -> None:
         torch.testing.assert_close(full(own), expected)
 
 
-def test_fsdp2() -> None:
-    ranks.run(fsdp, 2)
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_fsdp2(symmetric: bool) -> None:
+    ranks.run(fsdp, 2, symmetric)
 
 
 def fsdp_bf16(rank: int, world_size: int) -> None:

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -18,8 +19,13 @@
 
 namespace farandole {
 
-class CollectiveQueue;
-class TransfersInFlight;
+class Membership;
+struct Call;
+struct GroupHooks;
+struct Operation;
+namespace comm {
+class ForkGuard;
+}
 
 /// The backend "farandole" of torch.distributed: tensors in, Communicator calls out.
 ///
@@ -34,9 +40,8 @@ class TransfersInFlight;
 /// Sends and receives have no place in the queue: they run beside collectives, many at once, and
 /// are matched by peer and tag in the order in which they were posted. Timeouts: a call's own, else
 /// the group's; counted from when the collective starts to run. Threads: any; collectives of
-/// different threads run in the order in which they were issued. Fork: in a forked child every
-/// collective throws CommError. Destruction never communicates: what is pending is aborted, and
-/// peers that wait are told.
+/// different threads run in the order in which they were issued. Fork: in a forked child every collective throws CommError. Destruction never
+/// communicates: what is pending is aborted, and peers that wait are told.
 class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
@@ -132,6 +137,36 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
 
   /// Uninitialized memory for collectives that copy nothing in or out: see symmetric_empty().
   at::Tensor allocate_symmetric(at::IntArrayRef sizes, at::ScalarType dtype);
+  /// Symmetric memory in torch's words, as FSDP2 can be told to ask for it: a collective, with the
+  /// same `size` in elements and dtype on every rank. CPU alone: an index of a device is an
+  /// accelerator's. There is no getMemAllocator(): a pool allocates when it likes, on one rank
+  /// alone.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
+  bool supportsTimeEstimation() const override { return true; }
+  /// From now on collectives, sends and receives of this rank are not run: their Works are done,
+  /// their outputs keep what they hold, and endTimeEstimate() tells how many microseconds they
+  /// would have taken (see process_group/time_estimator.h for the model). The first call in a group
+  /// is a collective, which measures it for some 20 ms; later ones are local. One that follows
+  /// another without an end begins anew. (Virtual functions of c10d::Backend since torch 2.15.)
+  void startTimeEstimate();
+  /// Throws InvalidArgument if nothing was started.
+  float endTimeEstimate();
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+  /// Abort hooks are called once before this rank aborts, or when it hears that a peer has, by the
+  /// thread that met the error. They may abort themselves; others that abort meanwhile wait for
+  /// them.
+  bool supportsAbortHooks() const override { return true; }
+  void registerAbortHook(int64_t hook_id, c10d::AbortHook hook) override;
+  void unregisterAbortHook(int64_t hook_id) override;
+  /// Completion hooks are called by the thread that ran the collective or that finds a transfer
+  /// done, before its Work is. They always tell how long it ran, waiting for peers included.
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t hook_id, c10d::CompletionHook hook) override;
+  void unregisterCompletionHook(int64_t hook_id) override;
+#endif
 
   /// Does nothing: every rank counts from 0.
   void setSequenceNumberForGroup() override;
@@ -147,33 +182,32 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   void shutdown() override;
 
  private:
-  struct Operation;
-  struct Call;
   using Body = std::function<void(comm::Communicator&, const comm::CollectiveOptions&)>;
 
   struct Caller caller(const Operation& operation) const;
+  bool in_creator() const;
+  std::shared_ptr<Membership> membership() const;
+  std::shared_ptr<Membership> present_membership() const;
+  std::shared_ptr<Membership> form(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                   std::chrono::milliseconds formation_timeout);
+  void end_membership(const std::string& reason);
   Work launch(Call call, Body body);
-  Work run_here(Call& call, const Body& body, comm::Communicator& communicator, uint64_t sequence);
-  Work enqueue(Call& call, Body body, std::shared_ptr<comm::Communicator> communicator);
-  void run(const Call& call, const Body& body, comm::Communicator& communicator);
   template <class Begin>
   Work begin_transfer(const Operation& operation, const Tensors& tensors, const at::Tensor& flat,
                       const at::Tensor& target, const Begin& begin);
   Work receive_from(const Operation& operation, Tensors& tensors, int source, int tag);
-  std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
 
   /// Who owns it can be told by its address; torch writes names of new groups into it.
   const c10::intrusive_ptr<Options> options_;
   const std::string name_;
-  const c10::intrusive_ptr<c10d::Store> store_;
-  std::atomic<std::chrono::milliseconds> timeout_;
-  /// First error; shared with tasks that outlive this.
-  std::shared_ptr<std::atomic<c10d::ErrorType>> error_;
+  const std::unique_ptr<comm::ForkGuard> fork_guard_;
+  c10::intrusive_ptr<c10d::Store> store_;  ///< where the present ranks have met
+  const std::shared_ptr<GroupHooks> hooks_;
+  const std::shared_ptr<std::atomic<c10d::ErrorType>> error_;  ///< the first of these ranks
   comm::Topology topology_;
   mutable std::mutex mutex_;
-  std::shared_ptr<comm::Communicator> communicator_;  // guarded by mutex_
-  std::unique_ptr<CollectiveQueue> queue_;
-  std::shared_ptr<TransfersInFlight> transfers_;
+  std::shared_ptr<Membership> membership_;  // guarded by mutex_; null without ranks
+  std::atomic<bool> shut_down_{false};
 };
 
 }  // namespace farandole

@@ -7,7 +7,7 @@
 #include <exception>
 #include <functional>
 #include <string>
-#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "farandole/export.h"
@@ -52,6 +52,11 @@ class FARANDOLE_API WorkFarandole : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   /// The number of the collective in its group, from 1; 0 for a send or receive.
   uint64_t getSequencenumber() const override;
+  /// A number that no other Work of this process has: what completion hooks are told.
+  uint64_t completion_key() const { return completion_key_; }
+#ifdef C10D_BACKEND_HAS_HOOKS
+  uint64_t getCompletionKey() const override { return completion_key_; }
+#endif
   /// Ends the whole group unless this is done: peers wait for this collective.
   void abort() override;
 
@@ -61,12 +66,14 @@ class FARANDOLE_API WorkFarandole : public c10d::Work {
   void complete(std::exception_ptr error);
 
  private:
+  static uint64_t next_completion_key();
   std::string name() const;
   c10::intrusive_ptr<c10::ivalue::Future> make_future() const;
   void fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
 
   const Description description_;
   const std::function<void()> abort_;
+  const uint64_t completion_key_ = next_completion_key();
   std::atomic<uint64_t> sequence_{0};
   std::atomic<bool> done_{false};  // completed_ of the base, readable without its mutex
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_; null until asked for
