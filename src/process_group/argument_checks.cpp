@@ -216,4 +216,12 @@ void check_peer(const Caller& caller, int peer) {
       "pass a rank of the group (group_src or group_dst count within it).");
 }
 
+void check_no_hints(const Caller& caller,
+                    const std::unordered_map<std::string, std::string>& hints) {
+  if (hints.empty()) return;
+  throw InvalidArgument(caller.describe() + " got the hint '" + hints.begin()->first + "'.",
+                        "this backend knows none; those of other backends mean nothing here.",
+                        "leave hints empty.");
+}
+
 }  // namespace farandole

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
+#include <unordered_map>
 #include <vector>
 
 namespace farandole {
@@ -57,6 +58,10 @@ void check_world_times(const Caller& caller, const char* larger_name, const at::
                        const char* smaller_name, const at::Tensor& smaller);
 /// 0 <= root < world size, and root_tensor == 0.
 void check_root(const Caller& caller, int64_t root, int64_t root_tensor = 0);
+
+/// No hint at all: this backend knows none, and leaving one out in silence could hide a mistake.
+void check_no_hints(const Caller& caller,
+                    const std::unordered_map<std::string, std::string>& hints);
 
 /// 0 <= peer < world size.
 void check_peer(const Caller& caller, int peer);

@@ -5,8 +5,23 @@
 #include "farandole/error.h"
 #include "process_group/live_groups.h"
 #include "process_group/membership.h"
+#include "process_group/reconfigure_handle.h"
 
 namespace farandole {
+namespace {
+
+/// Whether the ranks are to come with the first reconfigure().
+bool waits_for_ranks(const ProcessGroupFarandole::Options& options) {
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  return options.enable_reconfigure;
+#else
+  static_cast<void>(options);
+  return false;
+#endif
+}
+
+}  // namespace
+
 ProcessGroupFarandole::Options::Options(std::chrono::milliseconds group_timeout)
     : c10d::Backend::Options("farandole", group_timeout) {}
 ProcessGroupFarandole::Options::~Options() = default;
@@ -24,10 +39,20 @@ ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Stor
       fork_guard_(std::make_unique<comm::ForkGuard>()),
       store_(store),
       hooks_(std::make_shared<GroupHooks>()),
-      error_(std::make_shared<std::atomic<c10d::ErrorType>>(c10d::ErrorType::SUCCESS)) {
+      error_(std::make_shared<std::atomic<c10d::ErrorType>>(c10d::ErrorType::SUCCESS))
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+      ,
+      first_store_(store),
+      generation_(options->enable_reconfigure ? ReconfigureHandle::kUnformed
+                                              : ReconfigureHandle::kFirst),
+      instance_(ReconfigureHandle::new_instance())
+#endif
+{
   options_->group_name = name_;
-  membership_ = form(store, rank, size, kNoTimeout);
-  topology_ = membership_->communicator()->topology();
+  if (!waits_for_ranks(*options_)) {
+    membership_ = form(store, rank, size, kNoTimeout);
+    topology_ = membership_->communicator()->topology();
+  }
   remember(*this);
 }
 
@@ -78,7 +103,10 @@ std::shared_ptr<Membership> ProcessGroupFarandole::present_membership() const {
 
 std::shared_ptr<Membership> ProcessGroupFarandole::membership() const {
   if (auto present = present_membership()) return present;
-  refuse_after_shutdown(name_);
+  if (shut_down_) refuse_after_shutdown(name_);
+  throw InvalidArgument("group '" + name_ + "' was used while it had no ranks.",
+                        "it was made with enable_reconfigure=True, or reconfigure() has failed.",
+                        "call reconfigure() on every rank first, with a new uuid.");
 }
 
 std::shared_ptr<comm::Communicator> ProcessGroupFarandole::communicator() const {

@@ -28,11 +28,14 @@ auto checked(const char* what, const std::string& key, Function&& call) {
 
 std::string count_in(c10d::Store& store, int rank) {
   const std::string counter = "farandole/made_by_rank_" + std::to_string(rank);
-  const int64_t generation = checked("count", counter, [&] { return store.add(counter, 1); });
-  return "farandole/" + std::to_string(generation) + "/";
+  return "farandole/" + std::to_string(count_up(store, counter)) + "/";
 }
 
 }  // namespace
+
+int64_t count_up(c10d::Store& store, const std::string& key) {
+  return checked("count", key, [&] { return store.add(key, 1); });
+}
 
 StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank)
     : store_(std::move(store)), prefix_(count_in(*store_, rank)) {}

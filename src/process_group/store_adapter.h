@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "farandole/comm/store.h"
 
 namespace farandole {
+
+/// Adds one to the number under `key`, 0 at first, and returns it. Throws SystemError where the
+/// store is gone.
+int64_t count_up(c10d::Store& store, const std::string& key);
 
 /// A c10d::Store as comm sees it, below a prefix that no earlier group has used.
 ///

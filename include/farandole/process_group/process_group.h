@@ -40,7 +40,8 @@ class ForkGuard;
 /// Sends and receives have no place in the queue: they run beside collectives, many at once, and
 /// are matched by peer and tag in the order in which they were posted. Timeouts: a call's own, else
 /// the group's; counted from when the collective starts to run. Threads: any; collectives of
-/// different threads run in the order in which they were issued. Fork: in a forked child every collective throws CommError. Destruction never
+/// different threads run in the order in which they were issued; reconfigure() alone needs the
+/// group for itself. Fork: in a forked child every collective throws CommError. Destruction never
 /// communicates: what is pending is aborted, and peers that wait are told.
 class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
  public:
@@ -154,6 +155,19 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   /// Throws InvalidArgument if nothing was started.
   float endTimeEstimate();
 
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  bool supportsReconfigure() const override { return true; }
+  /// Names this rank of this group to its peers; another after each reconfigure().
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  /// Gives the group other ranks: those of opts.handles, in that order; of a set those that belong
+  /// to a group already come first, in the order of their ranks. Collective for them, also after a
+  /// failure, and for ranks made with Options::enable_reconfigure, which have no peers before. What
+  /// is pending is aborted. They meet in the store that the group was made with. Throws
+  /// InvalidArgument, TimeoutError naming the positions that did not come, SystemError if the store
+  /// is gone; then the group has no ranks until it is called again with another uuid.
+  Work reconfigure(const c10d::ReconfigureOptions& opts) override;
+#endif
+
 #ifdef C10D_BACKEND_HAS_HOOKS
   /// Abort hooks are called once before this rank aborts, or when it hears that a peer has, by the
   /// thread that met the error. They may abort themselves; others that abort meanwhile wait for
@@ -205,6 +219,11 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   const std::shared_ptr<GroupHooks> hooks_;
   const std::shared_ptr<std::atomic<c10d::ErrorType>> error_;  ///< the first of these ranks
   comm::Topology topology_;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  const c10::intrusive_ptr<c10d::Store> first_store_;  ///< where reconfigure() meets
+  std::string generation_;  ///< tells handles before and after a reconfigure() apart
+  const std::string instance_;
+#endif
   mutable std::mutex mutex_;
   std::shared_ptr<Membership> membership_;  // guarded by mutex_; null without ranks
   std::atomic<bool> shut_down_{false};
