@@ -168,6 +168,13 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   Work reconfigure(const c10d::ReconfigureOptions& opts) override;
 #endif
 
+#ifdef C10D_BACKEND_HAS_WINDOW
+  bool supportsWindow() const override { return true; }
+  /// One-sided writes straight into symmetric memory of the peers, and signals. Collective, with a
+  /// tensor on all ranks or on none. See process_group/window.h.
+  c10::intrusive_ptr<c10d::Window> new_window(const std::optional<at::Tensor>& tensor) override;
+#endif
+
 #ifdef C10D_BACKEND_HAS_HOOKS
   /// Abort hooks are called once before this rank aborts, or when it hears that a peer has, by the
   /// thread that met the error. They may abort themselves; others that abort meanwhile wait for
