@@ -104,6 +104,8 @@ def _enter(
     store: str,
     setup: Setup,
 ) -> None:
+    # torch 2.15 records every collective and takes seconds to dump them at a failure.
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
     os.environ.update(setup.env)
     import torch
     import torch.distributed as dist

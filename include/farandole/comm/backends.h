@@ -22,8 +22,9 @@ struct CommunicatorOptions {
   Config config = Config::from_environment();
   /// How long to wait for the other ranks while the group forms; zero means config.timeout.
   std::chrono::milliseconds formation_timeout{0};
-  /// Called on this rank before it aborts the group, for whatever reason: on the thread that met
-  /// it, without a lock, perhaps more than once. Must not throw or call a collective. May be empty.
+  /// Called on this rank when it aborts the group, for whatever reason, before a call of this rank
+  /// fails of that; peers have been told, so they do not wait for it. On the thread that met the
+  /// reason, without a lock. Must not throw or call a collective. May be empty.
   std::function<void()> before_abort;
 };
 

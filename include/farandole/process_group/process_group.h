@@ -176,9 +176,9 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
 #endif
 
 #ifdef C10D_BACKEND_HAS_HOOKS
-  /// Abort hooks are called once before this rank aborts, or when it hears that a peer has, by the
-  /// thread that met the error. They may abort themselves; others that abort meanwhile wait for
-  /// them.
+  /// Abort hooks are called once when this rank aborts, or when a collective hears that a peer has,
+  /// before a call of this rank fails of that: on the thread that met the error, while peers go on
+  /// to theirs. They may abort themselves; others that abort meanwhile wait for them.
   bool supportsAbortHooks() const override { return true; }
   void registerAbortHook(int64_t hook_id, c10d::AbortHook hook) override;
   void unregisterAbortHook(int64_t hook_id) override;

@@ -308,9 +308,6 @@ bool Lockstep::is_gone(int rank) const {
 void Lockstep::abort(const std::string& reason) {
   if (!fork_guard_.in_creator()) return;
   RankBlock& own = ranks_[topology_.rank];
-  if (options_.before_abort && state_of(topology_.rank) == RankState::kActive) {
-    options_.before_abort();
-  }
   RankState expected = RankState::kActive;
   if (!own.state.compare_exchange_strong(expected, RankState::kWritingReason)) return;
   const size_t length = std::min(reason.size(), own.reason.size() - 1);
@@ -319,6 +316,7 @@ void Lockstep::abort(const std::string& reason) {
   own.state.store(RankState::kAborted, std::memory_order_seq_cst);
   group_->broken.store(1, std::memory_order_seq_cst);
   wake_all();
+  if (options_.before_abort) options_.before_abort();
 }
 
 void Lockstep::leave() {

@@ -89,7 +89,7 @@ class Lockstep {
   bool shares_core_with(int peer) const;
   /// Whether `rank` has ended or left; for waits that this class does not see.
   bool is_gone(int rank) const;
-  /// Calls before_abort first: the caller holds no lock. Only the first reason is told to peers.
+  /// Tells peers the first reason, then calls before_abort: the caller holds no lock.
   void abort(const std::string& reason);
   /// Tells peers that this rank will not come again. Does nothing in a forked child.
   void leave();
