@@ -187,7 +187,11 @@ void Membership::note_completion(const WorkFarandole& work, Clock::duration dura
   parts_.hooks->completion.call(work.completion_key(), milliseconds.count());
 }
 
+/// An orderly end is no failure: it calls no abort hooks, even if a task is on its last lines.
 void Membership::end(const std::string& reason) {
+  if (const std::unique_lock<std::recursive_mutex> lock(notice_->mutex, std::try_to_lock); lock) {
+    notice_->given = true;  // where they run at this moment it is true already
+  }
   if (collectives_.busy() || one_sided_.busy() || transfers_->busy()) {
     communicator_->abort(reason);
   }

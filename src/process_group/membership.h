@@ -96,7 +96,7 @@ class Membership : public std::enable_shared_from_this<Membership> {
                        std::chrono::steady_clock::duration duration) const;
   bool wants_completions() const { return !parts_.hooks->completion.empty(); }
 
-  /// Fails what is pending for `reason` and ends the threads.
+  /// Fails what is pending for `reason` and ends the threads. Calls no abort hooks.
   void end(const std::string& reason);
 
  private:
