@@ -85,8 +85,9 @@ OPERATIONS = {
 
 
 def splits(rank: int, ranks: int, elements: int) -> list[int]:
-    """What `rank` sends to each rank in all_to_all_v, and gets from it: one share or three to each
-    other rank in turn, what is left to itself.
+    """What `rank` sends to each rank in all_to_all_v, and gets from it.
+
+    One share or three to each other rank in turn, what is left to itself.
     """
     shares = elements // (2 * ranks)
     counts = [shares * (3 if (rank + peer) % 2 else 1) for peer in range(ranks)]
