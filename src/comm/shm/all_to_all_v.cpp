@@ -51,24 +51,27 @@ void SharedMemoryCommunicator::all_to_all_v(const void* input, const size_t* sen
   const auto own = static_cast<size_t>(rank());
   const auto* in = static_cast<const std::byte*>(input);
   auto* out = static_cast<std::byte*>(output);
-  const size_t part = staging_.slot_bytes() / world / size;
-  const auto copy_piece = [&](std::byte* to, const std::byte* from, size_t count, size_t offset) {
-    if (offset < count) std::memcpy(to, from, std::min(part, count - offset) * size);
-  };
+  const size_t parts = std::max<size_t>(1, world - 1);  // a slot holds no block for its own rank
+  const size_t part = staging_.slot_bytes() / parts / size;
   for (size_t offset = 0; offset < largest_block; offset += part) {
-    staging_.next_turn(world * part * size);
+    const size_t length = std::min(part, largest_block - offset);
+    const auto in_slot = [&](size_t from, size_t to) {
+      return staging_.slot(static_cast<int>(from)) + (to < from ? to : to - 1) * length * size;
+    };
+    const auto copy_piece = [&](std::byte* to, const std::byte* from, size_t count) {
+      if (offset < count) std::memcpy(to, from, std::min(length, count - offset) * size);
+    };
+    staging_.next_turn(parts * length * size);
     const std::byte* block = in;
     for (size_t peer = 0; peer < world; block += send_counts[peer++] * size) {
       if (peer == own) continue;
-      copy_piece(staging_.slot(rank()) + peer * part * size, block + offset * size,
-                 send_counts[peer], offset);
+      copy_piece(in_slot(own, peer), block + offset * size, send_counts[peer]);
     }
     step(call);
     std::byte* place = out;
     for (size_t peer = 0; peer < world; place += receive_counts[peer++] * size) {
       if (peer == own) continue;
-      copy_piece(place + offset * size, staging_.slot(static_cast<int>(peer)) + own * part * size,
-                 receive_counts[peer], offset);
+      copy_piece(place + offset * size, in_slot(peer, own), receive_counts[peer]);
     }
   }
   if (send_counts[own] != 0) {

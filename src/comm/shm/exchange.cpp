@@ -21,12 +21,11 @@ using SourceArray = std::array<const void*, kMaxRanks>;
 
 }  // namespace
 
-/// A slot holds `parts` blocks: one that every reader takes, or one for each rank.
+/// What this rank has for the others.
 struct SharedMemoryCommunicator::Blocks {
-  const std::byte* input = nullptr;  ///< `parts` blocks in a row; null: this rank fills nothing
-  size_t parts = 1;
-  int own_part = 0;    ///< the block of `input` that this rank itself takes, straight from there
-  bool keeps = false;  ///< whether own_part is for this rank alone and need not be filled
+  const std::byte* input = nullptr;  ///< null: this rank has nothing
+  bool one_each = false;  ///< a block for each rank in a row; else one that every reader takes
+  bool fills = true;      ///< whether others read them; own blocks pass through no slot anyway
 };
 
 /// drain(offset, length, sources): elements [offset, offset + length) of this rank's block lie at
@@ -35,27 +34,37 @@ struct SharedMemoryCommunicator::Blocks {
 template <class Drain>
 bool SharedMemoryCommunicator::exchange(Call& call, const Blocks& blocks, const Drain& drain) {
   const size_t size = call.element_bytes;
-  const size_t part = staging_.slot_bytes() / blocks.parts / size;
+  const int parts = blocks.one_each ? std::max(1, world_size() - 1) : 1;
+  const size_t part = staging_.slot_bytes() / static_cast<size_t>(parts) / size;
   const auto length_at = [&](size_t offset) { return std::min(part, call.count() - offset); };
-  const auto slot_bytes = [&](size_t offset) { return blocks.parts * length_at(offset) * size; };
+  const auto slot_bytes = [&](size_t offset) {
+    return static_cast<size_t>(parts) * length_at(offset) * size;
+  };
+  const auto in_slot = [&](int from, int to, size_t length) {
+    const int place = !blocks.one_each ? 0 : to < from ? to : to - 1;
+    return staging_.slot(from) + static_cast<size_t>(place) * length * size;
+  };
+  const auto in_input = [&](int to, size_t offset) {
+    if (blocks.input == nullptr) return blocks.input;
+    const size_t block = blocks.one_each ? static_cast<size_t>(to) : 0;
+    return blocks.input + (block * call.count() + offset) * size;
+  };
   const auto fill = [&](size_t offset) {
-    if (blocks.input == nullptr) return;
-    const size_t bytes = length_at(offset) * size;
-    for (size_t p = 0; p < blocks.parts; ++p) {
-      if (blocks.keeps && p == static_cast<size_t>(blocks.own_part)) continue;
-      copy_bytes(staging_.slot(rank()) + p * bytes,
-                 blocks.input + (p * call.count() + offset) * size, bytes);
+    if (blocks.input == nullptr || !blocks.fills) return;
+    const size_t length = length_at(offset);
+    for (int peer = 0; peer < world_size(); ++peer) {
+      if (peer == rank()) continue;
+      copy_bytes(in_slot(rank(), peer, length), in_input(peer, offset), length * size);
+      if (!blocks.one_each) break;
     }
   };
-  const size_t own = static_cast<size_t>(blocks.own_part);
   if (enter(call, slot_bytes(0), [&] { fill(0); })) return false;
   SourceArray sources;
   for (size_t offset = 0; offset < call.count(); offset += part) {
     const size_t length = length_at(offset);
     for (int peer = 0; peer < world_size(); ++peer) {
-      sources[static_cast<size_t>(peer)] = peer == rank()
-                                               ? blocks.input + (own * call.count() + offset) * size
-                                               : staging_.slot(peer) + own * length * size;
+      sources[static_cast<size_t>(peer)] =
+          peer == rank() ? in_input(peer, offset) : in_slot(peer, rank(), length);
     }
     drain(offset, length, sources);
     if (offset + part >= call.count()) break;
@@ -111,7 +120,7 @@ void SharedMemoryCommunicator::all_gather(const void* input, void* output, size_
   const size_t own = call.bytes() * static_cast<size_t>(rank());
   check_overlap(OpKind::kAllGather, output, call.bytes() * world, input, call.bytes(), out + own);
   offer_symmetric(call, output, call.bytes() * world);
-  if (!move_blocks(call, {in, 1, 0, false}, out)) {
+  if (!move_blocks(call, {in}, out)) {
     for (int peer = 0; peer < world_size(); ++peer) {
       copy_bytes(peer_address(peer, &Signature::output) + own, in, call.bytes());
     }
@@ -135,7 +144,7 @@ void SharedMemoryCommunicator::gather(const void* input, void* output, size_t co
     check_overlap(OpKind::kGather, output, call.bytes() * world, input, call.bytes(),
                   out + call.bytes() * static_cast<size_t>(root));
   }
-  move_blocks(call, {in, 1, 0, rank() == root}, out);
+  move_blocks(call, {in, false, rank() != root}, out);
   finish(call);
 }
 
@@ -149,7 +158,7 @@ void SharedMemoryCommunicator::broadcast(void* buffer, size_t count, DataType dt
   check_buffer(OpKind::kBroadcast, "a buffer", buffer, call.bytes());
   offer_symmetric(call, buffer, call.bytes());
   const bool is_root = rank() == root;
-  if (!move_blocks(call, {is_root ? data : nullptr, 1, 0, false}, is_root ? nullptr : data, root)) {
+  if (!move_blocks(call, {is_root ? data : nullptr}, is_root ? nullptr : data, root)) {
     if (!is_root) copy_bytes(data, peer_address(root, &Signature::input), call.bytes());
     step(call);
   }
@@ -170,7 +179,7 @@ void SharedMemoryCommunicator::scatter(const void* input, void* output, size_t c
     check_overlap(OpKind::kScatter, input, call.bytes() * world, output, call.bytes(),
                   in + call.bytes() * static_cast<size_t>(root));
   }
-  move_blocks(call, {in, world, rank(), true}, static_cast<std::byte*>(output), root);
+  move_blocks(call, {in, true}, static_cast<std::byte*>(output), root);
   finish(call);
 }
 
@@ -183,8 +192,7 @@ void SharedMemoryCommunicator::all_to_all(const void* input, void* output, size_
   check_buffer(OpKind::kAllToAll, "an input", input, bytes);
   check_buffer(OpKind::kAllToAll, "an output", output, bytes);
   check_overlap(OpKind::kAllToAll, input, bytes, output, bytes, nullptr);
-  move_blocks(call, {static_cast<const std::byte*>(input), world, rank(), true},
-              static_cast<std::byte*>(output));
+  move_blocks(call, {static_cast<const std::byte*>(input), true}, static_cast<std::byte*>(output));
   finish(call);
 }
 
@@ -204,7 +212,7 @@ void SharedMemoryCommunicator::reduce_scatter(const void* input, void* output, s
   check_overlap(OpKind::kReduceScatter, input, call.bytes() * world, output, call.bytes(),
                 in + own);
   offer_symmetric(call, input, call.bytes() * world);
-  if (!reduce_blocks(call, {in, world, rank(), true}, out)) {
+  if (!reduce_blocks(call, {in, true}, out)) {
     SourceArray sources;
     for (int peer = 0; peer < world_size(); ++peer) {
       sources[static_cast<size_t>(peer)] = peer_address(peer, &Signature::input) + own;
@@ -230,7 +238,7 @@ void SharedMemoryCommunicator::reduce(const void* input, void* output, size_t co
     check_buffer(OpKind::kReduce, "an output on the root", output, call.bytes());
     check_overlap(OpKind::kReduce, input, call.bytes(), output, call.bytes(), input);
   }
-  reduce_blocks(call, {in, 1, 0, rank() == root}, out);
+  reduce_blocks(call, {in, false, rank() != root}, out);
   finish(call);
 }
 
