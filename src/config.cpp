@@ -62,7 +62,7 @@ Config Config::from_environment() {
   config.spin =
       std::chrono::microseconds(number("FARANDOLE_SPIN_US", config.spin.count(), 0, 10'000'000));
   const auto staging = number("FARANDOLE_STAGING_BYTES",
-                              static_cast<long long>(config.staging_bytes), 4 * kPage, 1LL << 32);
+                              static_cast<long long>(config.staging_bytes), 5 * kPage, 1LL << 32);
   config.staging_bytes = static_cast<size_t>((staging + kPage - 1) / kPage * kPage);
   config.segments = segment_backing();
   const long long default_s =

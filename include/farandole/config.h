@@ -27,7 +27,7 @@ struct FARANDOLE_API Config {
   /// a host than cores yield the core instead of spinning. Default 1000.
   std::chrono::microseconds spin{1000};
   /// FARANDOLE_STAGING_BYTES: bytes of the ring (one per rank and group) through which tensors
-  /// outside symmetric memory pass; 16384 to 2^32, rounded up to whole pages. Default 2097152.
+  /// outside symmetric memory pass; 20480 to 2^32, rounded up to whole pages. Default 2097152.
   size_t staging_bytes = 2 * 1024 * 1024;
   /// FARANDOLE_SEGMENTS: auto, memfd or tmpfile. Default auto.
   SegmentBacking segments = SegmentBacking::kAuto;

@@ -34,14 +34,14 @@ class Variable {
 TEST(Config, ReadsEveryVariable) {
   const Variable host("FARANDOLE_HOST_ID", "left");
   const Variable spin("FARANDOLE_SPIN_US", "0");
-  const Variable staging("FARANDOLE_STAGING_BYTES", "20000");
+  const Variable staging("FARANDOLE_STAGING_BYTES", "30000");
   const Variable segments("FARANDOLE_SEGMENTS", "tmpfile");
   const Variable timeout("FARANDOLE_TIMEOUT_S", "7");
   const Variable level("FARANDOLE_LOG", "error");
   const Config config = Config::from_environment();
   EXPECT_EQ(config.host_id, "left");
   EXPECT_EQ(config.spin.count(), 0);
-  EXPECT_EQ(config.staging_bytes, 20480U);
+  EXPECT_EQ(config.staging_bytes, 32768U);
   EXPECT_EQ(config.segments, SegmentBacking::kTmpfile);
   EXPECT_EQ(config.timeout, std::chrono::seconds(7));
   EXPECT_EQ(config.log_level, "error");
@@ -75,7 +75,7 @@ TEST(Config, GroupsWorkWithEachBackingAndWithoutSpinning) {
 }
 
 TEST(Config, RanksThatDifferTakeTheLayoutOfRankZero) {
-  for (const size_t of_rank_zero : {size_t{16384}, size_t{1} << 20}) {
+  for (const size_t of_rank_zero : {size_t{20480}, size_t{1} << 20}) {
     comm::InProcessStore store;
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < 2; ++rank) {

@@ -3,6 +3,7 @@
 // exhaustively. Each model can be broken on purpose; the explorer must notice.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <tuple>
@@ -373,8 +374,11 @@ struct StagingModel {
   enum class Kind : uint8_t { kExchange, kAllReduce };
   enum Action : uint8_t { kFill, kBarrier, kDrainBody, kReduce, kDrainHole };
 
-  static constexpr size_t kCells = 8;  // a chunk takes a quarter of them at most
-  static constexpr size_t kCellBytes = comm::shm::kNoSharing;
+  // Four places for tiny slots, then eight cells, of which a chunk takes a quarter at most.
+  static constexpr size_t kTinyBytes = 1024;
+  static constexpr size_t kCellBytes = 2 * kTinyBytes;
+  static constexpr size_t kTiny = 4;
+  static constexpr size_t kCells = 8;
 
   struct Turn {
     size_t begin = 0;
@@ -393,7 +397,7 @@ struct StagingModel {
     uint8_t at = 0;    ///< index into the program
     uint8_t next = 0;  ///< which peer is read next
     uint8_t barriers = 0;
-    std::array<Cell, kCells> ring{};
+    std::array<Cell, kTiny + kCells> ring{};
     bool operator<(const Rank& o) const {
       return std::tie(at, next, barriers, ring) < std::tie(o.at, o.next, o.barriers, o.ring);
     }
@@ -481,8 +485,11 @@ struct StagingModel {
  private:
   uint8_t next_turn(size_t cells) {
     if (fault == Fault::kHalfRing) cells = kCells / 2;
-    staging_.next_turn(cells * kCellBytes);
-    turns.push_back({fault == Fault::kOnePlace ? 0 : staging_.place() / kCellBytes, cells});
+    staging_.next_turn(cells == 0 ? kTinyBytes : cells * kCellBytes);
+    const size_t place = staging_.place();
+    const size_t cell =
+        cells == 0 ? place / kTinyBytes : kTiny + (place - kTiny * kTinyBytes) / kCellBytes;
+    turns.push_back({fault == Fault::kOnePlace ? 0 : cell, std::max<size_t>(cells, 1)});
     return static_cast<uint8_t>(turns.size() - 1);
   }
 
@@ -497,6 +504,8 @@ StagingModel staging_model(int world, StagingModel::Fault fault) {
   model.add(Kind::kAllReduce, 3, 2);
   model.add(Kind::kExchange, 2, 2);
   model.add(Kind::kAllReduce, 1, 1);
+  model.add(Kind::kExchange, 1, 0);
+  model.add(Kind::kAllReduce, 1, 0);
   model.add(Kind::kExchange, 1, 2);
   model.add(Kind::kAllReduce, 3, 2);
   return model;
