@@ -317,6 +317,33 @@ TEST(AllToAllV, NamesTheRanksWhoseSplitsDisagree) {
   });
 }
 
+TEST(Transfer, NamesAPeerThatLeftWhileOtherTransfersGoOn) {
+  run_thread_ranks(3, [](Communicator& group) {
+    group.barrier();
+    if (group.rank() == 2) return;
+    const int peer = 1 - group.rank();
+    const auto pass_until_over = [&] {
+      Bytes data(3);
+      try {
+        while (true) {
+          const Transfers both{group.send(data.data(), data.size(), peer, 0),
+                               group.receive(data.data(), data.size(), peer, 0)};
+          wait_all(both);
+        }
+      } catch (const CommError&) {
+      }
+    };
+    if (group.rank() == 1) return pass_until_over();
+    std::thread passing(pass_until_over);
+    Bytes data(3);
+    EXPECT_THAT(raised<PeerFailure>([&] {
+                  group.receive(data.data(), data.size(), 2, 9)->wait(std::chrono::seconds(20));
+                }),
+                HasSubstr("rank 2"));
+    passing.join();
+  });
+}
+
 TEST(Transfer, OutlivesItsGroupAndSaysHowItEnded) {
   Transfers done;
   Transfers cut_off;

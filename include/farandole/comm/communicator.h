@@ -102,7 +102,8 @@ class FARANDOLE_API Communicator {
   static constexpr int kAnySource = -1;
   /// Begins to send `bytes` to `destination`; messages between two ranks with one tag arrive in
   /// order. send and receive may be called by any thread, also while a collective runs. A message
-  /// that no receive waits for is kept in memory of the receiver.
+  /// that no receive waits for goes as far as the channel between the two ranks has room (2 MiB of
+  /// 2 ranks, 16 KiB of 64), unless the receiver waits for a later one or cannot send either.
   virtual std::shared_ptr<Transfer> send(const void* data, size_t bytes, int destination,
                                          uint64_t tag, const CollectiveOptions& options = {}) = 0;
   /// Begins to receive exactly `bytes` from `source` (or kAnySource) with `tag`.

@@ -178,9 +178,13 @@ std::vector<Descriptor> DescriptorExchange::receive(int peer, Message* message,
   Packet packet(message, sizeof(*message));
   std::vector<Descriptor> fds;
   if (receive_whole(socket_fd, &packet, &fds)) return fds;
-  // The peer has closed its socket: one look at what it told, or how it ended, says more.
-  bool has_looked = false;
-  await({peer}, [&](milliseconds) { return std::exchange(has_looked, true); });
+  // The peer has closed its socket. What it told, or how it ended, says more, perhaps in a moment.
+  int looks = 0;
+  await({peer}, [&](milliseconds limit) {
+    if (limit.count() == 0) return false;  // asked once its end is known
+    if (++looks > 1) std::this_thread::sleep_for(limit);
+    return looks > 3;
+  });
   throw PeerFailure(topology_.describe(peer) + " went away while memory was shared.",
                     "its socket closed.", "look at that rank's own output.");
 }

@@ -14,6 +14,8 @@ namespace farandole::comm::shm {
 
 /// How often a waiting rank looks after its peers' processes.
 constexpr std::chrono::milliseconds kLivenessInterval{50};
+/// Longer timeouts would not fit into the clock's nanoseconds.
+constexpr std::chrono::milliseconds kMostTimeout = std::chrono::hours(24 * 365);
 
 /// Tells which peers have ended. It asks the kernel about processes and so never mistakes a socket
 /// that a forked child holds open for a living rank, nor a zombie for one. Ranks that are threads

@@ -190,7 +190,10 @@ void Lockstep::sleep(Post post, milliseconds timeout) {
     if (there || all_posted(post)) return;
     if (post == Post::kHeader) latest_rank_ = first_missing_;
     look_for_failures(post, due);
-    if (Clock::now() >= deadline) fail_missing(post, timeout);
+    if (Clock::now() >= deadline) {
+      if (all_posted(post)) return;
+      fail_missing(post, timeout);
+    }
     if (due) next_look = Clock::now() + kLivenessInterval;
   }
 }
@@ -302,7 +305,7 @@ RankState Lockstep::state_of(int rank) const {
 }
 
 bool Lockstep::is_gone(int rank) const {
-  return state_of(rank) != RankState::kActive || liveness_.is_dead(rank);
+  return state_of(rank) == RankState::kLeft || liveness_.is_dead(rank);
 }
 
 void Lockstep::abort(const std::string& reason) {

@@ -29,10 +29,10 @@ constexpr int kIdleLooks = 100;
 /// A spinning waiter's looks between two at the clock, and the time that it leaves the mutex free.
 constexpr int kLooksPerClock = 32;
 constexpr int kPausesPerLook = 4;
-/// Bytes of a channel, and of all that lead to one rank.
+/// Bytes of a channel, and about those of all channels of a group.
 constexpr size_t kMostCapacity = size_t{2} * 1024 * 1024;
 constexpr size_t kLeastCapacity = size_t{16} * 1024;
-constexpr size_t kCapacityOfRank = size_t{4} * 1024 * 1024;
+constexpr size_t kMostInAll = size_t{16} * 1024 * 1024;
 
 }  // namespace
 
@@ -59,7 +59,7 @@ class PointToPoint::Operation final : public Transfer {
   void wait(milliseconds limit) override {
     if (!done.load(std::memory_order_acquire)) {
       check_in_creator();
-      owner.wait(*this, limit.count() > 0 ? limit : request.timeout);
+      owner.wait(*this, limit.count() > 0 ? std::min(limit, kMostTimeout) : request.timeout);
     }
     if (error) std::rethrow_exception(error);
   }
@@ -78,7 +78,7 @@ class PointToPoint::Operation final : public Transfer {
 
   PointToPoint& owner;
   const Request request;
-  int other;                   ///< the peer; kAnySource until a message has come
+  std::atomic<int> other;      ///< the peer; kAnySource until a message has come
   size_t envelope_moved = 0;   ///< bytes of the envelope already sent
   size_t moved = 0;            ///< bytes already sent
   std::exception_ptr error;    ///< written before done
@@ -118,8 +118,8 @@ struct PointToPoint::Incoming {
 size_t PointToPoint::capacity_for(int world_size) {
   // Like the rings of staging.h a channel is larger than a second-level cache where that is cheap.
   size_t capacity = kMostCapacity;
-  while (capacity > kLeastCapacity && capacity * static_cast<size_t>(world_size) > kCapacityOfRank)
-    capacity /= 2;
+  const auto channels = static_cast<size_t>(world_size) * static_cast<size_t>(world_size);
+  while (capacity > kLeastCapacity && capacity * channels > kMostInAll) capacity /= 2;
   return capacity;
 }
 
@@ -221,7 +221,7 @@ bool PointToPoint::matches(const Operation& receive, const Incoming& message) co
 /// Moves what can be moved now. Returns whether anything did. Needs mutex_.
 bool PointToPoint::advance() {
   bool moved = false;
-  for (int peer = 0; peer < topology_.world_size && !failure_; ++peer) {
+  for (int peer = 0; peer < topology_.world_size && !is_over(); ++peer) {
     moved = advance_sends(peer) || moved;
     moved = advance_receives(peer) || moved;
   }
@@ -259,7 +259,8 @@ bool PointToPoint::advance_receives(int source) {
   Channel& from = channel(source, topology_.rank);
   auto& place = current_[static_cast<size_t>(source)];
   bool moved = false;
-  while (from.readable() != 0) {
+  size_t total = 0;
+  while (from.readable() != 0 && total < capacity_) {  // so that nobody waits long for mutex_
     if (place == incoming_.end()) {
       incoming_.emplace_back();
       place = std::prev(incoming_.end());
@@ -275,6 +276,7 @@ bool PointToPoint::advance_receives(int source) {
     const size_t taken = from.take(to == nullptr ? nullptr : to + message.moved,
                                    message.envelope.bytes - message.moved, capacity_);
     message.moved += taken;
+    total += taken;
     moved = moved || taken != 0;
     if (!message.complete()) continue;
     if (message.receive) {
@@ -398,11 +400,10 @@ void PointToPoint::spin(const Operation& operation, Clock::time_point deadline, 
   auto end = Clock::now() + spin_;
   uint64_t moves = moves_;
   for (int looks = 0; !operation.done.load(std::memory_order_relaxed); ++looks) {
-    if (!advance()) {
-      lock.unlock();
-      for (int i = 0; i < kPausesPerLook; ++i) pause_core();
-      lock.lock();
-    }
+    const int pauses = advance() ? 0 : kPausesPerLook;
+    lock.unlock();
+    for (int i = 0; i < pauses; ++i) pause_core();
+    lock.lock();
     if (looks % kLooksPerClock != 0) continue;
     const auto now = Clock::now();
     if (std::exchange(moves, moves_) != moves_) end = now + spin_;
@@ -415,7 +416,8 @@ void PointToPoint::spin(const Operation& operation, Clock::time_point deadline, 
 
 /// Sleeps at the doorbell until something moves, the operation is done or a look at the peers is
 /// due. Returns whether something moved.
-bool PointToPoint::sleep(Doorbell::Who who, const Operation* operation, Lock& lock) {
+bool PointToPoint::sleep(Doorbell::Who who, const Operation* operation, microseconds limit,
+                         Lock& lock) {
   Doorbell& own = doorbells_[topology_.rank];
   const uint64_t moves = moves_;
   if (who == Doorbell::kWaiters) {
@@ -427,9 +429,9 @@ bool PointToPoint::sleep(Doorbell::Who who, const Operation* operation, Lock& lo
   say_who_is_wanted();
   advance();
   const bool over = operation != nullptr && operation->done.load(std::memory_order_relaxed);
-  if (moves == moves_ && !over && !closing_ && !failure_) {
+  if (moves == moves_ && !over && !closing_ && !failure_ && gave_up_.empty()) {
     lock.unlock();
-    futex_wait(own.rings_of(who), rings, kLivenessInterval);
+    futex_wait(own.rings_of(who), rings, limit);
     lock.lock();
   }
   if (who == Doorbell::kWaiters) {
@@ -448,22 +450,23 @@ void PointToPoint::wait(Operation& operation, milliseconds timeout) {
   Lock lock(mutex_);
   ++waiters_;
   lockstep_.note_core();
-  next_look_ = begin + kLivenessInterval;
   bool spins = spin_.count() != 0;
   while (!operation.done.load(std::memory_order_relaxed)) {
     if (spins) spin(operation, deadline, lock);
     if (operation.done.load(std::memory_order_relaxed)) break;
-    spins = sleep(Doorbell::kWaiters, &operation, lock) && spin_.count() != 0;
+    const auto left = std::chrono::duration_cast<microseconds>(deadline - Clock::now());
+    const auto limit = std::clamp<microseconds>(left, microseconds(1), kLivenessInterval);
+    spins = sleep(Doorbell::kWaiters, &operation, limit, lock) && spin_.count() != 0;
     if (Clock::now() >= next_look_) look_for_failures();
-    if (Clock::now() >= deadline) give_up(operation, timeout);
+    if (Clock::now() >= deadline) fail_late(operation, timeout);
     tell_group(lock);
   }
   tell_group(lock);
   --waiters_;
 }
 
-/// Fails everything because `operation` took too long. Needs mutex_.
-void PointToPoint::give_up(const Operation& operation, milliseconds timeout) {
+/// Gives up because `operation` took too long. Needs mutex_.
+void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
   if (operation.done.load(std::memory_order_relaxed)) return;
   const std::string peer =
       operation.other == kAnySource ? "any rank" : topology_.describe(operation.other);
@@ -471,25 +474,34 @@ void PointToPoint::give_up(const Operation& operation, milliseconds timeout) {
       "a transfer of " + std::to_string(operation.request.bytes) + " bytes with " + peer +
       ", tag " + std::to_string(operation.request.tag) + ", timed out on rank " +
       std::to_string(topology_.rank) + " after " + std::to_string(timeout.count()) + " ms.";
-  fail_all(std::make_exception_ptr(
-      TimeoutError(what, "the other side has not posted its send or receive.",
-                   "post it with the same tag, or raise the timeout.")));
-  gave_up_ = what;
+  give_up(what, std::make_exception_ptr(
+                    TimeoutError(what, "the other side has not posted its send or receive.",
+                                 "post it with the same tag, or raise the timeout.")));
 }
 
-/// Tells the group if this rank gave up; whoever is called before an abort must find no lock.
+/// All transfers will fail with `error` once the group has been told why: see tell_group(). Needs
+/// mutex_.
+void PointToPoint::give_up(const std::string& why, std::exception_ptr error) {
+  if (is_over()) return;
+  gave_up_ = "rank " + std::to_string(topology_.rank) + " gave up: " + why;
+  error_ = std::move(error);
+}
+
+/// Tells the group if this rank gave up, then fails all transfers. Whoever is called before an
+/// abort finds no lock and no transfer failed yet.
 void PointToPoint::tell_group(Lock& lock) {
   if (gave_up_.empty()) return;
-  const std::string reason = "rank " + std::to_string(topology_.rank) + " gave up: " + gave_up_;
-  gave_up_.clear();
+  const std::string reason = std::exchange(gave_up_, "");
   lock.unlock();
   lockstep_.abort(reason);
   lock.lock();
+  fail_all(error_);
 }
 
 /// Fails everything if a peer that something waits for will never come. Needs mutex_.
 void PointToPoint::look_for_failures() {
   next_look_ = Clock::now() + kLivenessInterval;
+  if (is_over()) return;
   try {
     lockstep_.check_peers();
   } catch (const CommError&) {
@@ -520,10 +532,9 @@ void PointToPoint::look_for_failures() {
   if (gone < 0) return;
   const std::string what = "a transfer between rank " + std::to_string(topology_.rank) + " and " +
                            topology_.describe(gone) + " was cut off.";
-  fail_all(std::make_exception_ptr(
-      PeerFailure(what, "that rank ended or left the group.",
-                  "look at that rank's own output, then restart the job or go on without it.")));
-  gave_up_ = what;
+  give_up(what, std::make_exception_ptr(PeerFailure(
+                    what, "that rank ended or left the group.",
+                    "look at that rank's own output, then restart the job or go on without it.")));
 }
 
 void PointToPoint::fail_all(std::exception_ptr error) {
@@ -570,7 +581,7 @@ void PointToPoint::help() {
     const bool settled = std::exchange(seen, posts_) == posts_ || helper_asked_;
     if (pending_ != 0 && waiters_ == 0 && settled) {
       idle_looks = 0;
-      sleep(Doorbell::kHelper, nullptr, lock);
+      sleep(Doorbell::kHelper, nullptr, kLivenessInterval, lock);
       if (Clock::now() >= next_look_) look_for_failures();
       tell_group(lock);
       continue;

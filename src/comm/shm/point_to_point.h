@@ -84,10 +84,13 @@ class PointToPoint {
   void finish(Operation& operation, std::exception_ptr error);
   void wait(Operation& operation, std::chrono::milliseconds timeout);
   void spin(const Operation& operation, std::chrono::steady_clock::time_point deadline, Lock& lock);
-  bool sleep(Doorbell::Who who, const Operation* operation, Lock& lock);
+  bool sleep(Doorbell::Who who, const Operation* operation, std::chrono::microseconds limit,
+             Lock& lock);
   void say_who_is_wanted();
   void look_for_failures();
-  void give_up(const Operation& operation, std::chrono::milliseconds timeout);
+  void fail_late(const Operation& operation, std::chrono::milliseconds timeout);
+  void give_up(const std::string& why, std::exception_ptr error);
+  bool is_over() const { return failure_ != nullptr || error_ != nullptr; }
   void fail_all(std::exception_ptr error);
   void tell_group(Lock& lock);
   static void ring(Doorbell& doorbell, Doorbell::Who who);
@@ -124,7 +127,8 @@ class PointToPoint {
   std::chrono::steady_clock::time_point next_look_{};
   bool closing_ = false;
   std::exception_ptr failure_;
-  std::string gave_up_;  ///< why, until the group is told
+  std::string gave_up_;       ///< why, until the group is told
+  std::exception_ptr error_;  ///< what this rank gave up for
   std::thread helper_;
 };
 

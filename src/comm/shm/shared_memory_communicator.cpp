@@ -132,7 +132,8 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
   config.staging_bytes =
       round_up(std::max(config.staging_bytes, Staging::kLeastRingBytes), page_bytes());
   const auto asked_timeout = options.formation_timeout;
-  const auto timeout = asked_timeout.count() > 0 ? asked_timeout : config.timeout;
+  const auto timeout =
+      std::min(asked_timeout.count() > 0 ? asked_timeout : config.timeout, kMostTimeout);
   Topology topology = discover_topology(store, options.name, options.rank, options.world_size,
                                         config.host_id, timeout);
   check_one_host(options, topology);
@@ -192,8 +193,7 @@ Call SharedMemoryCommunicator::begin(OpKind operation, size_t count, DataType dt
 
 std::chrono::milliseconds SharedMemoryCommunicator::timeout_of(
     const CollectiveOptions& options) const {
-  constexpr std::chrono::milliseconds kMost = std::chrono::hours(24 * 365);
-  return std::min(options.timeout.count() > 0 ? options.timeout : config_.timeout, kMost);
+  return std::min(options.timeout.count() > 0 ? options.timeout : config_.timeout, kMostTimeout);
 }
 
 void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t inline_bytes) {

@@ -57,7 +57,8 @@ void SharedSignals::wait(int peer, const CollectiveOptions& options) {
   check_peer("wait", "peer", peer, 0, topology_.world_size);
   lockstep_.check_in_creator();
   if (take(peer) || (!options.sleep_at_once && spin(peer))) return;
-  const milliseconds patience = options.timeout.count() > 0 ? options.timeout : options_.timeout;
+  const milliseconds patience =
+      std::min(options.timeout.count() > 0 ? options.timeout : options_.timeout, kMostTimeout);
   const auto deadline = Clock::now() + patience;
   auto next_look = Clock::now();  // at once: a group that is over may be known already
   while (!take(peer)) {
