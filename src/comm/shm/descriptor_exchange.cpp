@@ -214,8 +214,10 @@ void DescriptorExchange::connect(Formation& formation) {
   }
   const socklen_t size = address_of("farandole-" + token, &address);
   Descriptor hub = make_socket();
-  if (::connect(hub.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      !same_user(hub.get())) {
+  const bool reached = ::connect(hub.get(), reinterpret_cast<sockaddr*>(&address), size) == 0;
+  const bool trusted = reached && same_user(hub.get());
+  if (reached && !trusted) errno = EPERM;
+  if (!trusted) {
     throw_errno("connecting to the Unix socket of " + topology_.describe(0),
                 "run the ranks of one host as one user and in one network namespace; ranks of "
                 "several hosts are not supported in this version.");
@@ -300,7 +302,14 @@ Descriptor DescriptorExchange::broadcast(const std::function<Descriptor()>& make
       message.failed = 1;
       std::snprintf(message.text, sizeof(message.text), "%s", reason_of(error.what()).c_str());
     }
-    for (int peer = 1; peer < topology_.world_size; ++peer) send(peer, message, fds, await);
+    for (int peer = 1; peer < topology_.world_size; ++peer) {
+      try {
+        send(peer, message, fds, await);
+      } catch (const SystemError& error) {  // some have it and some wait: nobody can go on
+        throw PeerFailure("shared memory did not reach " + topology_.describe(peer) + ".",
+                          reason_of(error.what()), kSocketFix);
+      }
+    }
   } else {
     std::vector<Descriptor> fds = receive(0, &message, await);
     if (!fds.empty()) result = std::move(fds[0]);

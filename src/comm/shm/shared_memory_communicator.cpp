@@ -156,7 +156,7 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
 
 SharedMemoryCommunicator::SharedMemoryCommunicator(Parts parts)
     : Communicator(parts.options.name, parts.topology),
-      config_(parts.options.config),
+      options_(parts.options),
       oversubscribed_(world_size() > parts.topology.local_cores),
       barrier_bytes_(oversubscribed_ ? kBarrierBytesAmongMany : kBarrierBytes),
       symmetric_from_(barrier_bytes_ / 4 / static_cast<size_t>(std::max(1, world_size() - 1))),
@@ -164,13 +164,14 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(Parts parts)
       descriptors_(std::move(parts.descriptors)),
       memory_(std::move(parts.memory)),
       symmetric_(std::make_shared<SymmetricRegistry>()),
-      lockstep_(memory_->data(), parts.topology, std::move(parts.liveness),
-                {parts.options.name, config_.spin, oversubscribed_, parts.options.before_abort}),
-      staging_(memory_->data() + control_bytes(world_size()), config_.staging_bytes),
+      lockstep_(
+          memory_->data(), parts.topology, std::move(parts.liveness),
+          {parts.options.name, options_.config.spin, oversubscribed_, parts.options.before_abort}),
+      staging_(memory_->data() + control_bytes(world_size()), options_.config.staging_bytes),
       point_to_point_(memory_->data() + control_bytes(world_size()) +
-                          Staging::bytes_for(world_size(), config_.staging_bytes),
+                          Staging::bytes_for(world_size(), options_.config.staging_bytes),
                       topology(), lockstep_,
-                      oversubscribed_ ? std::chrono::microseconds(0) : config_.spin) {}
+                      oversubscribed_ ? std::chrono::microseconds(0) : options_.config.spin) {}
 
 SharedMemoryCommunicator::~SharedMemoryCommunicator() { lockstep_.leave(); }
 
@@ -193,7 +194,8 @@ Call SharedMemoryCommunicator::begin(OpKind operation, size_t count, DataType dt
 
 std::chrono::milliseconds SharedMemoryCommunicator::timeout_of(
     const CollectiveOptions& options) const {
-  return std::min(options.timeout.count() > 0 ? options.timeout : config_.timeout, kMostTimeout);
+  return std::min(options.timeout.count() > 0 ? options.timeout : options_.config.timeout,
+                  kMostTimeout);
 }
 
 void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t inline_bytes) {
@@ -325,7 +327,7 @@ std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::allocate_symmetric(si
 std::shared_ptr<Mapping> SharedMemoryCommunicator::share_allocation(const Call& call) {
   const auto make_segment = [&] {
     const size_t part_bytes = round_up(std::max<size_t>(call.bytes(), 1), page_bytes());
-    return create_segment(part_bytes * static_cast<size_t>(world_size()), config_.segments);
+    return create_segment(part_bytes * static_cast<size_t>(world_size()), options_.config.segments);
   };
   const Await await = [&](const std::vector<int>& peers, const Ready& ready) {
     lockstep_.await(peers.front(), ready, call.timeout);
@@ -346,7 +348,8 @@ std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::find_symmetric(const 
 std::shared_ptr<Signals> SharedMemoryCommunicator::make_signals() {
   auto memory = allocate_symmetric(SharedSignals::part_bytes(world_size()));
   const SharedSignals::Options options{
-      name(), oversubscribed_ ? std::chrono::microseconds(0) : config_.spin, timeout_of({})};
+      name(), oversubscribed_ ? std::chrono::microseconds(0) : options_.config.spin,
+      timeout_of({})};
   return std::make_shared<SharedSignals>(std::move(memory), topology(), lockstep_, options);
 }
 
@@ -369,7 +372,9 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::shrink(const std::vector
   }
   CommunicatorOptions options;
   options.name = name() + "/shrunk";
-  options.config = config_;
+  options.config = options_.config;
+  options.formation_timeout = options_.formation_timeout;
+  options.before_abort = options_.before_abort;
   options.world_size = 0;
   for (int peer = 0; peer < world_size(); ++peer) {
     if (is_excluded(peer)) continue;

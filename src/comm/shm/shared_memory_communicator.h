@@ -104,7 +104,7 @@ class SharedMemoryCommunicator final : public Communicator {
   void check_block_sizes(size_t* largest_block) const;
   void offer_symmetric(Call& call, const void* data, size_t bytes) const;
 
-  Config config_;
+  CommunicatorOptions options_;
   bool oversubscribed_;   ///< more ranks than cores
   size_t barrier_bytes_;  ///< about what a rank moves in the time of one barrier
   size_t
