@@ -136,7 +136,7 @@ def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Grou
     if _C.ProcessGroupFarandole.of(old) not in (None, old._get_backend(torch.device("cpu"))):
         raise NotSupported(
             "shrink_group() cannot be called under TORCH_DISTRIBUTED_DEBUG=DETAIL.\n"
-            "why: torch wraps the group's backend then, and its wrapper does not shrink or split.\n"
+            "why: torch wraps the group's backend then, and not every torch can shrink that.\n"
             "fix: set TORCH_DISTRIBUTED_DEBUG=INFO, or make the smaller group with new_group()."
         )
     shrunk = dist.shrink_group(list(excluded), group)
