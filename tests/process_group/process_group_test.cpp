@@ -126,6 +126,7 @@ TEST(ProcessGroup, FailsATransferThatIsPendingAtShutdown) {
     Tensors tensors{full({3}, 0)};
     const auto work = group.recv(tensors, 1 - group.getRank(), 0);
     const auto future = work->getFuture();
+    group.barrier(now<c10d::BarrierOptions>());  // both have begun before one ends the group
     group.shutdown();
     EXPECT_TRUE(work->isCompleted());
     EXPECT_TRUE(future->hasError());
