@@ -46,15 +46,6 @@ void sum(Communicator& group, size_t count, milliseconds timeout = milliseconds(
   group.all_reduce(data.data(), data.data(), count, kFloat, ReduceOp::kSum, options);
 }
 
-/// Detection takes under 100 ms; a second is promised, and sanitizers and busy machines get slack.
-milliseconds detection_limit() {
-#if defined(FARANDOLE_SANITIZED)
-  return milliseconds(10000);
-#else
-  return milliseconds(1000);
-#endif
-}
-
 TEST(Failure, NamesAKilledRankOnAllSurvivorsWithinASecond) {
   for (const size_t count : {size_t{1}, size_t{100000}}) {
     run_process_ranks(4,

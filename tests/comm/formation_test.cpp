@@ -63,7 +63,7 @@ bool ends_with(const std::string& text, const std::string& end) {
 constexpr int kWorldSize = 4;
 
 /// Learning takes some tenths of a second; sanitizers and busy machines get slack.
-milliseconds detection_limit() {
+milliseconds formation_limit() {
 #if defined(FARANDOLE_SANITIZED)
   return milliseconds(15000);
 #else
@@ -108,7 +108,7 @@ std::vector<std::string> form_in_processes(int faulty, const Hook& hook,
     std::ofstream(directory.path() + "/text." + std::to_string(rank)) << text;
     ::_exit(0);
   }
-  const auto deadline = steady_clock::now() + detection_limit() + milliseconds(2000);
+  const auto deadline = steady_clock::now() + formation_limit() + milliseconds(2000);
   std::vector<std::string> texts;
   for (int rank = 0; rank < kWorldSize; ++rank) {
     const pid_t child = children[static_cast<size_t>(rank)];
@@ -198,7 +198,7 @@ TEST(Formation, TellsRankThreadsOfOneThatFailed) {
       });
     }
     for (std::thread& rank : ranks) rank.join();
-    EXPECT_LT(steady_clock::now() - begin, detection_limit());
+    EXPECT_LT(steady_clock::now() - begin, formation_limit());
     expect_all_name(texts, faulty, "the store caught fire");
   }
 }

@@ -29,14 +29,6 @@ using ::testing::HasSubstr;
 
 const CollectiveOptions kDefault;
 
-milliseconds detection_limit() {
-#if defined(FARANDOLE_SANITIZED)
-  return milliseconds(10000);
-#else
-  return milliseconds(1000);
-#endif
-}
-
 /// Each rank writes rounds of numbers into its neighbour's memory; a signal says that a round is
 /// there, one back that it was read.
 void pass_on(Communicator& group) {

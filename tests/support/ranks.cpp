@@ -71,6 +71,14 @@ std::chrono::seconds rank_deadline() {
 #endif
 }
 
+std::chrono::milliseconds detection_limit() {
+#if defined(FARANDOLE_SANITIZED)
+  return std::chrono::seconds(10);
+#else
+  return std::chrono::seconds(1);
+#endif
+}
+
 bool thin_matrix() { return std::getenv("FARANDOLE_TEST_THIN") != nullptr; }
 bool whole_matrix() { return std::getenv("FARANDOLE_TEST_ALL") != nullptr; }
 

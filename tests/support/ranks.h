@@ -29,6 +29,9 @@ void run_process_ranks(int world_size, const RankBody& body, const Config& confi
 
 /// The deadline of one group of ranks: generous, and longer still under sanitizers.
 std::chrono::seconds rank_deadline();
+/// Within which a failure must be told to those who wait. It takes under 100 ms; a second is
+/// promised, and sanitizers and busy machines get slack.
+std::chrono::milliseconds detection_limit();
 
 /// Whether FARANDOLE_TEST_THIN asks for the short version of a test matrix, as sanitizers need.
 bool thin_matrix();
