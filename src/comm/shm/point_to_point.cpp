@@ -379,7 +379,8 @@ void PointToPoint::ring_wanted(int rank) {
   if (who != Doorbell::kNobody) ring(bell, who);
 }
 
-/// Tells peers whom to wake; nobody while a thread spins. Needs mutex_.
+/// Tells peers whom to wake; nobody while a thread spins. Whoever calls this advances after it, for
+/// what peers moved before they could see it. Needs mutex_.
 void PointToPoint::say_who_is_wanted() {
   Doorbell::Who who = Doorbell::kNobody;
   if (spinning_ == 0 && sleeping_ != 0) {
@@ -390,7 +391,6 @@ void PointToPoint::say_who_is_wanted() {
   if (who == wanted_) return;
   wanted_ = who;
   doorbells_[topology_.rank].wanted.store(who, std::memory_order_seq_cst);
-  if (who != Doorbell::kNobody) advance();
 }
 
 /// Moves bytes for as long as there are any, and then for a while.
@@ -412,6 +412,7 @@ void PointToPoint::spin(const Operation& operation, Clock::time_point deadline, 
   }
   --spinning_;
   say_who_is_wanted();
+  if (wanted_ != Doorbell::kNobody) advance();
 }
 
 /// Sleeps at the doorbell until something moves, the operation is done or a look at the peers is
