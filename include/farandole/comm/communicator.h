@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "farandole/comm/bucket_reduction.h"
 #include "farandole/comm/signals.h"
 #include "farandole/comm/store.h"
 #include "farandole/comm/symmetric_memory.h"
@@ -118,6 +119,13 @@ class FARANDOLE_API Communicator {
   virtual std::shared_ptr<SymmetricMemory> find_symmetric(const void* data, size_t bytes) const = 0;
   /// Signals among the ranks, none sent yet. Collective; throws what allocate_symmetric() does.
   virtual std::shared_ptr<Signals> make_signals() = 0;
+  /// A reduction of `buckets` of `memory`, an allocation of this communicator, that overlaps with
+  /// computation; null if this communicator has none (use all_reduce() then). `note_bytes`: what
+  /// each rank tells the others with every finish(). Collective; ranks pass the same. Throws what
+  /// allocate_symmetric() does, and MismatchError if buckets differ.
+  virtual std::shared_ptr<BucketReduction> make_bucket_reduction(
+      std::shared_ptr<SymmetricMemory> memory, const std::vector<BucketRange>& buckets,
+      size_t note_bytes);
 
   /// Throws AbortedError if the group is over, CommError in a forked child. Local; any thread.
   virtual void check_usable() const = 0;

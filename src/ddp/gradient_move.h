@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace farandole {
+
+/// How a gradient goes into its bucket.
+struct GradientMove {
+  double scale = 1;           ///< factor on the gradient, not on what is in the bucket
+  bool accumulate = false;    ///< add to what is in the bucket, instead of replacing it
+  bool check_finite = false;  ///< look for NaN and Inf in what was stored
+};
+
+/// place = scale * gradient, or place += scale * gradient, in one pass over memory: any strides on
+/// both sides, cast to the dtype of `place`, half types computed in float32. Equal shapes; `place`
+/// does not overlap itself. Returns false if check_finite found an element that is not finite.
+///
+/// On the calling thread (CPU), or on the current stream of the tensors' device, where a finite
+/// check waits for the stream. Any thread.
+bool move_gradient(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how);
+
+}  // namespace farandole
