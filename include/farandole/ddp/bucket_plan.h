@@ -19,13 +19,18 @@ struct PlannedParameter {
   at::Device device;
 };
 
-/// How many bytes go into a bucket. A bucket holds one parameter at least, however large.
+/// How many bytes go into a bucket; each (dtype, device) counts its own buckets. A bucket is closed
+/// by the parameter with which it reaches its cap, so it is smaller than its cap and that parameter
+/// together. A parameter larger than the cap joins what is in the open bucket: small neighbours
+/// then cost no collective of their own.
 struct BucketCaps {
   /// Of the first bucket: small, so that the first reduction begins early.
   int64_t first_bytes;
   /// Of those in between.
   int64_t bytes;
-  /// Of the last bucket, the one that nothing is left to hide behind. 0: as any other.
+  /// Of the last bucket, the one that nothing is left to hide behind: it holds as many of the
+  /// parameters that come last as fit into last_bytes, one at least, whatever the caps above say of
+  /// them. 0: as any other.
   int64_t last_bytes = 0;
   /// The caps of the first buckets one by one, in place of first_bytes; later ones have `bytes`.
   std::vector<int64_t> list = {};
@@ -43,7 +48,7 @@ struct FARANDOLE_API BucketPlan {
   struct Bucket {
     at::ScalarType dtype;
     at::Device device;
-    int64_t elements;         ///< of its gradients, without gaps
+    int64_t elements;         ///< of its gradients, without gaps; may be 0
     int64_t padded_elements;  ///< a multiple of world_size * 64 bytes, so that shards are equal
     int64_t offset_bytes;     ///< in the flat buffer of its device, a multiple of 128
     std::vector<Slot> slots;
@@ -54,7 +59,8 @@ struct FARANDOLE_API BucketPlan {
   int64_t buffer_bytes(at::Device device) const;
   /// The devices of the buckets, each once, in order of appearance.
   std::vector<at::Device> devices() const;
-  /// Equal plans have equal hashes, on every machine.
+  /// Equal plans have equal hashes, on every machine. Devices of one type count in order of
+  /// appearance: ranks that use different GPUs in the same way have equal hashes.
   uint64_t hash() const;
 };
 
@@ -64,10 +70,11 @@ FARANDOLE_API std::vector<size_t> reverse_registration_order(size_t count);
 
 /// Packs the parameters, in `order` (indices, each at most once), into buckets: a parameter goes
 /// into the open bucket of its dtype and device; a bucket that reaches its cap is closed. Buckets
-/// are ordered by when their last parameter comes.
+/// are ordered by when their last parameter comes. Parameters that `order` leaves out have no
+/// place.
 ///
-/// Pure: no network, any thread. Throws InvalidArgument for a cap or world_size < 1, and for an
-/// order that names a parameter twice or one that is not there.
+/// Pure: no network, any thread. Throws InvalidArgument for a cap or world_size < 1, for fewer than
+/// 0 elements, and for an order that names a parameter twice or one that is not there.
 FARANDOLE_API BucketPlan make_bucket_plan(const std::vector<PlannedParameter>& parameters,
                                           const std::vector<size_t>& order, const BucketCaps& caps,
                                           int world_size);
