@@ -8,17 +8,8 @@
 #include <type_traits>
 
 #include "comm/half_types.h"
+#include "comm/target_clones.h"
 #include "farandole/error.h"
-
-// One binary for every x86-64: the loader picks the widest clone that the CPU has. Sanitizers
-// cannot run resolvers that early, and other architectures have one baseline.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(FARANDOLE_SANITIZED)
-#define FARANDOLE_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FARANDOLE_CLONES
-#endif
-#define FARANDOLE_INLINE __attribute__((always_inline)) inline
 
 namespace farandole::comm {
 namespace {
@@ -207,7 +198,7 @@ FARANDOLE_INLINE void reduce_typed(const Sources& sources, const Destinations& d
   }
 }
 
-// target_clones needs plain functions, so each (dtype, operation) pair gets one.
+// A plain function for each (dtype, operation) pair: see target_clones.h.
 #define FARANDOLE_KERNEL(T, Op, average)                                        \
   FARANDOLE_CLONES void kernel_##T##_##Op##_##average(                          \
       const Sources& sources, const Destinations& destinations, size_t count) { \
