@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "farandole/export.h"
+
 namespace farandole {
 
 /// How a gradient goes into its bucket.
@@ -12,12 +14,15 @@ struct GradientMove {
   bool check_finite = false;  ///< look for NaN and Inf in what was stored
 };
 
-/// place = scale * gradient, or place += scale * gradient, in one pass over memory: any strides on
-/// both sides, cast to the dtype of `place`, half types computed in float32. Equal shapes; `place`
-/// does not overlap itself. Returns false if check_finite found an element that is not finite.
+/// place = scale * gradient, or place += scale * gradient: any strides on both sides, cast to the
+/// dtype of `place`, half types computed in float32. In one pass over memory where the strides are
+/// equal, as they are between a parameter and its gradient; else gradients of the CPU are laid out
+/// so first. Equal shapes; `place` does not overlap itself. `gradient` may be `place`.
+/// Returns false if check_finite found an element that is not finite.
 ///
 /// On the calling thread (CPU), or on the current stream of the tensors' device, where a finite
 /// check waits for the stream. Any thread.
-bool move_gradient(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how);
+FARANDOLE_API bool move_gradient(const at::Tensor& gradient, const at::Tensor& place,
+                                 const GradientMove& how);
 
 }  // namespace farandole

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/gradient_move.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/mul.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstring>
+#include <optional>
+
+#include "ddp/move_loops.h"
+#include "process_group/flat_tensor.h"
+
+namespace farandole {
+namespace {
+
+bool is_plain_memory(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg();
+}
+
+/// Whether the elements of both lie in the same order, for tensors of equal shapes.
+bool have_equal_strides(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_contiguous() && b.is_contiguous()) return true;
+  const at::IntArrayRef sizes = a.sizes();
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] != 1 && a.strides()[d] != b.strides()[d]) return false;
+  }
+  return true;
+}
+
+bool is_dense(const at::Tensor& tensor) {
+  return tensor.is_contiguous() || tensor.is_non_overlapping_and_dense();
+}
+
+/// The loop for tensors in host memory; nullptr if there is none for their dtypes.
+MoveLoop loop_for(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how) {
+  if (!gradient.is_cpu() || !place.is_cpu() || !is_plain_memory(place)) return nullptr;
+  const auto from = data_type_of(gradient.scalar_type());
+  const auto to = data_type_of(place.scalar_type());
+  if (!from || !to) return nullptr;
+  return move_loop(*from, *to, how.accumulate, how.check_finite);
+}
+
+/// Both dense and of equal strides: each is one run of memory.
+bool move_run(MoveLoop loop, const at::Tensor& gradient, const at::Tensor& place,
+              const GradientMove& how) {
+  const void* source = gradient.const_data_ptr();
+  void* target = place.mutable_data_ptr();
+  const bool is_copy = how.scale == 1 && !how.accumulate && !how.check_finite &&
+                       gradient.scalar_type() == place.scalar_type();
+  if (!is_copy) return loop(source, target, static_cast<size_t>(place.numel()), how.scale);
+  if (source != target) std::memcpy(target, source, place.nbytes());
+  return true;
+}
+
+/// The same elements in the memory order of `place`, which is dense; in `place` itself where
+/// nothing is lost by that.
+at::Tensor laid_out_as(const at::Tensor& gradient, const at::Tensor& place,
+                       const GradientMove& how) {
+  const bool in_place = !how.accumulate && gradient.scalar_type() == place.scalar_type();
+  at::Tensor same = in_place ? place
+                             : at::empty_strided(place.sizes(), place.strides(),
+                                                 place.options().dtype(gradient.scalar_type()));
+  return same.copy_(gradient);
+}
+
+/// By way of a dense copy of `place`.
+bool move_into_gaps(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how) {
+  const at::Tensor dense = at::empty_like(place, place.options(), at::MemoryFormat::Contiguous);
+  if (how.accumulate) dense.copy_(place);
+  const bool finite = move_gradient(gradient, dense, how);
+  place.copy_(dense);
+  return finite;
+}
+
+/// place = scale * gradient, rounded once to the dtype of `place`.
+void store_scaled(const at::Tensor& gradient, at::Tensor place, double scale) {
+  const at::ScalarType wide = c10::promoteTypes(gradient.scalar_type(), place.scalar_type());
+  at::mul_out(place, gradient.to(wide), at::native::wrapped_scalar_tensor(scale));
+}
+
+/// In torch's operations: for devices other than the CPU and for any dtype.
+bool move_by_torch(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how) {
+  if (how.accumulate) {
+    place.add_(gradient, how.scale);
+  } else if (how.scale == 1) {
+    place.copy_(gradient);
+  } else {
+    store_scaled(gradient, place, how.scale);
+  }
+  return !how.check_finite || at::isfinite(place).all().item<bool>();
+}
+
+}  // namespace
+
+bool move_gradient(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how) {
+  if (place.numel() == 0) return true;
+  const MoveLoop loop = loop_for(gradient, place, how);
+  const bool one_run =
+      is_plain_memory(gradient) && have_equal_strides(gradient, place) && is_dense(place);
+  if (loop != nullptr && one_run) return move_run(loop, gradient, place, how);
+  const at::NoGradGuard no_grad;
+  if (loop == nullptr) return move_by_torch(gradient, place, how);
+  if (!is_dense(place)) return move_into_gaps(gradient, place, how);
+  if (how.scale == 1 && !how.accumulate && !how.check_finite) {
+    place.copy_(gradient);
+    return true;
+  }
+  return move_run(loop, laid_out_as(gradient, place, how), place, how);
+}
+
+}  // namespace farandole
