@@ -2,6 +2,7 @@
 #include "comm/reduce_kernels.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -100,11 +101,26 @@ struct BitXor {
   }
 };
 
-/// The mean; in a type that holds the number of sources, which int8 does not.
-template <class A>
-FARANDOLE_INLINE A divided(A sum, size_t sources) {
+/// What becomes of a sum. Multiplying is quicker than dividing, and gives the same bits where the
+/// divisor is a power of two.
+enum class Finish { kNothing, kDivide, kMultiply };
+
+/// `operand` is the divisor or factor. Integers are divided in a type that holds the number of
+/// sources, which int8 does not.
+template <class A, Finish finish>
+FARANDOLE_INLINE A finished(A sum, double operand) {
   using Wide = std::conditional_t<std::is_integral_v<A>, int64_t, A>;
-  return static_cast<A>(static_cast<Wide>(sum) / static_cast<Wide>(sources));
+  const auto by = static_cast<Wide>(operand);
+  if constexpr (finish == Finish::kNothing) return sum;
+  if constexpr (finish == Finish::kDivide) return static_cast<A>(static_cast<Wide>(sum) / by);
+  if constexpr (finish == Finish::kMultiply) return static_cast<A>(static_cast<Wide>(sum) * by);
+}
+
+/// Integers are divided by their number alone; where that is a constant, so is the divisor, which
+/// spares the division.
+template <class T>
+FARANDOLE_INLINE double divisor_among(size_t sources, double operand) {
+  return std::is_integral_v<T> ? static_cast<double>(sources) : operand;
 }
 
 /// Elements handled at a time where accumulators or several destinations take part: they stay in
@@ -115,8 +131,8 @@ constexpr size_t kFused = 4;
 
 /// Folds `kCount` sources into `into`, from left to right, in one loop; on top of what `into` holds
 /// if `continues`. `into` is the accumulators, or the destination itself.
-template <class T, class Op, bool average, bool continues, size_t kCount, class Into>
-FARANDOLE_INLINE void fold(const void* const* sources, size_t offset, size_t n, size_t divisor,
+template <class T, class Op, Finish finish, bool continues, size_t kCount, class Into>
+FARANDOLE_INLINE void fold(const void* const* sources, size_t offset, size_t n, double operand,
                            Into* into) {
   using Acc = Accumulator<T>;
   using A = typename Acc::type;
@@ -134,7 +150,7 @@ FARANDOLE_INLINE void fold(const void* const* sources, size_t offset, size_t n, 
     for (size_t k = continues ? 0 : 1; k < kCount; ++k) {
       value = Op::template combine<A>(value, Acc::load(s[k][i].value));
     }
-    if (average) value = divided<A>(value, divisor);
+    value = finished<A, finish>(value, operand);
     if constexpr (std::is_same_v<Into, A>) {
       into[i] = value;
     } else {
@@ -144,52 +160,55 @@ FARANDOLE_INLINE void fold(const void* const* sources, size_t offset, size_t n, 
 }
 
 /// Up to kFused sources, straight into the destination.
-template <class T, class Op, bool average>
-FARANDOLE_INLINE void reduce_few(const Sources& sources, size_t offset, size_t n,
+template <class T, class Op, Finish finish>
+FARANDOLE_INLINE void reduce_few(const Sources& sources, size_t offset, size_t n, double operand,
                                  Unaligned<T>* out) {
+  const void* const* from = sources.buffers;
   switch (sources.size) {
     case 1:
-      return fold<T, Op, average, false, 1>(sources.buffers, offset, n, 1, out);
+      return fold<T, Op, finish, false, 1>(from, offset, n, divisor_among<T>(1, operand), out);
     case 2:
-      return fold<T, Op, average, false, 2>(sources.buffers, offset, n, 2, out);
+      return fold<T, Op, finish, false, 2>(from, offset, n, divisor_among<T>(2, operand), out);
     case 3:
-      return fold<T, Op, average, false, 3>(sources.buffers, offset, n, 3, out);
+      return fold<T, Op, finish, false, 3>(from, offset, n, divisor_among<T>(3, operand), out);
     default:
-      return fold<T, Op, average, false, kFused>(sources.buffers, offset, n, kFused, out);
+      return fold<T, Op, finish, false, kFused>(from, offset, n, divisor_among<T>(kFused, operand),
+                                                out);
   }
 }
 
 /// More sources than one loop takes: the first few make accumulators, the others join them.
-template <class T, class Op, bool average>
+template <class T, class Op, Finish finish>
 FARANDOLE_INLINE void reduce_many_block(const Sources& sources, size_t offset, size_t n,
-                                        Unaligned<T>* out) {
+                                        double operand, Unaligned<T>* out) {
   using Acc = Accumulator<T>;
-  alignas(64) typename Acc::type accumulators[kBlock];
-  fold<T, Op, false, false, kFused>(sources.buffers, offset, n, 1, accumulators);
+  using A = typename Acc::type;
+  alignas(64) A accumulators[kBlock];
+  fold<T, Op, Finish::kNothing, false, kFused>(sources.buffers, offset, n, 1, accumulators);
   size_t s = kFused;
   for (; s + kFused <= sources.size; s += kFused) {
-    fold<T, Op, false, true, kFused>(sources.buffers + s, offset, n, 1, accumulators);
+    fold<T, Op, Finish::kNothing, true, kFused>(sources.buffers + s, offset, n, 1, accumulators);
   }
   for (; s < sources.size; ++s) {
-    fold<T, Op, false, true, 1>(sources.buffers + s, offset, n, 1, accumulators);
+    fold<T, Op, Finish::kNothing, true, 1>(sources.buffers + s, offset, n, 1, accumulators);
   }
   for (size_t i = 0; i < n; ++i) {
-    out[i].value = Acc::store(average ? divided(accumulators[i], sources.size) : accumulators[i]);
+    out[i].value = Acc::store(finished<A, finish>(accumulators[i], operand));
   }
 }
 
-template <class T, class Op, bool average>
+template <class T, class Op, Finish finish>
 FARANDOLE_INLINE void reduce_typed(const Sources& sources, const Destinations& destinations,
-                                   size_t count) {
+                                   size_t count, double operand) {
   auto* out = static_cast<Unaligned<T>*>(destinations.buffers[0]);
   const bool fused = sources.size <= kFused;
   const size_t block = fused && destinations.size == 1 ? count : kBlock;
   for (size_t offset = 0; offset < count; offset += block) {
     const size_t n = std::min(block, count - offset);
     if (fused) {
-      reduce_few<T, Op, average>(sources, offset, n, out + offset);
+      reduce_few<T, Op, finish>(sources, offset, n, operand, out + offset);
     } else {
-      reduce_many_block<T, Op, average>(sources, offset, n, out + offset);
+      reduce_many_block<T, Op, finish>(sources, offset, n, operand, out + offset);
     }
     for (size_t d = 1; d < destinations.size; ++d) {
       std::memcpy(static_cast<Unaligned<T>*>(destinations.buffers[d]) + offset, out + offset,
@@ -199,47 +218,51 @@ FARANDOLE_INLINE void reduce_typed(const Sources& sources, const Destinations& d
 }
 
 // A plain function for each (dtype, operation) pair: see target_clones.h.
-#define FARANDOLE_KERNEL(T, Op, average)                                        \
-  FARANDOLE_CLONES void kernel_##T##_##Op##_##average(                          \
-      const Sources& sources, const Destinations& destinations, size_t count) { \
-    reduce_typed<T, Op, average>(sources, destinations, count);                 \
+#define FARANDOLE_KERNEL(T, Op, finish)                                                         \
+  FARANDOLE_CLONES void kernel_##T##_##Op##_##finish(                                           \
+      const Sources& sources, const Destinations& destinations, size_t count, double operand) { \
+    reduce_typed<T, Op, Finish::finish>(sources, destinations, count, operand);                 \
   }
-#define FARANDOLE_KERNELS(T)      \
-  FARANDOLE_KERNEL(T, Sum, false) \
-  FARANDOLE_KERNEL(T, Sum, true)  \
-  FARANDOLE_KERNEL(T, Min, false) \
-  FARANDOLE_KERNEL(T, Max, false) \
-  FARANDOLE_KERNEL(T, Product, false)
+#define FARANDOLE_KERNELS(T)         \
+  FARANDOLE_KERNEL(T, Sum, kNothing) \
+  FARANDOLE_KERNEL(T, Sum, kDivide)  \
+  FARANDOLE_KERNEL(T, Min, kNothing) \
+  FARANDOLE_KERNEL(T, Max, kNothing) \
+  FARANDOLE_KERNEL(T, Product, kNothing)
 
-#define FARANDOLE_INTEGER_KERNELS(T) \
-  FARANDOLE_KERNELS(T)               \
-  FARANDOLE_KERNEL(T, BitAnd, false) \
-  FARANDOLE_KERNEL(T, BitOr, false)  \
-  FARANDOLE_KERNEL(T, BitXor, false)
+#define FARANDOLE_FLOATING_KERNELS(T) \
+  FARANDOLE_KERNELS(T)                \
+  FARANDOLE_KERNEL(T, Sum, kMultiply)
 
-FARANDOLE_KERNELS(double)
-FARANDOLE_KERNELS(float)
-FARANDOLE_KERNELS(Float16)
-FARANDOLE_KERNELS(BFloat16)
+#define FARANDOLE_INTEGER_KERNELS(T)    \
+  FARANDOLE_KERNELS(T)                  \
+  FARANDOLE_KERNEL(T, BitAnd, kNothing) \
+  FARANDOLE_KERNEL(T, BitOr, kNothing)  \
+  FARANDOLE_KERNEL(T, BitXor, kNothing)
+
+FARANDOLE_FLOATING_KERNELS(double)
+FARANDOLE_FLOATING_KERNELS(float)
+FARANDOLE_FLOATING_KERNELS(Float16)
+FARANDOLE_FLOATING_KERNELS(BFloat16)
 FARANDOLE_INTEGER_KERNELS(int64_t)
 FARANDOLE_INTEGER_KERNELS(int32_t)
 FARANDOLE_INTEGER_KERNELS(int16_t)
 FARANDOLE_INTEGER_KERNELS(int8_t)
 FARANDOLE_INTEGER_KERNELS(uint8_t)
 
-using Kernel = void (*)(const Sources&, const Destinations&, size_t);
+using Kernel = void (*)(const Sources&, const Destinations&, size_t, double);
 
 #define FARANDOLE_SELECT_ARITHMETIC(T) \
   case ReduceOp::kSum:                 \
-    return kernel_##T##_Sum_false;     \
+    return kernel_##T##_Sum_kNothing;  \
   case ReduceOp::kAvg:                 \
-    return kernel_##T##_Sum_true;      \
+    return kernel_##T##_Sum_kDivide;   \
   case ReduceOp::kMin:                 \
-    return kernel_##T##_Min_false;     \
+    return kernel_##T##_Min_kNothing;  \
   case ReduceOp::kMax:                 \
-    return kernel_##T##_Max_false;     \
+    return kernel_##T##_Max_kNothing;  \
   case ReduceOp::kProduct:             \
-    return kernel_##T##_Product_false
+    return kernel_##T##_Product_kNothing
 #define FARANDOLE_SELECT_FLOATING(T) \
   switch (op) {                      \
     FARANDOLE_SELECT_ARITHMETIC(T);  \
@@ -249,16 +272,16 @@ using Kernel = void (*)(const Sources&, const Destinations&, size_t);
       return nullptr;                \
   }                                  \
   return nullptr
-#define FARANDOLE_SELECT_INTEGER(T)     \
-  switch (op) {                         \
-    FARANDOLE_SELECT_ARITHMETIC(T);     \
-    case ReduceOp::kBitAnd:             \
-      return kernel_##T##_BitAnd_false; \
-    case ReduceOp::kBitOr:              \
-      return kernel_##T##_BitOr_false;  \
-    case ReduceOp::kBitXor:             \
-      return kernel_##T##_BitXor_false; \
-  }                                     \
+#define FARANDOLE_SELECT_INTEGER(T)        \
+  switch (op) {                            \
+    FARANDOLE_SELECT_ARITHMETIC(T);        \
+    case ReduceOp::kBitAnd:                \
+      return kernel_##T##_BitAnd_kNothing; \
+    case ReduceOp::kBitOr:                 \
+      return kernel_##T##_BitOr_kNothing;  \
+    case ReduceOp::kBitXor:                \
+      return kernel_##T##_BitXor_kNothing; \
+  }                                        \
   return nullptr
 
 Kernel select_bool(ReduceOp op) {
@@ -266,13 +289,13 @@ Kernel select_bool(ReduceOp op) {
     case ReduceOp::kSum:
     case ReduceOp::kMax:
     case ReduceOp::kBitOr:
-      return kernel_uint8_t_Max_false;
+      return kernel_uint8_t_Max_kNothing;
     case ReduceOp::kProduct:
     case ReduceOp::kMin:
     case ReduceOp::kBitAnd:
-      return kernel_uint8_t_Min_false;
+      return kernel_uint8_t_Min_kNothing;
     case ReduceOp::kBitXor:
-      return kernel_uint8_t_BitXor_false;
+      return kernel_uint8_t_BitXor_kNothing;
     case ReduceOp::kAvg:
       return nullptr;
   }
@@ -305,7 +328,31 @@ Kernel select(DataType dtype, ReduceOp op) {
   return nullptr;
 }
 
+/// The mean as a product; floating-point types alone.
+Kernel select_multiplied(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat64:
+      return kernel_double_Sum_kMultiply;
+    case DataType::kFloat32:
+      return kernel_float_Sum_kMultiply;
+    case DataType::kFloat16:
+      return kernel_Float16_Sum_kMultiply;
+    case DataType::kBFloat16:
+      return kernel_BFloat16_Sum_kMultiply;
+    default:
+      return nullptr;
+  }
+}
+
+/// Whether 1 / divisor is exact, in float32 too.
+bool has_exact_inverse(double divisor) {
+  int exponent = 0;
+  return std::frexp(divisor, &exponent) == 0.5 && exponent > -100 && exponent < 100;
+}
+
 }  // namespace
+
+bool is_floating(DataType dtype) { return select_multiplied(dtype) != nullptr; }
 
 void check_reduction(DataType dtype, ReduceOp op) {
   if (select(dtype, op) != nullptr) return;
@@ -317,7 +364,23 @@ void check_reduction(DataType dtype, ReduceOp op) {
 
 void reduce(Sources sources, Destinations destinations, size_t count, DataType dtype, ReduceOp op) {
   check_reduction(dtype, op);
-  if (count != 0) select(dtype, op)(sources, destinations, count);
+  const auto divisor = static_cast<double>(sources.size);
+  if (op == ReduceOp::kAvg && is_floating(dtype)) {
+    return average(sources, destinations, count, dtype, divisor);
+  }
+  if (count != 0) select(dtype, op)(sources, destinations, count, divisor);
+}
+
+void average(Sources sources, Destinations destinations, size_t count, DataType dtype,
+             double divisor) {
+  if (count == 0) return;
+  if (divisor == 1) {
+    select(dtype, ReduceOp::kSum)(sources, destinations, count, 1);
+  } else if (has_exact_inverse(divisor)) {
+    select_multiplied(dtype)(sources, destinations, count, 1 / divisor);
+  } else {
+    select(dtype, ReduceOp::kAvg)(sources, destinations, count, divisor);
+  }
 }
 
 }  // namespace farandole::comm

@@ -30,6 +30,14 @@ struct Destinations {
 FARANDOLE_API void reduce(Sources sources, Destinations destinations, size_t count, DataType dtype,
                           ReduceOp op);
 
+/// As reduce() with kSum, but divided by `divisor` > 0 before half types are rounded; the number of
+/// sources gives kAvg's bits. Pure, any thread; `dtype` is floating.
+FARANDOLE_API void average(Sources sources, Destinations destinations, size_t count, DataType dtype,
+                           double divisor);
+
+/// Whether average() takes it.
+FARANDOLE_API bool is_floating(DataType dtype);
+
 /// Throws InvalidArgument as reduce() would.
 FARANDOLE_API void check_reduction(DataType dtype, ReduceOp op);
 
