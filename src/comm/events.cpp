@@ -194,6 +194,13 @@ uint64_t event_ticks() {
   return now_ns();
 }
 
+void convert_to_ns(uint64_t* ticks, size_t count) {
+  const Anchor now;
+  for (size_t i = 0; i < count; ++i) {
+    if (ticks[i] != 0) ticks[i] = to_ns(ticks[i], now);
+  }
+}
+
 uint64_t now_ns() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                    std::chrono::steady_clock::now().time_since_epoch())

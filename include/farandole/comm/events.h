@@ -31,6 +31,9 @@ constexpr size_t kEventsPerThread = 1024;
 /// The clock of events, in ticks of its own: the time stamp counter where the kernel itself trusts
 /// it (10 ns a look), else steady_clock.
 FARANDOLE_API uint64_t event_ticks();
+/// Puts in the place of each of `count` event_ticks() what now_ns() was then, all by one measure,
+/// so that their order stays. 0 stays 0.
+FARANDOLE_API void convert_to_ns(uint64_t* ticks, size_t count);
 
 /// Appends to the calling thread's ring. The times of `event` are event_ticks(). Wait-free, no
 /// allocation after a thread's first event.

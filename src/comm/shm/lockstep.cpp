@@ -24,6 +24,8 @@ using std::chrono::milliseconds;
 constexpr int kLooksPerClock = 64;
 /// Times that an oversubscribed rank gives its core away before it sleeps.
 constexpr int kYields = 32;
+/// The longest sleep of a rank that has something to do meanwhile: nobody wakes it for that.
+constexpr std::chrono::microseconds kNap{500};
 
 /// The order of looks at peers' posts: it makes visible what they wrote before they posted. A twin
 /// of this library, built for ThreadSanitizer's tests alone, looks without it: a race to be
@@ -98,7 +100,11 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
   latest_rank_ = -1;
   has_waited_ = false;
   wait_for_all(Post::kHeader, patience);
-  if (kDiagnosis) compare_signatures();
+  const int differing = kDiagnosis ? differing_rank() : -1;
+  if (differing < 0) return;
+  ++mismatches_;
+  step({patience.timeout});
+  fail_mismatch(differing);
 }
 
 void Lockstep::step(const Patience& patience) {
@@ -125,7 +131,7 @@ void Lockstep::wait_for_all(Post post, const Patience& patience) {
     if (group_->sleepers.load(std::memory_order_seq_cst) != 0) wake_all();
     return;
   }
-  if (patience.sleep_at_once || !spin(post)) sleep(post, patience.timeout);
+  if (patience.sleep_at_once || !spin(post, patience.meanwhile)) sleep(post, patience);
 }
 
 void Lockstep::note_core() {
@@ -137,11 +143,12 @@ bool Lockstep::shares_core_with(int peer) const {
 }
 
 /// Looks again and again for a while; true once everyone is there.
-bool Lockstep::spin(Post post) {
+bool Lockstep::spin(Post post, const Meanwhile* meanwhile) {
   if (post == Post::kHeader) latest_rank_ = first_missing_;
   if (options_.yield) {
     has_waited_ = true;
     for (int i = 0; i < kYields; ++i) {
+      if (meanwhile != nullptr) (*meanwhile)();
       ::sched_yield();
       if (all_posted(post)) return true;
     }
@@ -152,6 +159,7 @@ bool Lockstep::spin(Post post) {
     for (int i = 0; i < kLooksPerClock; ++i) {
       pause_core();
       if (all_posted(post)) return true;
+      if (meanwhile != nullptr) (*meanwhile)();
       if (post == Post::kHeader) latest_rank_ = first_missing_;
     }
     has_waited_ = true;
@@ -169,19 +177,21 @@ Clock::time_point Lockstep::deadline(milliseconds timeout) {
   return deadline_;
 }
 
-void Lockstep::sleep(Post post, milliseconds timeout) {
+void Lockstep::sleep(Post post, const Patience& patience) {
   has_waited_ = true;
   if (post == Post::kHeader) latest_rank_ = first_missing_;
-  const auto deadline = this->deadline(timeout);
+  const auto deadline = this->deadline(patience.timeout);
   auto next_look = Clock::now() + kLivenessInterval;
   while (true) {
+    const bool naps = patience.meanwhile != nullptr && (*patience.meanwhile)();
     group_->sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t epoch = group_->epoch.load(std::memory_order_seq_cst);
     const bool there = all_posted(post);
     const auto now = Clock::now();
     const bool due = now >= next_look;
     if (!there && !due && now < deadline && group_->broken.load(std::memory_order_seq_cst) == 0) {
-      const auto left = std::min<Clock::duration>(deadline - now, next_look - now);
+      auto left = std::min<Clock::duration>(deadline - now, next_look - now);
+      if (naps) left = std::min<Clock::duration>(left, kNap);
       futex_wait(group_->epoch, epoch,
                  std::chrono::duration_cast<std::chrono::microseconds>(left) +
                      std::chrono::microseconds(1));
@@ -192,7 +202,7 @@ void Lockstep::sleep(Post post, milliseconds timeout) {
     look_for_failures(post, due);
     if (Clock::now() >= deadline) {
       if (all_posted(post)) return;
-      fail_missing(post, timeout);
+      fail_missing(post, patience.timeout);
     }
     if (due) next_look = Clock::now() + kLivenessInterval;
   }
@@ -282,17 +292,21 @@ void Lockstep::fail(std::exception_ptr error, const std::string& reason) {
   std::rethrow_exception(error);
 }
 
-void Lockstep::compare_signatures() const {
+/// The first rank that announced another call than rank 0; -1 if none did.
+int Lockstep::differing_rank() const {
   const Signature reference = signature_of(0);
   for (int rank = 1; rank < topology_.world_size; ++rank) {
-    const Signature other = signature_of(rank);
-    if (same_call(reference, other)) continue;
-    throw MismatchError("collective #" + std::to_string(sequence_) + " in group '" +
-                            options_.group + "': rank 0 called " + text_of(reference) + ", rank " +
-                            std::to_string(rank) + " called " + text_of(other) + ".",
-                        "every rank of a group must call the same collectives in the same order.",
-                        "look for a branch on the rank, or for tensors whose size differs.");
+    if (!same_call(reference, signature_of(rank))) return rank;
   }
+  return -1;
+}
+
+void Lockstep::fail_mismatch(int rank) const {
+  throw MismatchError("collective #" + std::to_string(sequence_) + " in group '" + options_.group +
+                          "': rank 0 called " + text_of(signature_of(0)) + ", rank " +
+                          std::to_string(rank) + " called " + text_of(signature_of(rank)) + ".",
+                      "every rank of a group must call the same collectives in the same order.",
+                      "look for a branch on the rank, or for tensors whose size differs.");
 }
 
 void Lockstep::wake_all() {

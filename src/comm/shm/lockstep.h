@@ -34,6 +34,9 @@ namespace farandole::comm::shm {
 /// ranks, one posting last and one falling asleep, at least one sees the other. Only the last rank
 /// to come sees everyone right after its own post, so one system call wakes all.
 ///
+/// Who finds that signatures differ passes a barrier of all before it says so. So no rank is still
+/// at what it does while it waits (Patience::meanwhile) once the first has thrown.
+///
 /// A waiter that has slept for a while asks which missing peer is dead, gone or aborted. Posts are
 /// read again after that answer: a peer that finished its part and exited is no failure.
 ///
@@ -53,10 +56,14 @@ class Lockstep {
   /// `control` is zeroed memory that all ranks map and that outlives this object.
   Lockstep(std::byte* control, const Topology& topology, Liveness liveness, Options options);
 
-  /// How long to wait, and whether to spin first.
+  /// Something to do between two looks; tells whether more of it may come. It throws nothing.
+  using Meanwhile = std::function<bool()>;
+
+  /// How long to wait, whether to spin first, and what to do meanwhile.
   struct Patience {
     std::chrono::milliseconds timeout;  ///< of the collective, all of its waits together
     bool sleep_at_once = false;
+    const Meanwhile* meanwhile = nullptr;  ///< null: nothing; else the rank takes but naps
   };
 
   /// Begins the next collective. Throws MismatchError (the group goes on) and every CommError that
@@ -73,6 +80,8 @@ class Lockstep {
   Signature signature_of(int rank) const;
   const std::byte* inline_data_of(int rank) const;
   uint64_t sequence() const { return sequence_; }
+  /// How many collectives have ended because signatures differed: the same on all ranks.
+  uint64_t mismatches() const { return mismatches_; }
   /// The peer that arrived last at the current collective, -1 if nobody had to be waited for.
   int latest_rank() const { return latest_rank_; }
 
@@ -108,8 +117,8 @@ class Lockstep {
   bool has_posted(int rank, Post post) const;
   bool all_posted(Post post);
   void wait_for_all(Post post, const Patience& patience);
-  bool spin(Post post);
-  void sleep(Post post, std::chrono::milliseconds timeout);
+  bool spin(Post post, const Meanwhile* meanwhile);
+  void sleep(Post post, const Patience& patience);
   std::chrono::steady_clock::time_point deadline(std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);
   void look_for_abort();
@@ -120,7 +129,8 @@ class Lockstep {
   [[noreturn]] void fail_late(const std::string& names, const std::string& whys,
                               std::chrono::milliseconds timeout);
   [[noreturn]] void fail(std::exception_ptr error, const std::string& reason);
-  void compare_signatures() const;
+  int differing_rank() const;
+  [[noreturn]] void fail_mismatch(int rank) const;
   RankState state_of(int rank) const;
   void wake_all();
   Header& header(int rank, uint64_t sequence) const;
@@ -135,6 +145,7 @@ class Lockstep {
   RankBlock* ranks_;
   uint64_t sequence_ = 0;
   uint64_t steps_ = 0;
+  uint64_t mismatches_ = 0;
   int first_missing_ = 0;  ///< ranks before it have posted what is waited for
   int latest_rank_ = -1;
   std::chrono::steady_clock::time_point deadline_{};  ///< zero: nobody has been waited for long
