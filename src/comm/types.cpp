@@ -95,6 +95,8 @@ const char* name_of(OpKind operation) {
       return "all_to_all_v";
     case OpKind::kAllocate:
       return "allocate_symmetric";
+    case OpKind::kBucketReduction:
+      return "bucket_reduction";
   }
   return "unknown operation";
 }

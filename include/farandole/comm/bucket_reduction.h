@@ -38,9 +38,15 @@ struct BucketTimes {
 /// From publish() to finish() a bucket belongs to the reduction; else it is the caller's, and no
 /// peer touches it.
 ///
-/// Errors: finish() throws what collectives throw (communicator.h); publish() and progress() throw
-/// only InvalidArgument (misuse) and never communicate trouble. Threads: one call at a time. It
-/// counts as a collective of its communicator, and may outlive it, but not be used then.
+/// Errors: finish() throws what collectives throw (communicator.h); begin(), publish() and
+/// progress() throw only InvalidArgument (misuse; the round goes on) and, in a forked child,
+/// CommError: never a peer's trouble. A MismatchError of any collective of the group ends the round
+/// on every rank, also where a rank was not in finish(): its buckets are its own again, with
+/// undefined contents, and begin() starts another. After any other CommError of finish() the group
+/// is over, and peers that have not heard of it yet may still store into buckets.
+///
+/// Threads: one call at a time. finish() counts as a collective of the communicator; others may run
+/// within a round. It may outlive the communicator, but not be used then.
 class FARANDOLE_API BucketReduction {
  public:
   virtual ~BucketReduction();
@@ -52,7 +58,7 @@ class FARANDOLE_API BucketReduction {
   /// This rank has filled `bucket` (once a round). Also makes progress.
   virtual void publish(size_t bucket) = 0;
   /// Reduces this rank's shards of the buckets that all ranks have published. Cheap if there are
-  /// none.
+  /// none, and nothing outside of a round.
   virtual void progress() = 0;
 
   /// Ends the round on all ranks: a collective. `note`, note_bytes() of them, is told to all. With

@@ -47,7 +47,8 @@ enum class OpKind : uint8_t {
   kScatter,
   kAllToAll,
   kAllToAllV,
-  kAllocate,  ///< allocation of symmetric memory
+  kAllocate,         ///< allocation of symmetric memory
+  kBucketReduction,  ///< see bucket_reduction.h
 };
 
 FARANDOLE_API size_t size_of(DataType dtype);         ///< bytes of one element

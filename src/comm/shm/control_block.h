@@ -27,7 +27,7 @@ struct Signature {
   DataType dtype;
   ReduceOp reduce_op;
   uint8_t filled;  ///< whether this rank's first chunk is in its staging slot already; not compared
-  int32_t root;    ///< -1 where the operation has none
+  int32_t root;    ///< -1 where the operation has none; of bucket_reduction: an allocation
   uint64_t count;  ///< elements, as the operation counts them
   uint64_t
       input;  ///< place in symmetric memory, 0 elsewhere; see symmetric_registry.h; not compared

@@ -12,6 +12,7 @@
 #include "comm/shm/arguments.h"
 #include "comm/shm/formation.h"
 #include "comm/shm/reason.h"
+#include "comm/shm/shared_bucket_reduction.h"
 #include "comm/shm/shared_signals.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
@@ -198,9 +199,11 @@ std::chrono::milliseconds SharedMemoryCommunicator::timeout_of(
                   kMostTimeout);
 }
 
-void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t inline_bytes) {
+void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t inline_bytes,
+                                     const Lockstep::Meanwhile* meanwhile) {
   try {
-    lockstep_.enter(call.signature, inline_data, inline_bytes, {call.timeout, call.sleep_at_once});
+    lockstep_.enter(call.signature, inline_data, inline_bytes,
+                    {call.timeout, call.sleep_at_once, meanwhile});
   } catch (const MismatchError&) {
     staging_.restart();
     throw;
@@ -351,6 +354,12 @@ std::shared_ptr<Signals> SharedMemoryCommunicator::make_signals() {
       name(), oversubscribed_ ? std::chrono::microseconds(0) : options_.config.spin,
       timeout_of({})};
   return std::make_shared<SharedSignals>(std::move(memory), topology(), lockstep_, options);
+}
+
+std::shared_ptr<BucketReduction> SharedMemoryCommunicator::make_bucket_reduction(
+    std::shared_ptr<SymmetricMemory> memory, const std::vector<BucketRange>& buckets,
+    size_t note_bytes) {
+  return SharedBucketReduction::make(*this, std::move(memory), buckets, note_bytes);
 }
 
 void SharedMemoryCommunicator::check_usable() const {

@@ -63,11 +63,16 @@ class SharedMemoryCommunicator final : public Communicator {
   std::shared_ptr<SymmetricMemory> allocate_symmetric(size_t bytes) override;
   std::shared_ptr<SymmetricMemory> find_symmetric(const void* data, size_t bytes) const override;
   std::shared_ptr<Signals> make_signals() override;
+  std::shared_ptr<BucketReduction> make_bucket_reduction(std::shared_ptr<SymmetricMemory> memory,
+                                                         const std::vector<BucketRange>& buckets,
+                                                         size_t note_bytes) override;
   void check_usable() const override;
   void abort(const std::string& reason) override;
   std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, Store& store) override;
 
  private:
+  friend class SharedBucketReduction;  // a collective with a state of its own
+
   /// What is left of a communicator's making: see make().
   struct Parts;
 
@@ -76,7 +81,8 @@ class SharedMemoryCommunicator final : public Communicator {
   Call begin(OpKind operation, size_t count, DataType dtype,
              const CollectiveOptions& options) const;
   std::chrono::milliseconds timeout_of(const CollectiveOptions& options) const;
-  void enter(Call& call, const void* inline_data = nullptr, size_t inline_bytes = 0);
+  void enter(Call& call, const void* inline_data = nullptr, size_t inline_bytes = 0,
+             const Lockstep::Meanwhile* meanwhile = nullptr);
   /// Takes a turn with slots of `slot_bytes` and enters. True if all ranks announced places in the
   /// same symmetric allocations; else every rank has run fill_first, which writes its slot.
   template <class FillFirst>

@@ -7,6 +7,10 @@ std::string text_of(const Signature& signature) {
   const std::string count = std::to_string(signature.count);
   if (signature.operation == OpKind::kBarrier) return "barrier()";
   if (signature.operation == OpKind::kAllocate) return "allocate_symmetric(" + count + " bytes)";
+  if (signature.operation == OpKind::kBucketReduction) {
+    return "bucket_reduction(" + count + " buckets, allocation " + std::to_string(signature.root) +
+           ")";
+  }
   std::string text = std::string(name_of(signature.operation)) + "(" + name_of(signature.dtype) +
                      "[" + count + "]";
   switch (signature.operation) {
