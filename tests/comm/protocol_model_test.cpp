@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flag protocols of lockstep.h, point_to_point.h and staging.h as small models, explored
-// exhaustively. Each model can be broken on purpose; the explorer must notice.
+// The flag protocols of lockstep.h, point_to_point.h, staging.h and shared_bucket_reduction.h as
+// small models, explored exhaustively. Each model can be broken on purpose; the explorer must
+// notice.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "comm/shm/staging.h"
 #include "support/explorer.h"
+#include "support/ranks.h"
 
 namespace farandole::test {
 namespace {
@@ -523,6 +525,238 @@ TEST(ProtocolModel, TheExplorerSeesBrokenStaging) {
   using Fault = StagingModel::Fault;
   for (const Fault fault : {Fault::kOnePlace, Fault::kHalfRing}) {
     EXPECT_NE(explore(staging_model(2, fault)).violation, "") << static_cast<int>(fault);
+  }
+}
+
+/// shared_bucket_reduction.h: fill, list, count; look, read, store; enter, step. Rank r publishes
+/// bucket r % 2 first. Entering and stepping are one atomic step each (the model above covers
+/// them). In a round that is incomplete the last rank publishes one bucket; in a mismatch it
+/// publishes both and enters another collective.
+struct BucketModel {
+  enum class Fault {
+    kNone,
+    kPublishBeforeFill,
+    kCountBeforeIndex,
+    kNewsOfAnyRound,
+    kNoFinalStep,
+    kNoStepWhenIncomplete,
+    kMismatchesNotCounted
+  };
+  enum class Round : uint8_t { kComplete, kIncomplete, kMismatch };
+  enum Pc : uint8_t { kPublish, kLook, kRead, kStore, kEnter, kWait, kStep, kEnd, kDone };
+  enum class Write : uint8_t { kBucket, kIndex, kCount };
+  static constexpr uint8_t kBuckets = 2;
+
+  /// What a shard holds: nothing, what its rank filled in a round, or the average.
+  static uint8_t filled(uint8_t round) { return static_cast<uint8_t>(2 * round + 1); }
+  static uint8_t averaged(uint8_t round) { return static_cast<uint8_t>(2 * round + 2); }
+
+  struct Rank {
+    uint8_t pc = kPublish;
+    uint8_t after = kPublish;  ///< where progress returns to
+    uint8_t round = 0;
+    uint8_t publication = 0;  ///< of this round, being made
+    uint8_t writes = 0;       ///< that were made for it
+    uint8_t peer = 0;         ///< that is looked at or stored to next
+    uint8_t bucket = 0;       ///< that is being reduced
+    uint8_t reduced = 0;      ///< buckets, a bit each
+    uint8_t entered = 0;
+    uint8_t steps = 0;
+    uint8_t news_round = 0xff;
+    uint8_t news_count = 0;
+    std::array<uint8_t, kBuckets> list{};
+    std::array<uint8_t, kMaxRanks> known{};  ///< published buckets of each rank, a bit each
+    std::array<std::array<uint8_t, kMaxRanks>, kBuckets> shards{};
+    bool operator<(const Rank& o) const {
+      return std::tie(pc, after, round, publication, writes, peer, bucket, reduced, entered, steps,
+                      news_round, news_count, list, known, shards) <
+             std::tie(o.pc, o.after, o.round, o.publication, o.writes, o.peer, o.bucket, o.reduced,
+                      o.entered, o.steps, o.news_round, o.news_count, o.list, o.known, o.shards);
+    }
+  };
+  struct State {
+    std::array<Rank, kMaxRanks> rank{};
+    bool operator<(const State& o) const { return rank < o.rank; }
+  };
+
+  int world;
+  std::vector<Round> rounds;
+  Fault fault = Fault::kNone;
+
+  int ranks() const { return world; }
+  State initial() const { return {}; }
+  bool finished(const State& s) const {
+    return std::all_of(s.rank.begin(), s.rank.begin() + world,
+                       [](const Rank& rank) { return rank.pc == kDone; });
+  }
+
+  bool step(State* s, int r, std::string* violation) const {
+    Rank& me = s->rank[static_cast<size_t>(r)];
+    switch (me.pc) {
+      case kPublish:
+        write(&me, next_bucket(me, r), order()[me.writes]);
+        if (++me.writes == order().size()) published(&me, r);
+        return true;
+      case kLook:
+        look(*s, &me, r);
+        return true;
+      case kRead:
+        for (int peer = 0; peer < world; ++peer) {
+          if (shard(s, peer, me.bucket, r) == filled(me.round)) continue;
+          *violation = "a shard was read that was not as its rank had filled it";
+        }
+        me.pc = kStore;
+        return true;
+      case kStore:
+        shard(s, me.peer, me.bucket, r) = averaged(me.round);
+        if (++me.peer < world) return true;
+        me.reduced = static_cast<uint8_t>(me.reduced | 1 << me.bucket);
+        choose(&me);
+        return true;
+      case kEnter:
+        ++me.entered;
+        me.pc = kWait;
+        return true;
+      case kWait:
+        return wait(*s, &me, r);
+      case kStep:
+        ++me.steps;
+        me.pc = kEnd;
+        return true;
+      case kEnd:
+        return end(*s, &me, violation);
+      default:
+        return false;
+    }
+  }
+
+ private:
+  static uint8_t next_bucket(const Rank& me, int r) {
+    return static_cast<uint8_t>((me.publication + r) % kBuckets);
+  }
+  bool is_last(int r) const { return r == world - 1; }
+  Round round_of(const Rank& me) const { return rounds[me.round]; }
+  static uint8_t& shard(State* s, int rank, uint8_t bucket, int index) {
+    return s->rank[static_cast<size_t>(rank)].shards[bucket][static_cast<size_t>(index)];
+  }
+
+  /// The number under which a round is known to the ranks.
+  uint8_t number_of(uint8_t round) const {
+    if (fault != Fault::kMismatchesNotCounted) return round;
+    const auto begin = rounds.begin();
+    return static_cast<uint8_t>(round - std::count(begin, begin + round, Round::kMismatch));
+  }
+
+  std::array<Write, 3> order() const {
+    if (fault == Fault::kPublishBeforeFill) return {Write::kIndex, Write::kCount, Write::kBucket};
+    if (fault == Fault::kCountBeforeIndex) return {Write::kBucket, Write::kCount, Write::kIndex};
+    return {Write::kBucket, Write::kIndex, Write::kCount};
+  }
+
+  void write(Rank* me, uint8_t bucket, Write what) const {
+    if (what == Write::kBucket) me->shards[bucket].fill(filled(me->round));
+    if (what == Write::kIndex) me->list[me->publication] = bucket;
+    if (what != Write::kCount) return;
+    me->news_round = number_of(me->round);
+    me->news_count = static_cast<uint8_t>(me->publication + 1);
+  }
+
+  /// After a publication: progress, then the next one or the end.
+  void published(Rank* me, int r) const {
+    uint8_t& own = me->known[static_cast<size_t>(r)];
+    own = static_cast<uint8_t>(own | 1 << next_bucket(*me, r));
+    me->writes = 0;
+    ++me->publication;
+    const bool gives_up = is_last(r) && round_of(*me) == Round::kIncomplete;
+    progress(me, me->publication == kBuckets || gives_up ? kEnter : kPublish);
+  }
+
+  static void progress(Rank* me, uint8_t after) {
+    me->after = after;
+    me->peer = 0;
+    me->pc = kLook;
+  }
+
+  void look(const State& s, Rank* me, int r) const {
+    if (me->peer == r) ++me->peer;
+    if (me->peer == world) return choose(me);
+    const Rank& peer = s.rank[me->peer];
+    const bool is_news = peer.news_round == number_of(me->round) && peer.news_round != 0xff;
+    for (uint8_t i = 0; (is_news || fault == Fault::kNewsOfAnyRound) && i < peer.news_count; ++i) {
+      me->known[me->peer] = static_cast<uint8_t>(me->known[me->peer] | 1 << peer.list[i]);
+    }
+    if (++me->peer == world) choose(me);
+  }
+
+  /// Goes to the next bucket that is ready, or back.
+  void choose(Rank* me) const {
+    me->peer = 0;
+    uint8_t ready = static_cast<uint8_t>(~me->reduced);
+    for (int peer = 0; peer < world; ++peer) {
+      ready = static_cast<uint8_t>(ready & me->known[static_cast<size_t>(peer)]);
+    }
+    me->bucket = (ready & 1) != 0 ? 0 : 1;
+    me->pc = ready != 0 ? uint8_t{kRead} : me->after;
+  }
+
+  /// For all to enter, with progress meanwhile; then for the last of it, if all are complete.
+  bool wait(const State& s, Rank* me, int r) const {
+    const bool complete = round_of(*me) == Round::kComplete;
+    for (int peer = 0; peer < world; ++peer) {
+      if (s.rank[static_cast<size_t>(peer)].entered >= me->entered) continue;
+      if (!complete && is_last(r)) return false;
+      progress(me, kWait);
+      return true;
+    }
+    const Fault without = complete ? Fault::kNoFinalStep : Fault::kNoStepWhenIncomplete;
+    const uint8_t next = fault == without ? kEnd : kStep;
+    complete ? progress(me, next) : void(me->pc = next);
+    return true;
+  }
+
+  /// Once all have stepped, the buffer is the rank's own.
+  bool end(const State& s, Rank* me, std::string* violation) const {
+    for (int peer = 0; peer < world; ++peer) {
+      if (s.rank[static_cast<size_t>(peer)].steps < me->steps) return false;
+    }
+    for (const auto& bucket : me->shards) {
+      for (int i = 0; i < world && round_of(*me) == Round::kComplete; ++i) {
+        if (bucket[static_cast<size_t>(i)] == averaged(me->round)) continue;
+        *violation = "a round ended before a shard was averaged";
+      }
+    }
+    ++me->round;
+    me->publication = me->reduced = 0;
+    me->known.fill(0);
+    me->pc = me->round == rounds.size() ? kDone : kPublish;
+    return true;
+  }
+};
+
+using Round = BucketModel::Round;
+
+TEST(ProtocolModel, BucketsAreAveragedOnceAndOnlyWhileTheyBelongToTheReduction) {
+  std::vector<BucketModel> models{
+      {2, {Round::kComplete, Round::kComplete, Round::kComplete}},
+      {2, {Round::kIncomplete, Round::kComplete}},
+      {2, {Round::kMismatch, Round::kComplete}},
+      {2, {Round::kComplete, Round::kMismatch, Round::kIncomplete, Round::kComplete}}};
+  if (!thin_matrix()) models.push_back({3, {Round::kComplete}});  // 600,000 states
+  for (const BucketModel& model : models) {
+    const Exploration found = explore(model);
+    EXPECT_EQ(found.violation, "");
+    EXPECT_GT(found.states, 500U);
+  }
+}
+
+TEST(ProtocolModel, TheExplorerSeesBrokenBuckets) {
+  using Fault = BucketModel::Fault;
+  for (const Fault fault :
+       {Fault::kPublishBeforeFill, Fault::kCountBeforeIndex, Fault::kNewsOfAnyRound,
+        Fault::kNoFinalStep, Fault::kNoStepWhenIncomplete, Fault::kMismatchesNotCounted}) {
+    const BucketModel model{
+        2, {Round::kComplete, Round::kIncomplete, Round::kMismatch, Round::kComplete}, fault};
+    EXPECT_NE(explore(model).violation, "") << static_cast<int>(fault);
   }
 }
 
