@@ -8,6 +8,7 @@ Error::~Error() = default;
 InvalidArgument::~InvalidArgument() = default;
 CommError::~CommError() = default;
 MismatchError::~MismatchError() = default;
+BackwardError::~BackwardError() = default;
 PeerFailure::~PeerFailure() = default;
 TimeoutError::~TimeoutError() = default;
 AbortedError::~AbortedError() = default;

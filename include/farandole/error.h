@@ -40,6 +40,15 @@ class FARANDOLE_API MismatchError : public CommError {
   ~MismatchError() override;
 };
 
+/// The backward passes of the ranks do not belong together: an exception left one, or parameters
+/// got no gradient. Thrown on every rank at the end of that backward; gradients are undefined until
+/// the next one. The group stays usable.
+class FARANDOLE_API BackwardError : public CommError {
+ public:
+  using CommError::CommError;
+  ~BackwardError() override;
+};
+
 /// A peer died or left the group while this rank waited for it.
 class FARANDOLE_API PeerFailure : public CommError {
  public:

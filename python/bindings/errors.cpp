@@ -4,7 +4,7 @@
 
 #include "bindings.h"
 #include "farandole/error.h"
-#include "farandole/process_group/work.h"
+#include "farandole/process_group/autograd_error.h"
 
 namespace farandole::python {
 namespace {
@@ -24,15 +24,16 @@ bool is(const Error* error) {
 }
 
 // Derived classes before their bases.
-std::array<Binding, 9> errors{{{is<InvalidArgument>, "InvalidArgument"},
-                               {is<MismatchError>, "MismatchError"},
-                               {is<PeerFailure>, "PeerFailure"},
-                               {is<TimeoutError>, "TimeoutError"},
-                               {is<AbortedError>, "AbortedError"},
-                               {is<SystemError>, "SystemError"},
-                               {is<CommError>, "CommError"},
-                               {is<NotSupported>, "NotSupported"},
-                               {is<Error>, "Error"}}};
+std::array<Binding, 10> errors{{{is<InvalidArgument>, "InvalidArgument"},
+                                {is<MismatchError>, "MismatchError"},
+                                {is<BackwardError>, "BackwardError"},
+                                {is<PeerFailure>, "PeerFailure"},
+                                {is<TimeoutError>, "TimeoutError"},
+                                {is<AbortedError>, "AbortedError"},
+                                {is<SystemError>, "SystemError"},
+                                {is<CommError>, "CommError"},
+                                {is<NotSupported>, "NotSupported"},
+                                {is<Error>, "Error"}}};
 
 void set_python_error(const Error& error) {
   for (const Binding& binding : errors) {
@@ -51,8 +52,8 @@ void translate(std::exception_ptr pointer) {
   }
 }
 
-/// What a Future holds passes through autograd's engine, which keeps Python's errors as they are
-/// and makes RuntimeError of all others.
+/// What a Future holds or a hook of autograd throws passes through autograd's engine, which keeps
+/// Python's errors as they are and makes RuntimeError of all others.
 std::exception_ptr as_python_error(const std::exception_ptr& pointer) {
   if (Py_IsInitialized() == 0) return pointer;
   try {
@@ -74,7 +75,7 @@ void bind_errors(py::module_&) {
     binding.type = py::object(classes.attr(binding.name)).release().ptr();
   }
   py::register_exception_translator(translate);
-  set_future_error_translator(as_python_error);
+  set_autograd_error_translator(as_python_error);
 }
 
 }  // namespace farandole::python

@@ -52,6 +52,7 @@ from farandole.distributed import (  # noqa: E402
 )
 from farandole.errors import (  # noqa: E402
     AbortedError,
+    BackwardError,
     CommError,
     Error,
     InvalidArgument,
@@ -64,6 +65,7 @@ from farandole.errors import (  # noqa: E402
 
 __all__ = [
     "AbortedError",
+    "BackwardError",
     "CommError",
     "Error",
     "InvalidArgument",

@@ -11,6 +11,7 @@ import builtins
 
 __all__ = [
     "AbortedError",
+    "BackwardError",
     "CommError",
     "Error",
     "InvalidArgument",
@@ -38,6 +39,10 @@ class MismatchError(CommError):
     """The ranks called different collectives. The group stays usable."""
 
 
+class BackwardError(CommError):
+    """The backward passes of the ranks do not belong together. The group stays usable."""
+
+
 class PeerFailure(CommError):
     """A peer died or left the group while this rank waited for it."""
 
@@ -63,6 +68,7 @@ for _class in (
     InvalidArgument,
     CommError,
     MismatchError,
+    BackwardError,
     PeerFailure,
     TimeoutError,
     AbortedError,

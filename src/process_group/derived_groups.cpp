@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups that ProcessGroupFarandole makes of itself: split, shrink, merge.
+// Groups that ProcessGroupFarandole makes of itself: split, shrink, merge, duplicate.
 #include <algorithm>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -87,6 +87,31 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupFarandole::shrink(
       c10::make_intrusive<c10d::PrefixStore>("shrunk_" + suffix, store_),
       static_cast<int>(own - remaining.begin()), static_cast<int>(remaining.size()),
       options_of(opts, *options_, name() + "/shrunk"));
+}
+
+c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::duplicate(
+    const std::string& purpose) {
+  membership();  // refuses a group that has ended
+  int number = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    number = made_duplicates_++;  // stays taken, also if it does not form
+  }
+  auto made = c10::make_intrusive<ProcessGroupFarandole>(
+      c10::make_intrusive<c10d::PrefixStore>("duplicate_" + std::to_string(number), store_), rank_,
+      size_, options_of({}, *options_, name() + "/" + purpose));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  duplicates_.emplace_back(c10::static_intrusive_pointer_cast<c10d::Backend>(made));
+  return made;
+}
+
+std::vector<c10::intrusive_ptr<c10d::Backend>> ProcessGroupFarandole::live_duplicates() {
+  std::vector<c10::intrusive_ptr<c10d::Backend>> live;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& duplicate : duplicates_) {
+    if (auto alive = duplicate.lock()) live.push_back(std::move(alive));
+  }
+  return live;
 }
 
 }  // namespace farandole

@@ -139,6 +139,7 @@ void ProcessGroupFarandole::setTimeout(std::chrono::milliseconds timeout) {
 c10d::ErrorType ProcessGroupFarandole::getError() { return error_->load(); }
 
 void ProcessGroupFarandole::abort() {
+  for (const auto& duplicate : live_duplicates()) duplicate->abort();
   if (const auto communicator = this->communicator()) communicator->abort("abort() was called");
 }
 
@@ -153,6 +154,7 @@ void ProcessGroupFarandole::end_membership(const std::string& reason) {
 void ProcessGroupFarandole::shutdown() {
   if (!in_creator()) return;
   shut_down_ = true;
+  for (const auto& duplicate : live_duplicates()) duplicate->shutdown();
   end_membership("the group was shut down with operations pending");
 }
 

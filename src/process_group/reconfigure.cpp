@@ -54,6 +54,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reconfigure(
                           "what its first use has left in the store cannot be told from new.",
                           "pass a uuid that no reconfigure() of this group has seen.");
   }
+  for (const auto& duplicate : live_duplicates()) duplicate->abort();
   end_membership("the group was reconfigured with operations pending");
   error_->store(c10d::ErrorType::SUCCESS);
   auto formed = form(store, rank, static_cast<int>(handles.size()),
@@ -66,6 +67,8 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reconfigure(
   auto work = formed->finished(kOperation, {});
   const std::lock_guard<std::mutex> lock(mutex_);
   membership_ = std::move(formed);
+  duplicates_.clear();
+  made_duplicates_ = 0;
   return work;
 }
 

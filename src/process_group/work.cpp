@@ -7,13 +7,9 @@
 #include <utility>
 
 #include "farandole/error.h"
+#include "farandole/process_group/autograd_error.h"
 
 namespace farandole {
-namespace {
-
-std::atomic<FutureErrorTranslator> future_error_translator{nullptr};
-
-}  // namespace
 
 WorkFarandole::WorkFarandole(Description description, uint64_t sequence)
     : Work(description.rank, description.type),
@@ -122,12 +118,7 @@ void WorkFarandole::fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future
     future->markCompleted(c10::IValue(description_.outputs));
     return;
   }
-  const FutureErrorTranslator translate = future_error_translator.load();
-  future->setError(translate == nullptr ? exception_ : translate(exception_));
-}
-
-void set_future_error_translator(FutureErrorTranslator translator) {
-  future_error_translator.store(translator);
+  future->setError(as_autograd_error(exception_));
 }
 
 }  // namespace farandole

@@ -15,19 +15,18 @@
 
 namespace farandole::test {
 
-using GroupBody = std::function<void(ProcessGroupFarandole&)>;
+using GroupPointer = c10::intrusive_ptr<ProcessGroupFarandole>;
 
 /// Runs `body` on ranks that are threads, each with its part of one new group. Rethrows the first
 /// error of the lowest rank; ends the test program if the ranks are not done within the deadline.
-inline void run_group_ranks(int world_size, const GroupBody& body,
-                            std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
+inline void run_group_pointers(int world_size, const std::function<void(const GroupPointer&)>& body,
+                               std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::future<void>> ranks;
   for (int rank = 0; rank < world_size; ++rank) {
     ranks.push_back(std::async(std::launch::async, [&, rank] {
-      ProcessGroupFarandole group(store, rank, world_size,
-                                  c10::make_intrusive<ProcessGroupFarandole::Options>(timeout));
-      body(group);
+      body(c10::make_intrusive<ProcessGroupFarandole>(
+          store, rank, world_size, c10::make_intrusive<ProcessGroupFarandole::Options>(timeout)));
     }));
   }
   const auto deadline = std::chrono::steady_clock::now() + rank_deadline();
@@ -37,6 +36,15 @@ inline void run_group_ranks(int world_size, const GroupBody& body,
     std::_Exit(1);
   }
   for (auto& rank : ranks) rank.get();
+}
+
+using GroupBody = std::function<void(ProcessGroupFarandole&)>;
+
+/// As run_group_pointers().
+inline void run_group_ranks(int world_size, const GroupBody& body,
+                            std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
+  run_group_pointers(
+      world_size, [&](const GroupPointer& group) { body(*group); }, timeout);
 }
 
 /// As raised(), and fails the test if the text does not say why and what to do.

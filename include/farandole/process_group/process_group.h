@@ -136,6 +136,11 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts,
                                           const int& rank, const int& size) override;
 
+  /// A group of all ranks of this one for a part of the program that has its own order of
+  /// collectives; `purpose` ends its name in messages. It ends when this one is aborted or shut
+  /// down. Collective.
+  c10::intrusive_ptr<ProcessGroupFarandole> duplicate(const std::string& purpose);
+
   /// Uninitialized memory for collectives that copy nothing in or out: see symmetric_empty().
   at::Tensor allocate_symmetric(at::IntArrayRef sizes, at::ScalarType dtype);
   /// Symmetric memory in torch's words, as FSDP2 can be told to ask for it: a collective, with the
@@ -212,6 +217,7 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   std::shared_ptr<Membership> form(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                    std::chrono::milliseconds formation_timeout);
   void end_membership(const std::string& reason);
+  std::vector<c10::intrusive_ptr<c10d::Backend>> live_duplicates();
   Work launch(Call call, Body body);
   template <class Begin>
   Work begin_transfer(const Operation& operation, const Tensors& tensors, const at::Tensor& flat,
@@ -233,6 +239,8 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
 #endif
   mutable std::mutex mutex_;
   std::shared_ptr<Membership> membership_;  // guarded by mutex_; null without ranks
+  std::vector<c10::weak_intrusive_ptr<c10d::Backend>> duplicates_;  // guarded by mutex_
+  int made_duplicates_ = 0;  // guarded by mutex_; of the present ranks
   std::atomic<bool> shut_down_{false};
 };
 

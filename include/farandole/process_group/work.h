@@ -79,10 +79,4 @@ class FARANDOLE_API WorkFarandole : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_; null until asked for
 };
 
-/// Turns the error of a finished Work into the one that its Future holds.
-using FutureErrorTranslator = std::exception_ptr (*)(const std::exception_ptr&);
-/// For bindings to other languages, whose autograd engine sees what a Future throws and nothing
-/// else. Any thread; nullptr restores the plain error.
-FARANDOLE_API void set_future_error_translator(FutureErrorTranslator translator);
-
 }  // namespace farandole

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "farandole/comm/bucket_reduction.h"
+#include "farandole/export.h"
+
+namespace farandole {
+
+/// What a rank tells the others at the end of a backward, and the same of the others.
+using Note = std::vector<std::byte>;
+
+/// What becomes of full buckets. The Reducer fills them and calls; one consumer serves one set of
+/// buckets (see Buckets in bucket.h).
+///
+/// From launch() to finish() a bucket belongs to the consumer. Calls come from the thread of
+/// autograd, one at a time. What launch() or finish() throws leaves backward.
+class FARANDOLE_API BucketConsumer {
+ public:
+  virtual ~BucketConsumer();
+
+  /// Whether every rank must launch in the order of the plan. If not, buckets are launched the
+  /// moment they are full.
+  virtual bool in_plan_order() const = 0;
+  /// A backward begins whose buckets will be launched. `weight`: see BucketReduction::begin().
+  virtual void begin(double weight) = 0;
+  /// `bucket` is full on this rank. Must not wait for peers.
+  virtual void launch(size_t bucket) = 0;
+  /// Called at every gradient: time to do what peers have made possible.
+  virtual void progress() {}
+  /// The backward of this rank has ended: waits for the peers and exchanges notes of note_bytes().
+  /// True if all ranks were `complete`, which says that they have launched every bucket: then
+  /// buckets hold the average, sum_r(bucket_r) / sum_r(weight_r), on every rank. Else they hold
+  /// anything. Collective.
+  virtual bool finish(const Note& note, bool complete) = 0;
+  /// What `rank` told in the last finish().
+  virtual const std::byte* note_of(int rank) const = 0;
+
+  /// Of the present backward or the last one.
+  virtual comm::BucketTimes times_of(size_t bucket) const = 0;
+  /// The peer that was waited for last in finish(); -1 if nobody was, or if it is not known.
+  virtual int latest_rank() const = 0;
+};
+
+}  // namespace farandole

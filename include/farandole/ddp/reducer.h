@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <utility>
+#include <vector>
+
+#include "farandole/ddp/backward_stats.h"
+#include "farandole/ddp/bucket.h"
+#include "farandole/ddp/bucket_consumer.h"
+#include "farandole/ddp/bucket_plan.h"
+#include "farandole/ddp/replica_group.h"
+#include "farandole/export.h"
+
+namespace farandole {
+
+class ParameterGradient;
+struct RoundNote;
+
+/// Averages the gradients of a model over its replicas while backward runs.
+///
+/// Life of a gradient: autograd's hook (on_gradient) moves it into its place in a bucket; a bucket
+/// whose gradients have all come is launched (launch); the end of backward (end_backward) waits for
+/// what is left. p.grad is that place from then on, so gradients exist once.
+///
+/// The first synchronized backward only counts: which parameters get how many gradients (several
+/// under activation checkpointing), in which order. At its end, before it returns, the buckets are
+/// planned in the order of rank 0, gradients move into them, and all are reduced. Later backward
+/// passes overlap. A parameter that changes its dtype, device or requires_grad makes the next
+/// synchronized backward a first one again.
+///
+/// A backward is synchronized if the forward that it comes from was (after_forward()); else its
+/// gradients stay local and add up in the buckets. Its end is found by a hook on the outputs of the
+/// forward, so that inner backward passes of reentrant checkpointing do not end it. A backward that
+/// an exception leaves is abandoned; this rank says so before its next forward or backward, and the
+/// others get a BackwardError that names it instead of a timeout.
+///
+/// Threads: hooks come from autograd's threads, all else from the caller's; any of them wait for
+/// each other. Streams: gradients on a device are moved on its current stream.
+class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
+ public:
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    bool sparse = false;  ///< its gradients are sparse tensors (an embedding's)
+  };
+  struct Options {
+    BucketCaps caps;
+    /// Parameters without a gradient in a backward count as zeros instead of being an error.
+    bool find_unused_parameters = false;
+    /// Every backward gets the same gradients: those of the first. Parameters without one then are
+    /// not waited for.
+    bool static_graph = false;
+  };
+
+  /// `parameters`: the same on every rank, frozen ones included. Local.
+  static std::shared_ptr<Reducer> make(std::vector<Parameter> parameters,
+                                       std::shared_ptr<ReplicaGroup> group, Options options);
+  ~Reducer();
+
+  /// Before a forward whose backward may be synchronized. Collective only if this rank has
+  /// abandoned a backward.
+  void before_forward();
+  /// After it: backward from `outputs` is synchronized if `synchronize`, else local.
+  void after_forward(const std::vector<at::Tensor>& outputs, bool synchronize);
+  /// Instead of it: the forward threw.
+  void forward_failed();
+
+  /// What the loss of the next backward passes is a mean over (tokens, samples): gradients become
+  /// sum(w * g) / sum(w) over ranks and accumulated passes. All ranks or none; nullopt: no weights.
+  void set_loss_weight(std::optional<double> weight);
+  /// Gives full buckets to `hook`, torch's interface, instead of averaging them. Not in a backward.
+  void set_hook(std::shared_ptr<c10d::CommHookInterface> hook);
+  /// Takes part in one backward of the others, with nothing to add: for a rank without inputs. True
+  /// if a rank still had some. `weight`: see BucketReduction::begin(). Collective.
+  bool join_backward(double weight = 0);
+
+  /// The plan; empty before the first synchronized backward.
+  BucketPlan plan() const;
+  BackwardStats stats() const;
+  const Options& options() const { return options_; }
+  const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
+
+ private:
+  /// How far this rank is.
+  enum class State {
+    kIdle,
+    kRunning,    ///< in a synchronized backward
+    kAbandoned,  ///< an exception has left one; peers do not know yet
+  };
+  /// A parameter in the present synchronized backward.
+  struct Progress {
+    int gradients = 0;        ///< that came
+    int expected = 1;         ///< that make it ready
+    bool is_ordered = false;  ///< stands in order_
+    bool is_ready = false;
+    bool is_late = false;      ///< one came after its bucket was launched
+    bool was_touched = false;  ///< a gradient came since the last synchronized backward
+    size_t bucket = 0;
+  };
+
+  Reducer(std::vector<Parameter> parameters, std::shared_ptr<ReplicaGroup> group, Options options);
+
+  // reducer.cpp: while backward runs
+  void renew_parameters();
+  void output_has_gradient(bool synchronize);
+  void begin_backward();
+  void count_weight();
+  at::Tensor on_gradient(size_t index, const at::Tensor& gradient);
+  bool take(size_t index, at::Tensor* gradient);
+  void count_gradient(size_t index, bool moved);
+  bool is_launched(size_t index) const;
+  void mark_ready(size_t index);
+  void launch(size_t bucket);
+
+  // end_of_backward.cpp: all with mutex_ held
+  void end_backward(uint32_t flags);
+  void make_plan();
+  std::vector<int64_t> first_order() const;
+  void check_same_plan(const BucketPlan& plan) const;
+  std::unique_ptr<BucketConsumer> make_consumer() const;
+  double own_weight() const;
+  void start_buckets();
+  bool settle_unready(uint32_t flags);
+  void settle_missing(size_t index);
+  std::vector<RoundNote> exchange(uint32_t flags, bool complete, bool* reduced);
+  void publish_gradients(const std::vector<RoundNote>& notes);
+  void average_sparse(const std::vector<RoundNote>& notes);
+  void keep_stats(const std::vector<RoundNote>& notes);
+  void reset();
+  bool counts_unused() const { return options_.find_unused_parameters || options_.static_graph; }
+
+  const std::shared_ptr<ReplicaGroup> group_;
+  const Options options_;
+  mutable std::mutex mutex_;  // guards all below; held through end_backward()
+  std::vector<std::unique_ptr<ParameterGradient>> parameters_;
+  std::vector<std::string> names_;  ///< by parameter
+  std::vector<Progress> progress_;  ///< by parameter
+  std::vector<size_t> order_;       ///< parameters as their first gradients came
+  std::shared_ptr<c10d::CommHookInterface> hook_;
+
+  std::shared_ptr<Buckets> buckets_;  ///< null before the first plan
+  std::unique_ptr<BucketConsumer> consumer_;
+  std::vector<int64_t> missing_;   ///< by bucket: parameters that are not ready
+  std::vector<bool> is_launched_;  ///< by bucket
+  size_t next_to_launch_ = 0;      ///< in the order of the plan
+
+  State state_ = State::kIdle;
+  bool is_sinkless_ = false;  ///< the last forward had no output to hang the end of backward to
+  bool forward_failed_ = false;
+  uint64_t forward_ = 0;
+  std::optional<double> loss_weight_;
+  double weight_ = 0;  ///< of the passes since the last synchronized backward, this one included
+  std::optional<double> joined_weight_;        ///< in join_backward()
+  int weighted_task_ = -1;                     ///< the graph task that weight_ has counted last
+  std::vector<std::pair<int, size_t>> early_;  ///< gradients (graph task, parameter) before a begin
+  /// Parameters without a gradient in this backward, and a copy of the p.grad that they had.
+  std::vector<std::pair<size_t, at::Tensor>> missing_gradients_;
+  bool others_had_inputs_ = false;  ///< in the last join_backward()
+  uint64_t backward_ = 0;
+  uint64_t begin_ns_ = 0;
+  uint64_t end_ns_ = 0;
+  BackwardStats stats_;
+};
+
+}  // namespace farandole

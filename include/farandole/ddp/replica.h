@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "farandole/ddp/reducer.h"
+#include "farandole/ddp/replica_check.h"
+#include "farandole/ddp/replica_group.h"
+#include "farandole/export.h"
+
+namespace farandole {
+
+/// How replicas are kept alike; the meaning of each is torch's.
+struct ReplicaOptions {
+  bool broadcast_buffers = true;  ///< rank 0's buffers to all before each synchronized forward
+  bool init_sync = true;  ///< compare the modules and send rank 0's state to all at the start
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+  /// MiB of a bucket; nullopt: what suits the group, 1 on shared memory and 25 elsewhere.
+  std::optional<double> bucket_cap_mb = {};
+  /// MiB of the first buckets one by one; empty: a small first one.
+  std::vector<double> bucket_cap_mb_list = {};
+  /// Names of parameters and buffers that stay as they are on each rank.
+  std::set<std::string> ignored = {};
+  /// Names of parameters whose gradients are sparse tensors.
+  std::set<std::string> sparse = {};
+};
+
+/// One rank's copy of a model: what C++ and Python modules have in common. It knows tensors alone;
+/// whoever runs the forward tells it before and after.
+///
+/// Threads: those of Reducer. Making one, set_group(), before_forward() with buffers and
+/// broadcast() are collectives.
+class FARANDOLE_API Replica {
+ public:
+  Replica(NamedTensors parameters, NamedTensors buffers, const Group& group,
+          ReplicaOptions options);
+
+  /// Before a forward. Sends rank 0's buffers, if they are to be kept alike and this pass is
+  /// synchronized; tells peers of an abandoned backward.
+  void before_forward();
+  /// After it, with every tensor among its outputs that may need gradients.
+  void after_forward(const std::vector<at::Tensor>& outputs);
+  /// Instead of after_forward(): it threw.
+  void forward_failed();
+
+  /// Whether passes are synchronized whose forward begins from now on.
+  void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
+  bool synchronizes() const { return synchronize_; }
+  /// See Reducer::set_loss_weight().
+  void set_loss_weight(std::optional<double> weight);
+  void set_hook(std::shared_ptr<c10d::CommHookInterface> hook);
+
+  /// Sends parameters and buffers of `root` to all.
+  void broadcast(int root = 0);
+  /// Sends the buffers of `root` to all.
+  void broadcast_buffers(int root = 0);
+  /// Whether before_forward() would send buffers.
+  bool will_send_buffers() const;
+  /// Takes part in one backward of the others; see Reducer::join_backward().
+  bool join_backward(double weight = 0);
+
+  /// From now on these are the ranks, for example after a shrink: plans anew. Gradients, the hook
+  /// and the weight stay.
+  void set_group(const Group& group);
+  /// From now on these are the tensors, after the module has got others by the same names.
+  void set_tensors(NamedTensors parameters, NamedTensors buffers);
+
+  const ReplicaGroup& group() const { return *group_; }
+  const ReplicaOptions& options() const { return options_; }
+  BackwardStats stats() const { return reducer_->stats(); }
+  BucketPlan plan() const { return reducer_->plan(); }
+
+ private:
+  std::shared_ptr<Reducer> make_reducer() const;
+
+  ReplicaOptions options_;
+  std::shared_ptr<ReplicaGroup> group_;
+  NamedTensors parameters_;  ///< without the ignored ones
+  NamedTensors buffers_;     ///< likewise
+  bool synchronize_ = true;
+  std::optional<double> loss_weight_;
+  std::shared_ptr<c10d::CommHookInterface> hook_;
+  std::shared_ptr<Reducer> reducer_;
+};
+
+/// Caps of the buckets for a group, as `options` ask: see ReplicaOptions.
+FARANDOLE_API BucketCaps bucket_caps(const ReplicaOptions& options, const ReplicaGroup& group);
+
+}  // namespace farandole

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "farandole/comm/communicator.h"
+#include "farandole/export.h"
+#include "farandole/process_group/init.h"
+#include "farandole/process_group/process_group.h"
+
+namespace farandole {
+
+/// The ranks that hold replicas of one model, and what they say to each other about it.
+///
+/// Over our own backend it is a group apart, so that nothing here comes between the program's own
+/// collectives; over any other it is the program's group itself.
+/// Threads: one call at a time. Every call but the plain questions is a collective.
+class FARANDOLE_API ReplicaGroup {
+ public:
+  /// `group`: of any backend; the default group if empty. Collective.
+  explicit ReplicaGroup(const Group& group = {});
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  /// As messages call it.
+  const std::string& name() const { return name_; }
+  /// The group that the program gave.
+  const Group& of_program() const { return of_program_; }
+  /// The one to talk through.
+  const Group& group() const { return group_; }
+  /// Our communicator below it; null over another backend.
+  std::shared_ptr<comm::Communicator> communicator() const;
+
+  /// Tensors of rank `root` to all ranks, few large messages for many tensors; in place. Tensors of
+  /// any dtypes and devices that the group serves.
+  void broadcast(const std::vector<at::Tensor>& tensors, int root = 0) const;
+  /// `numbers` of rank `root`, which all ranks have as many of.
+  std::vector<int64_t> broadcast(std::vector<int64_t> numbers, int root = 0) const;
+  /// Equally many bytes of every rank, in rank order.
+  std::vector<std::byte> all_gather(const std::vector<std::byte>& bytes) const;
+  /// A text of every rank, of any lengths.
+  std::vector<std::string> all_gather(const std::string& text) const;
+
+ private:
+  /// On the device that the group's messages travel from.
+  at::Tensor message(const void* data, size_t bytes) const;
+
+  Group of_program_;
+  c10::intrusive_ptr<ProcessGroupFarandole> own_;  ///< null over another backend
+  Group group_;
+  int rank_;
+  int world_size_;
+  std::string name_;
+  at::Device device_;
+};
+
+}  // namespace farandole

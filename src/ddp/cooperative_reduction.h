@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "farandole/ddp/bucket.h"
+#include "farandole/ddp/bucket_consumer.h"
+#include "farandole/ddp/replica_group.h"
+
+namespace farandole {
+
+/// Buckets in symmetric memory, reduced by whoever finds one complete (comm/bucket_reduction.h).
+class CooperativeReduction final : public BucketConsumer {
+ public:
+  /// Null if the group has no such reduction, or buckets are elsewhere. Collective.
+  static std::unique_ptr<BucketConsumer> make(const Buckets& buckets, const ReplicaGroup& group,
+                                              size_t note_bytes);
+
+  bool in_plan_order() const override { return false; }
+  void begin(double weight) override { reduction_->begin(weight); }
+  void launch(size_t bucket) override { reduction_->publish(bucket); }
+  void progress() override { reduction_->progress(); }
+  bool finish(const Note& note, bool complete) override;
+  const std::byte* note_of(int rank) const override { return reduction_->note_of(rank); }
+  comm::BucketTimes times_of(size_t bucket) const override { return reduction_->times_of(bucket); }
+  int latest_rank() const override { return reduction_->latest_rank(); }
+
+ private:
+  CooperativeReduction(std::shared_ptr<comm::Communicator> communicator,
+                       std::shared_ptr<comm::BucketReduction> reduction);
+
+  const std::shared_ptr<comm::Communicator> communicator_;  ///< lives as long as it is used
+  const std::shared_ptr<comm::BucketReduction> reduction_;
+};
+
+}  // namespace farandole

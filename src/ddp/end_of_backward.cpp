@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a backward: what is left is settled, ranks tell each other how it went, and gradients
+// become averages or every rank an error.
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "ddp/cooperative_reduction.h"
+#include "ddp/hooked_reduction.h"
+#include "ddp/parameter_gradient.h"
+#include "ddp/round_note.h"
+#include "ddp/round_verdict.h"
+#include "farandole/comm/events.h"
+#include "farandole/ddp/reducer.h"
+#include "farandole/error.h"
+
+namespace farandole {
+
+void Reducer::end_backward(uint32_t flags) {
+  const c10::NoGradGuard no_grad;
+  const auto whatever_happens = c10::make_scope_exit([this] { reset(); });
+  end_ns_ = comm::now_ns();
+  const bool is_first = !consumer_;
+  if (is_first) {
+    make_plan();
+    start_buckets();
+  }
+  const bool complete = settle_unready(flags);
+  bool reduced = false;
+  const std::vector<RoundNote> notes = exchange(flags, complete, &reduced);
+  check_round(notes, {group_->name(), group_->rank(), backward_, counts_unused(), names_});
+  if (!reduced) return;
+  others_had_inputs_ = std::any_of(notes.begin(), notes.end(), [](const RoundNote& note) {
+    return !note.has(RoundNote::kJoined);
+  });
+  forward_failed_ = false;
+  publish_gradients(notes);
+  average_sparse(notes);
+  keep_stats(notes);
+  if (!is_first || !options_.static_graph) return;
+  for (Progress& progress : progress_) progress.expected = progress.gradients;
+}
+
+/// Parameters as their first gradients came, then those that got none, the last first.
+std::vector<int64_t> Reducer::first_order() const {
+  std::vector<int64_t> order;
+  const auto add = [&](size_t index) {
+    const ParameterGradient& parameter = *parameters_[index];
+    if (parameter.is_active() && !parameter.is_sparse()) {
+      order.push_back(static_cast<int64_t>(index));
+    }
+  };
+  for (const size_t index : order_) add(index);
+  for (const size_t index : reverse_registration_order(parameters_.size())) {
+    if (!progress_[index].is_ordered) add(index);
+  }
+  return order;
+}
+
+/// Plans the buckets in rank 0's order and gives each gradient its place.
+void Reducer::make_plan() {
+  std::vector<PlannedParameter> planned;
+  for (const auto& parameter : parameters_) {
+    const at::Tensor& tensor = parameter->parameter();
+    planned.push_back({tensor.numel(), tensor.scalar_type(), tensor.device()});
+  }
+  const std::vector<int64_t> agreed = group_->broadcast(first_order());
+  const std::vector<size_t> order(agreed.begin(), agreed.end());
+  BucketPlan plan = make_bucket_plan(planned, order, options_.caps, group_->world_size());
+  check_same_plan(plan);
+  buckets_ = std::make_shared<Buckets>(std::move(plan), hook_ ? nullptr : group_->communicator());
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    for (const auto& slot : buckets_->plan().buckets[bucket].slots) {
+      progress_[slot.parameter].bucket = bucket;
+      const at::Tensor& tensor = parameters_[slot.parameter]->parameter();
+      parameters_[slot.parameter]->settle([buckets = buckets_, bucket, slot, tensor] {
+        return buckets->place_of(bucket, slot, tensor);
+      });
+    }
+  }
+  consumer_ = make_consumer();
+}
+
+/// Throws on every rank unless all have made the same plan of the same parameters.
+void Reducer::check_same_plan(const BucketPlan& plan) const {
+  uint64_t hash = plan.hash();
+  for (const auto& parameter : parameters_) {
+    hash = hash * 31 + (parameter->is_active() ? 1 : 0);
+  }
+  std::vector<std::byte> own(sizeof(hash));
+  std::memcpy(own.data(), &hash, sizeof(hash));
+  const std::vector<std::byte> all = group_->all_gather(own);
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    const auto offset = static_cast<std::ptrdiff_t>(sizeof(hash)) * rank;
+    if (std::equal(all.begin() + offset, all.begin() + offset + sizeof(hash), all.begin()))
+      continue;
+    throw BackwardError(
+        "the gradients of ranks 0 and " + std::to_string(rank) + " in group '" + group_->name() +
+            "' do not fit together.",
+        "parameters differ in dtype, device or requires_grad, or ranks got different bucket caps.",
+        "change the module in the same way on every rank, and pass the same options.");
+  }
+}
+
+std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
+  const size_t note_bytes = RoundNote::bytes(parameters_.size());
+  if (!hook_) {
+    auto cooperative = CooperativeReduction::make(*buckets_, *group_, note_bytes);
+    if (cooperative) return cooperative;
+  }
+  std::vector<std::vector<at::Tensor>> parameters(buckets_->size());
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    for (const auto& slot : buckets_->plan().buckets[bucket].slots) {
+      parameters[bucket].push_back(parameters_[slot.parameter]->parameter());
+    }
+  }
+  return std::make_unique<HookedReduction>(buckets_, std::move(parameters), group_, hook_,
+                                           note_bytes);
+}
+
+/// What this rank's gradients count for.
+double Reducer::own_weight() const { return joined_weight_.value_or(loss_weight_ ? weight_ : 1); }
+
+/// Empty buckets, none launched. Under a static graph those that never get a gradient are full.
+void Reducer::start_buckets() {
+  consumer_->begin(own_weight());
+  missing_.assign(buckets_->size(), 0);
+  is_launched_.assign(buckets_->size(), false);
+  next_to_launch_ = 0;
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    for (const auto& slot : buckets_->plan().buckets[bucket].slots) {
+      Progress& progress = progress_[slot.parameter];
+      progress.is_ready = progress.expected == 0 && !joined_weight_;
+      if (progress.is_ready) settle_missing(slot.parameter);
+      if (!progress.is_ready) ++missing_[bucket];
+    }
+  }
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    if (missing_[bucket] == 0 && !is_launched_[bucket]) launch(bucket);
+  }
+}
+
+/// Brings every gradient that is not in its bucket there and launches the rest. False if one is
+/// missing or came too late.
+bool Reducer::settle_unready(uint32_t flags) {
+  if ((flags & RoundNote::kAbandoned) != 0) return false;
+  bool complete = true;
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    ParameterGradient& parameter = *parameters_[index];
+    const Progress& progress = progress_[index];
+    if (progress.is_late) complete = false;
+    if (progress.is_ready) continue;
+    if (progress.gradients == 0 && !counts_unused() && !joined_weight_ && parameter.is_active()) {
+      complete = false;
+      continue;
+    }
+    if (!parameter.has_place()) continue;
+    if (progress.gradients == 0) {
+      settle_missing(index);
+    } else if (!parameter.adopt()) {
+      parameter.clear_place();
+    }
+    mark_ready(index);
+  }
+  return complete;
+}
+
+/// A parameter without a gradient in this backward: zero, or what p.grad has from earlier ones.
+void Reducer::settle_missing(size_t index) {
+  ParameterGradient& parameter = *parameters_[index];
+  missing_gradients_.emplace_back(index, joined_weight_ ? at::Tensor() : parameter.saved());
+  if (joined_weight_ || !parameter.adopt()) parameter.clear_place();
+}
+
+std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* reduced) {
+  RoundNote own;
+  own.flags = flags | (forward_failed_ ? RoundNote::kForwardFailed : 0U) |
+              (loss_weight_ ? RoundNote::kWeighted : 0U);
+  own.weight = own_weight();
+  own.forward = forward_;
+  own.begin_ns = begin_ns_;
+  own.end_ns = end_ns_;
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    const Progress& progress = progress_[index];
+    own.gradients.push_back(!parameters_[index]->is_active() || progress.gradients > 0
+                                ? (progress.is_late ? RoundNote::kLate : RoundNote::kReady)
+                            : progress.was_touched ? RoundNote::kEarlier
+                                                   : RoundNote::kNone);
+  }
+  *reduced = consumer_->finish(own.pack(), complete);
+  std::vector<RoundNote> notes;
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    notes.push_back(RoundNote::unpack(consumer_->note_of(rank), parameters_.size()));
+    forward_ = std::max(forward_, notes.back().forward);
+  }
+  return notes;
+}
+
+/// p.grad of parameters that had no gradient here: the average if another rank had one, else as it
+/// was.
+void Reducer::publish_gradients(const std::vector<RoundNote>& notes) {
+  for (const auto& [index, saved] : missing_gradients_) {
+    const bool used = std::any_of(notes.begin(), notes.end(), [i = index](const RoundNote& note) {
+      return !note.has(RoundNote::kJoined) && note.gradients[i] != RoundNote::kNone;
+    });
+    if (used) {
+      parameters_[index]->expose();
+    } else {
+      parameters_[index]->restore(saved);
+    }
+  }
+}
+
+/// Sparse gradients have no place in a bucket; each is added up by itself.
+void Reducer::average_sparse(const std::vector<RoundNote>& notes) {
+  double weights = 0;
+  for (const RoundNote& note : notes) weights += note.weight;
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    const ParameterGradient& parameter = *parameters_[index];
+    if (!parameter.is_sparse() || !parameter.is_active()) continue;
+    const bool used = std::any_of(notes.begin(), notes.end(), [&](const RoundNote& note) {
+      return note.gradients[index] != RoundNote::kNone;
+    });
+    if (!used) continue;
+    at::Tensor& gradient = parameter.parameter().mutable_grad();
+    if (!gradient.defined()) {
+      gradient = at::sparse_coo_tensor(parameter.parameter().sizes(),
+                                       parameter.parameter().options().layout(at::kSparse));
+    }
+    std::vector<at::Tensor> tensors{gradient};
+    const auto work = group_->group()->allreduce(tensors);
+    if (work) work->wait();
+    if (weights != 0) gradient.div_(weights);
+  }
+}
+
+void Reducer::keep_stats(const std::vector<RoundNote>& notes) {
+  stats_ = {};
+  stats_.backward = backward_;
+  stats_.begin_ns = begin_ns_;
+  stats_.end_ns = end_ns_;
+  stats_.finish_ns = comm::now_ns();
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    const auto& planned = buckets_->plan().buckets[bucket];
+    const comm::BucketTimes times = consumer_->times_of(bucket);
+    stats_.buckets.push_back(
+        {planned.elements * static_cast<int64_t>(c10::elementSize(planned.dtype)),
+         static_cast<int64_t>(planned.slots.size()), times.published_ns, times.complete_ns,
+         times.reduced_ns});
+  }
+  uint64_t latest = 0;
+  for (size_t rank = 0; rank < notes.size(); ++rank) {
+    stats_.ranks.push_back({notes[rank].begin_ns, notes[rank].end_ns});
+    if (notes[rank].end_ns > latest) stats_.latest_rank = static_cast<int>(rank);
+    latest = std::max(latest, notes[rank].end_ns);
+  }
+}
+
+/// Whatever became of it, the backward is over.
+void Reducer::reset() {
+  for (Progress& progress : progress_) {
+    if (progress.expected != 0 || progress.gradients != 0) {
+      progress.expected = std::max(progress.expected, progress.gradients);
+    }
+    progress.gradients = 0;
+    progress.is_ready = false;
+    progress.is_late = false;
+    progress.was_touched = false;
+  }
+  missing_gradients_.clear();
+  early_.clear();
+  weight_ = 0;
+  weighted_task_ = -1;
+  joined_weight_.reset();
+  state_ = State::kIdle;
+}
+
+bool Reducer::join_backward(double weight) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);
+  ++backward_;
+  state_ = State::kRunning;
+  joined_weight_ = weight;
+  begin_ns_ = comm::now_ns();
+  if (consumer_) start_buckets();
+  others_had_inputs_ = false;
+  end_backward(RoundNote::kJoined);
+  return others_had_inputs_;
+}
+
+void Reducer::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kRunning) {
+    throw InvalidArgument("a communication hook was registered in the middle of backward.",
+                          "its first buckets have gone another way already.",
+                          "register it before the first forward.");
+  }
+  hook_ = std::move(hook);
+  if (buckets_) consumer_ = make_consumer();
+}
+
+}  // namespace farandole

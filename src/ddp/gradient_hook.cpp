@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/gradient_hook.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "farandole/error.h"
+
+namespace farandole {
+namespace {
+
+/// Knows whether the graph task that owns it came to its end.
+struct EndOfBackward {
+  std::function<void()> callback;
+  std::function<void()> abandoned;
+
+  ~EndOfBackward() {
+    if (abandoned) abandoned();
+  }
+  void run() {
+    abandoned = nullptr;
+    throwing_through_autograd(callback);
+  }
+};
+
+}  // namespace
+
+GradientHook::GradientHook(std::weak_ptr<void> owner, Take take)
+    : owner_(std::move(owner)), take_(std::move(take)) {}
+
+torch::autograd::variable_list GradientHook::operator()(
+    const torch::autograd::variable_list& grads) {
+  const std::shared_ptr<void> owner = owner_.lock();
+  if (!owner || grads.empty()) return grads;
+  return {throwing_through_autograd([&] { return take_(grads[0]); })};
+}
+
+void GradientHook::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& /*args*/) const {
+  throw NotSupported("DistributedDataParallel cannot be traced by compiled autograd.",
+                     "it sees gradients as autograd makes them, and buckets them at run time.",
+                     "leave torch._dynamo.config.compiled_autograd off; torch.compile() of the "
+                     "module itself works.");
+}
+
+void call_post_accumulate_hooks(const at::Tensor& parameter) {
+  auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter);
+  if (hook) (*hook)(parameter);
+}
+
+void at_end_of_backward(std::function<void()> callback, std::function<void()> abandoned) {
+  // Shared, since std::function wants to be copied; it dies with the graph task.
+  auto end = std::make_shared<EndOfBackward>();
+  end->callback = std::move(callback);
+  end->abandoned = std::move(abandoned);
+  torch::autograd::Engine::get_default_engine().queue_callback([end] { end->run(); });
+}
+
+int current_graph_task() { return torch::autograd::get_current_graph_task_id(); }
+
+}  // namespace farandole

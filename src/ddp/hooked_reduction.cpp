@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/hooked_reduction.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "farandole/comm/events.h"
+
+namespace farandole {
+
+/// What goes before a note.
+struct HookedReduction::Head {
+  uint64_t complete;
+  double weight;
+};
+
+HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
+                                 std::vector<std::vector<at::Tensor>> parameters,
+                                 std::shared_ptr<ReplicaGroup> group,
+                                 std::shared_ptr<c10d::CommHookInterface> hook, size_t note_bytes)
+    : buckets_(std::move(buckets)),
+      parameters_(std::move(parameters)),
+      group_(std::move(group)),
+      hook_(std::move(hook)),
+      note_bytes_(note_bytes),
+      works_(buckets_->size()),
+      futures_(buckets_->size()),
+      times_(buckets_->size()) {}
+
+void HookedReduction::begin(double weight) {
+  weight_ = weight;
+  launched_ = 0;
+  std::fill(works_.begin(), works_.end(), nullptr);
+  std::fill(futures_.begin(), futures_.end(), nullptr);
+  std::fill(times_.begin(), times_.end(), comm::BucketTimes{});
+}
+
+void HookedReduction::launch(size_t bucket) {
+  times_[bucket].published_ns = comm::now_ns();
+  launched_ = bucket + 1;
+  const c10::NoGradGuard no_grad;
+  if (hook_) {
+    c10d::GradBucket view = bucket_for_hook(bucket);
+    futures_[bucket] = hook_->runHook(view);
+    return;
+  }
+  std::vector<at::Tensor> tensors{buckets_->flat(bucket)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::AVG;
+  works_[bucket] = group_->group()->allreduce(tensors, options);
+}
+
+c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
+  const auto& slots = buckets_->plan().buckets[bucket].slots;
+  std::vector<size_t> offsets;
+  std::vector<size_t> lengths;
+  std::vector<c10::IntArrayRef> sizes;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    offsets.push_back(static_cast<size_t>(slots[i].offset));
+    lengths.push_back(static_cast<size_t>(slots[i].elements));
+    sizes.push_back(parameters_[bucket][i].sizes());
+  }
+  return c10d::GradBucket(bucket, buckets_->size(), buckets_->flat(bucket), std::move(offsets),
+                          std::move(lengths), std::move(sizes), parameters_[bucket], std::nullopt);
+}
+
+/// Waits for a bucket and brings the hook's result home.
+void HookedReduction::collect(size_t bucket) {
+  if (works_[bucket]) works_[bucket]->wait();
+  if (futures_[bucket]) {
+    futures_[bucket]->waitAndThrow();
+    const at::Tensor result = hook_->parseHookResult(futures_[bucket]->value());
+    const at::Tensor flat = buckets_->flat(bucket);
+    if (result.const_data_ptr() != flat.const_data_ptr()) {
+      flat.copy_(result.reshape({-1}).slice(0, 0, flat.numel()));
+    }
+  }
+  times_[bucket].reduced_ns = comm::now_ns();
+}
+
+bool HookedReduction::finish(const Note& note, bool complete) {
+  const c10::NoGradGuard no_grad;
+  // Peers have launched theirs: all take part in all, or some would wait for ever.
+  while (launched_ < buckets_->size()) launch(launched_);
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) collect(bucket);
+  messages_ = exchange(note, complete);
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    if (head_of(rank).complete == 0) return false;
+  }
+  divide_by_weights();
+  return true;
+}
+
+Note HookedReduction::exchange(const Note& note, bool complete) const {
+  const Head head{complete ? 1U : 0U, weight_};
+  Note message(sizeof(head) + note.size());
+  std::memcpy(message.data(), &head, sizeof(head));
+  std::memcpy(message.data() + sizeof(head), note.data(), note.size());
+  return group_->all_gather(message);
+}
+
+const std::byte* HookedReduction::message_of(int rank) const {
+  return messages_.data() + static_cast<size_t>(rank) * (sizeof(Head) + note_bytes_);
+}
+
+HookedReduction::Head HookedReduction::head_of(int rank) const {
+  Head head;
+  std::memcpy(&head, message_of(rank), sizeof(head));
+  return head;
+}
+
+const std::byte* HookedReduction::note_of(int rank) const {
+  return message_of(rank) + sizeof(Head);
+}
+
+/// Buckets hold sum / world_size and shall hold sum / sum(weights).
+void HookedReduction::divide_by_weights() {
+  double sum = 0;
+  for (int rank = 0; rank < group_->world_size(); ++rank) sum += head_of(rank).weight;
+  const double factor = group_->world_size() / (sum == 0 ? 1 : sum);
+  if (factor == 1) return;
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) buckets_->flat(bucket).mul_(factor);
+}
+
+}  // namespace farandole

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <vector>
+
+#include "farandole/ddp/bucket.h"
+#include "farandole/ddp/bucket_consumer.h"
+#include "farandole/ddp/replica_group.h"
+
+namespace farandole {
+
+/// Gives each bucket to a communication hook, or without one to the group's all_reduce, as soon as
+/// its turn has come; any group serves. The end of backward exchanges one small note more.
+class HookedReduction final : public BucketConsumer {
+ public:
+  /// `parameters`: of each bucket, in the order of its slots. `hook` may be null.
+  HookedReduction(std::shared_ptr<const Buckets> buckets,
+                  std::vector<std::vector<at::Tensor>> parameters,
+                  std::shared_ptr<ReplicaGroup> group,
+                  std::shared_ptr<c10d::CommHookInterface> hook, size_t note_bytes);
+
+  bool in_plan_order() const override { return true; }
+  void begin(double weight) override;
+  void launch(size_t bucket) override;
+  bool finish(const Note& note, bool complete) override;
+  const std::byte* note_of(int rank) const override;
+  comm::BucketTimes times_of(size_t bucket) const override { return times_[bucket]; }
+  int latest_rank() const override { return -1; }
+
+ private:
+  struct Head;
+
+  c10d::GradBucket bucket_for_hook(size_t bucket) const;
+  void collect(size_t bucket);
+  Note exchange(const Note& note, bool complete) const;
+  const std::byte* message_of(int rank) const;
+  Head head_of(int rank) const;
+  void divide_by_weights();
+
+  const std::shared_ptr<const Buckets> buckets_;
+  const std::vector<std::vector<at::Tensor>> parameters_;
+  const std::shared_ptr<ReplicaGroup> group_;
+  const std::shared_ptr<c10d::CommHookInterface> hook_;
+  const size_t note_bytes_;
+  double weight_ = 1;
+  size_t launched_ = 0;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;             ///< without a hook, by bucket
+  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;  ///< of the hook, by bucket
+  std::vector<comm::BucketTimes> times_;
+  Note messages_;  ///< of all ranks in the last finish()
+};
+
+}  // namespace farandole

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/parameter_gradient.h"
+
+#include <ATen/ops/clone.h>
+#include <ATen/ops/copy.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "ddp/gradient_move.h"
+
+namespace farandole {
+namespace {
+
+/// A gradient that lies dense in memory. (A place in a bucket is dense.)
+at::Tensor dense(const at::Tensor& gradient) {
+  return gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
+}
+
+}  // namespace
+
+ParameterGradient::ParameterGradient(std::string name, at::Tensor parameter, bool sparse)
+    : name_(std::move(name)),
+      parameter_(std::move(parameter)),
+      sparse_(sparse),
+      dtype_(parameter_.scalar_type()),
+      device_(parameter_.device()) {}
+
+bool ParameterGradient::has_changed() const {
+  return parameter_.requires_grad() != active_ || parameter_.scalar_type() != dtype_ ||
+         parameter_.device() != device_;
+}
+
+std::shared_ptr<torch::autograd::Node> ParameterGradient::renew() {
+  active_ = parameter_.requires_grad();
+  dtype_ = parameter_.scalar_type();
+  device_ = parameter_.device();
+  make_place_ = nullptr;
+  place_ = at::Tensor();
+  address_ = nullptr;
+  if (!active_) return nullptr;
+  auto node = torch::autograd::impl::grad_accumulator(parameter_);
+  if (node == accumulator_) return nullptr;
+  accumulator_ = node;
+  return node;
+}
+
+void ParameterGradient::settle(std::function<at::Tensor()> make_place) {
+  make_place_ = std::move(make_place);
+  place_ = make_place_();
+  strides_ = place_.strides().vec();
+  address_ = place_.const_data_ptr();
+}
+
+bool ParameterGradient::is_place(const at::Tensor& tensor) const {
+  return tensor.defined() && tensor.layout() == at::kStrided &&
+         tensor.const_data_ptr() == address_ && tensor.scalar_type() == dtype_ &&
+         tensor.strides() == at::IntArrayRef(strides_) && tensor.sizes() == parameter_.sizes();
+}
+
+const at::Tensor& ParameterGradient::place() {
+  if (!is_place(place_)) place_ = make_place_();
+  return place_;
+}
+
+void ParameterGradient::take(const at::Tensor& gradient, double scale) {
+  const bool accumulate = adopt();
+  move_gradient(dense(gradient), place(), {scale, accumulate, /*check_finite=*/false});
+  expose();
+}
+
+bool ParameterGradient::adopt() {
+  const at::Tensor& gradient = parameter_.grad();
+  if (!gradient.defined()) return false;
+  if (is_home()) return true;
+  const c10::NoGradGuard no_grad;
+  move_gradient(dense(gradient.detach()), place(), {});
+  expose();
+  return true;
+}
+
+void ParameterGradient::clear_place() {
+  const c10::NoGradGuard no_grad;
+  place().zero_();
+}
+
+void ParameterGradient::expose() {
+  if (!parameter_.grad().is_same(place())) parameter_.mutable_grad() = place_;
+}
+
+at::Tensor ParameterGradient::saved() const {
+  const at::Tensor& gradient = parameter_.grad();
+  return gradient.defined() ? gradient.detach().clone() : at::Tensor();
+}
+
+void ParameterGradient::restore(const at::Tensor& saved) {
+  const c10::NoGradGuard no_grad;
+  if (saved.defined()) place().copy_(saved);
+}
+
+}  // namespace farandole

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace farandole {
+
+/// One parameter and the way of its gradient: out of autograd's hands into its place in a bucket,
+/// in one pass over memory, with p.grad pointing there.
+///
+/// What p.grad held before is never lost: a gradient that is not in its place (set by hand, moved
+/// by share_memory() or made by autograd itself) is moved there first. Threads: one at a time.
+class ParameterGradient {
+ public:
+  ParameterGradient(std::string name, at::Tensor parameter, bool sparse);
+
+  const std::string& name() const { return name_; }
+  const at::Tensor& parameter() const { return parameter_; }
+  bool is_sparse() const { return sparse_; }
+  /// Whether it gets gradients: if not it is frozen, as of the last renew().
+  bool is_active() const { return active_; }
+  /// Whether the parameter changed its dtype, device or requires_grad since the last renew(): then
+  /// autograd has another node for it, or none.
+  bool has_changed() const;
+  /// Looks at the parameter anew and forgets the place. Returns the node of autograd that adds
+  /// gradients to p.grad if it is another one than before.
+  std::shared_ptr<torch::autograd::Node> renew();
+
+  bool has_place() const { return address_ != nullptr; }
+  /// Gives the gradient a place in a bucket; p.grad stays where it is until adopt() or take().
+  /// `make_place` makes a tensor of it, always of the same memory.
+  void settle(std::function<at::Tensor()> make_place);
+
+  /// p.grad += scale * gradient, in its place.
+  void take(const at::Tensor& gradient, double scale);
+  /// Moves p.grad into its place if it is elsewhere. False if there is none.
+  bool adopt();
+  /// Fills the place with zeros; p.grad stays as it is.
+  void clear_place();
+  /// p.grad = the place.
+  void expose();
+  /// Whether p.grad is the place.
+  bool is_home() const { return is_place(parameter_.grad()); }
+  /// A copy of p.grad, undefined if there is none.
+  at::Tensor saved() const;
+  /// Puts a copy back.
+  void restore(const at::Tensor& saved);
+
+ private:
+  bool is_place(const at::Tensor& tensor) const;
+
+  std::string name_;
+  at::Tensor parameter_;
+  bool sparse_;
+  std::shared_ptr<torch::autograd::Node> accumulator_;  ///< kept alive: it carries our hook
+  bool active_ = false;
+  at::ScalarType dtype_;
+  at::Device device_;
+  /// The tensor of the place. A program that reaches it as p.grad may point it elsewhere
+  /// (share_memory(), p.grad.data = ...); then a new one takes its part.
+  const at::Tensor& place();
+
+  std::function<at::Tensor()> make_place_;
+  at::Tensor place_;
+  std::vector<int64_t> strides_;
+  const void* address_ = nullptr;  ///< of the place: what the ranks have agreed on
+};
+
+}  // namespace farandole

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// During backward. What happens at its end: end_of_backward.cpp.
+#include "farandole/ddp/reducer.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "ddp/gradient_hook.h"
+#include "ddp/parameter_gradient.h"
+#include "ddp/round_note.h"
+#include "farandole/comm/events.h"
+#include "farandole/error.h"
+
+namespace farandole {
+
+BucketConsumer::~BucketConsumer() = default;
+
+std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters,
+                                       std::shared_ptr<ReplicaGroup> group, Options options) {
+  const std::shared_ptr<Reducer> reducer(
+      new Reducer(std::move(parameters), std::move(group), std::move(options)));
+  reducer->renew_parameters();
+  return reducer;
+}
+
+Reducer::Reducer(std::vector<Parameter> parameters, std::shared_ptr<ReplicaGroup> group,
+                 Options options)
+    : group_(std::move(group)), options_(std::move(options)), progress_(parameters.size()) {
+  for (Parameter& parameter : parameters) {
+    names_.push_back(parameter.name);
+    parameters_.push_back(std::make_unique<ParameterGradient>(
+        std::move(parameter.name), std::move(parameter.tensor), parameter.sparse));
+  }
+}
+
+Reducer::~Reducer() = default;
+
+/// Looks at all parameters anew, hooks those that autograd has another node for, and forgets the
+/// plan.
+void Reducer::renew_parameters() {
+  consumer_.reset();
+  buckets_.reset();
+  order_.clear();
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    progress_[index].is_ordered = false;
+    progress_[index].expected = 1;
+    const auto node = parameters_[index]->renew();
+    if (!node) continue;
+    node->add_pre_hook(std::make_unique<GradientHook>(
+        weak_from_this(),
+        [this, index](const at::Tensor& gradient) { return on_gradient(index, gradient); }));
+  }
+}
+
+void Reducer::before_forward() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kRunning) return;  // a forward within backward: activation checkpointing
+  if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);
+  const bool changed = std::any_of(parameters_.begin(), parameters_.end(),
+                                   [](const auto& parameter) { return parameter->has_changed(); });
+  if (changed) renew_parameters();
+}
+
+void Reducer::after_forward(const std::vector<at::Tensor>& outputs, bool synchronize) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (synchronize && state_ != State::kRunning) ++forward_;
+  is_sinkless_ = true;
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
+    is_sinkless_ = false;
+    output.register_hook([self = weak_from_this(), synchronize](const at::Tensor&) {
+      if (const auto reducer = self.lock()) {
+        throwing_through_autograd([&] { reducer->output_has_gradient(synchronize); });
+      }
+    });
+  }
+  is_sinkless_ = is_sinkless_ && synchronize;
+}
+
+void Reducer::forward_failed() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kRunning) return;
+  ++forward_;
+  forward_failed_ = true;
+}
+
+void Reducer::set_loss_weight(std::optional<double> weight) {
+  if (weight && !(*weight >= 0 && *weight <= std::numeric_limits<double>::max())) {
+    throw InvalidArgument("set_loss_weight() got " + std::to_string(*weight) + ".",
+                          "a weight says how many items the loss is a mean over.",
+                          "pass a number of at least 0: tokens, samples, pixels.");
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  loss_weight_ = weight;
+}
+
+void Reducer::output_has_gradient(bool synchronize) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kRunning) return;  // a second output, or an inner backward
+  if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);
+  count_weight();
+  if (synchronize) begin_backward();
+}
+
+/// Adds the loss weight of this pass, once for each.
+void Reducer::count_weight() {
+  const int task = current_graph_task();
+  if (task == weighted_task_) return;
+  weighted_task_ = task;
+  weight_ += loss_weight_.value_or(0);
+}
+
+void Reducer::begin_backward() {
+  state_ = State::kRunning;
+  begin_ns_ = comm::now_ns();
+  const auto self = shared_from_this();
+  at_end_of_backward(
+      [self] {
+        const std::lock_guard<std::mutex> lock(self->mutex_);
+        self->end_backward(0);
+      },
+      [self, backward = ++backward_] {
+        const std::lock_guard<std::mutex> lock(self->mutex_);
+        if (self->state_ == State::kRunning && self->backward_ == backward) {
+          self->state_ = State::kAbandoned;
+        }
+      });
+  if (consumer_) start_buckets();
+  const int task = current_graph_task();
+  for (const auto& [early_task, index] : std::exchange(early_, {})) {
+    if (early_task == task) count_gradient(index, parameters_[index]->is_home());
+  }
+}
+
+/// Returns what autograd is to add to p.grad: nothing, unless the gradient has no place yet.
+at::Tensor Reducer::on_gradient(size_t index, const at::Tensor& gradient) {
+  at::Tensor left = gradient;
+  const bool moved = take(index, &left);
+  if (moved) call_post_accumulate_hooks(parameters_[index]->parameter());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  count_gradient(index, moved);
+  return left;
+}
+
+/// Moves the gradient into its bucket. False if autograd has to add what is `left`.
+bool Reducer::take(size_t index, at::Tensor* gradient) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_sinkless_ && state_ == State::kIdle) {
+    count_weight();
+    begin_backward();
+  }
+  if (!gradient->defined()) return false;
+  ParameterGradient& parameter = *parameters_[index];
+  if (state_ == State::kRunning && is_launched(index)) {
+    progress_[index].is_late = true;
+    *gradient = at::Tensor();
+    return false;
+  }
+  const double scale = loss_weight_.value_or(1);
+  // With create_graph=True p.grad gets a graph of its own; its values are moved at the end.
+  if (!parameter.has_place() || c10::GradMode::is_enabled()) {
+    if (scale != 1) *gradient = *gradient * scale;
+    return false;
+  }
+  parameter.take(*gradient, scale);
+  *gradient = at::Tensor();
+  return true;
+}
+
+/// `moved`: it is in its bucket. What is not is moved at the end of backward.
+void Reducer::count_gradient(size_t index, bool moved) {
+  Progress& progress = progress_[index];
+  if (!buckets_ && !std::exchange(progress.is_ordered, true)) order_.push_back(index);
+  progress.was_touched = true;
+  if (state_ != State::kRunning) {
+    const int task = current_graph_task();
+    if (!early_.empty() && early_.front().first != task) early_.clear();
+    early_.emplace_back(task, index);
+    return;
+  }
+  ++progress.gradients;
+  if (!consumer_) return;
+  if (moved && progress.gradients == progress.expected) mark_ready(index);
+  consumer_->progress();
+}
+
+bool Reducer::is_launched(size_t index) const {
+  return consumer_ && parameters_[index]->has_place() && is_launched_[progress_[index].bucket];
+}
+
+void Reducer::mark_ready(size_t index) {
+  Progress& progress = progress_[index];
+  if (progress.is_ready) return;
+  progress.is_ready = true;
+  if (--missing_[progress.bucket] == 0) launch(progress.bucket);
+}
+
+/// Launches a full bucket, or leaves it to the one before it in the plan.
+void Reducer::launch(size_t bucket) {
+  if (!consumer_->in_plan_order()) {
+    is_launched_[bucket] = true;
+    consumer_->launch(bucket);
+    return;
+  }
+  while (next_to_launch_ < missing_.size() && missing_[next_to_launch_] == 0) {
+    is_launched_[next_to_launch_] = true;
+    consumer_->launch(next_to_launch_++);
+  }
+}
+
+BucketPlan Reducer::plan() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return buckets_ ? buckets_->plan() : BucketPlan();
+}
+
+BackwardStats Reducer::stats() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return stats_;
+}
+
+}  // namespace farandole

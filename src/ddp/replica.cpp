@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/ddp/replica.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "farandole/error.h"
+
+namespace farandole {
+namespace {
+
+constexpr double kMiB = 1024 * 1024;
+
+int64_t bytes_of(double mib, const char* option) {
+  if (mib > 0 && mib < 1e6) return std::max<int64_t>(static_cast<int64_t>(mib * kMiB), 1);
+  throw InvalidArgument(std::string(option) + " got " + std::to_string(mib) + ".",
+                        "it is the size of a gradient bucket in MiB.",
+                        "pass a number above 0, or none for the default of the group.");
+}
+
+/// Each tensor once, by its first name, without the ignored ones.
+NamedTensors without(const std::set<std::string>& ignored, const NamedTensors& tensors) {
+  NamedTensors kept;
+  std::set<const void*> seen;
+  for (const auto& named : tensors) {
+    const bool is_new = seen.insert(named.second.unsafeGetTensorImpl()).second;
+    if (is_new && ignored.count(named.first) == 0) kept.push_back(named);
+  }
+  return kept;
+}
+
+std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : named) tensors.push_back(tensor.detach());
+  return tensors;
+}
+
+void check_trainable(const NamedTensors& parameters) {
+  if (std::any_of(parameters.begin(), parameters.end(),
+                  [](const auto& named) { return named.second.requires_grad(); })) {
+    return;
+  }
+  throw InvalidArgument("DistributedDataParallel got a module without parameters to train.",
+                        parameters.empty() ? "it has no parameters that are not ignored."
+                                           : "none of its parameters has requires_grad.",
+                        "use the module itself: without gradients there is nothing to average.");
+}
+
+}  // namespace
+
+BucketCaps bucket_caps(const ReplicaOptions& options, const ReplicaGroup& group) {
+  // On shared memory a bucket costs no message: small ones stay in the cache until they are
+  // reduced.
+  const bool shared = static_cast<bool>(group.communicator());
+  const double cap = options.bucket_cap_mb.value_or(shared ? 1 : 25);
+  BucketCaps caps{};
+  caps.bytes = bytes_of(cap, "bucket_cap_mb");
+  caps.first_bytes = std::min(caps.bytes, bytes_of(1, "bucket_cap_mb"));
+  if (shared) caps.first_bytes = std::min(caps.bytes, bytes_of(0.25, "bucket_cap_mb"));
+  if (!options.bucket_cap_mb) caps.last_bytes = shared ? caps.bytes / 4 : caps.bytes / 25;
+  for (const double mib : options.bucket_cap_mb_list) {
+    caps.list.push_back(bytes_of(mib, "bucket_cap_mb_list"));
+  }
+  return caps;
+}
+
+Replica::Replica(NamedTensors parameters, NamedTensors buffers, const Group& group,
+                 ReplicaOptions options)
+    : options_(std::move(options)),
+      parameters_(without(options_.ignored, parameters)),
+      buffers_(without(options_.ignored, buffers)) {
+  check_trainable(parameters_);
+  group_ = std::make_shared<ReplicaGroup>(group);
+  if (options_.init_sync) {
+    check_same_replicas(parameters_, buffers_, *group_);
+    broadcast();
+  }
+  reducer_ = make_reducer();
+}
+
+std::shared_ptr<Reducer> Replica::make_reducer() const {
+  std::vector<Reducer::Parameter> parameters;
+  for (const auto& [name, tensor] : parameters_) {
+    parameters.push_back({name, tensor, options_.sparse.count(name) != 0});
+  }
+  auto reducer = Reducer::make(
+      std::move(parameters), group_,
+      {bucket_caps(options_, *group_), options_.find_unused_parameters, options_.static_graph});
+  reducer->set_loss_weight(loss_weight_);
+  if (hook_) reducer->set_hook(hook_);
+  return reducer;
+}
+
+bool Replica::will_send_buffers() const {
+  return synchronize_ && options_.broadcast_buffers && !buffers_.empty();
+}
+
+void Replica::before_forward() {
+  if (c10::GradMode::is_enabled() && synchronize_) reducer_->before_forward();
+  if (will_send_buffers()) broadcast_buffers();
+}
+
+void Replica::after_forward(const std::vector<at::Tensor>& outputs) {
+  if (c10::GradMode::is_enabled()) reducer_->after_forward(outputs, synchronize_);
+}
+
+void Replica::forward_failed() {
+  if (c10::GradMode::is_enabled() && synchronize_) reducer_->forward_failed();
+}
+
+void Replica::set_loss_weight(std::optional<double> weight) {
+  reducer_->set_loss_weight(weight);
+  loss_weight_ = weight;
+}
+
+void Replica::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
+  reducer_->set_hook(hook);
+  hook_ = std::move(hook);
+}
+
+void Replica::broadcast(int root) {
+  std::vector<at::Tensor> tensors = tensors_of(parameters_);
+  for (const at::Tensor& buffer : tensors_of(buffers_)) tensors.push_back(buffer);
+  group_->broadcast(tensors, root);
+}
+
+void Replica::broadcast_buffers(int root) { group_->broadcast(tensors_of(buffers_), root); }
+
+/// What the others do with one batch: a forward with its buffers, and a backward.
+bool Replica::join_backward(double weight) {
+  if (will_send_buffers()) broadcast_buffers();
+  return reducer_->join_backward(weight);
+}
+
+void Replica::set_group(const Group& group) {
+  group_ = std::make_shared<ReplicaGroup>(group);
+  reducer_ = make_reducer();
+}
+
+void Replica::set_tensors(NamedTensors parameters, NamedTensors buffers) {
+  parameters_ = without(options_.ignored, parameters);
+  buffers_ = without(options_.ignored, buffers);
+  reducer_ = make_reducer();
+}
+
+}  // namespace farandole

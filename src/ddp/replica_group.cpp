@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/ddp/replica_group.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+
+#include <cstring>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+namespace farandole {
+namespace {
+
+/// Bytes that c10d packs into one message of a broadcast.
+constexpr size_t kMessageBytes = size_t{64} << 20;
+
+/// A group object around one backend for tensors of the CPU, unknown to the registry of groups.
+Group wrap(const c10::intrusive_ptr<ProcessGroupFarandole>& backend) {
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(backend->getRank(), backend->getSize());
+  constexpr auto kCustom = c10d::ProcessGroup::BackendType::CUSTOM;
+  group->setDefaultBackend(kCustom);
+  group->setBackend(c10::DeviceType::CPU, kCustom, backend);
+  return group;
+}
+
+bool serves_cpu(c10d::ProcessGroup& group) {
+  for (const auto& type : group.getDeviceTypes()) {
+    if (type == c10::DeviceType::CPU) return true;
+  }
+  return false;
+}
+
+at::Device message_device(c10d::ProcessGroup& group) {
+  if (serves_cpu(group)) return at::kCPU;
+  const auto types = group.getDeviceTypes();
+  return types.empty() ? at::Device(at::kCPU) : at::Device(types.front());
+}
+
+}  // namespace
+
+ReplicaGroup::ReplicaGroup(const Group& group)
+    : of_program_(group ? group : default_group()),
+      group_(of_program_),
+      rank_(of_program_->getRank()),
+      world_size_(of_program_->getSize()),
+      name_(of_program_->getGroupDesc()),
+      device_(message_device(*of_program_)) {
+  const auto backend = ProcessGroupFarandole::of(*of_program_);
+  if (!backend) return;
+  own_ = backend->duplicate("ddp");
+  name_ = own_->name();
+  group_ = wrap(own_);
+}
+
+std::shared_ptr<comm::Communicator> ReplicaGroup::communicator() const {
+  return own_ ? own_->communicator() : nullptr;
+}
+
+void ReplicaGroup::broadcast(const std::vector<at::Tensor>& tensors, int root) const {
+  if (tensors.empty() || world_size_ == 1) return;
+  const c10::NoGradGuard no_grad;
+  c10d::broadcast_coalesced(group_, tensors, kMessageBytes, root);
+}
+
+std::vector<int64_t> ReplicaGroup::broadcast(std::vector<int64_t> numbers, int root) const {
+  if (numbers.empty() || world_size_ == 1) return numbers;
+  const size_t bytes = numbers.size() * sizeof(int64_t);
+  std::vector<at::Tensor> tensors{message(numbers.data(), bytes)};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  options.asyncOp = false;
+  const auto work = group_->broadcast(tensors, options);
+  if (work) work->wait();
+  const at::Tensor received = tensors[0].cpu();
+  std::memcpy(numbers.data(), received.const_data_ptr(), bytes);
+  return numbers;
+}
+
+std::vector<std::byte> ReplicaGroup::all_gather(const std::vector<std::byte>& bytes) const {
+  if (world_size_ == 1 || bytes.empty()) return bytes;
+  at::Tensor input = message(bytes.data(), bytes.size());
+  at::Tensor output = at::empty({world_size_ * input.numel()}, input.options());
+  c10d::AllgatherOptions options;
+  options.asyncOp = false;
+  const auto work = group_->_allgather_base(output, input, options);
+  if (work) work->wait();
+  const at::Tensor received = output.cpu();
+  const auto* first = static_cast<const std::byte*>(received.const_data_ptr());
+  return {first, first + received.numel()};
+}
+
+std::vector<std::string> ReplicaGroup::all_gather(const std::string& text) const {
+  uint64_t length = text.size();
+  std::vector<std::byte> packed(sizeof(length));
+  std::memcpy(packed.data(), &length, sizeof(length));
+  const std::vector<std::byte> lengths = all_gather(packed);
+  std::vector<uint64_t> sizes(static_cast<size_t>(world_size_));
+  std::memcpy(sizes.data(), lengths.data(), lengths.size());
+  const size_t longest = *std::max_element(sizes.begin(), sizes.end());
+  packed.assign(longest, std::byte{0});
+  std::memcpy(packed.data(), text.data(), text.size());
+  const std::vector<std::byte> all = all_gather(packed);
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < sizes.size(); ++rank) {
+    const auto* begin = reinterpret_cast<const char*>(all.data()) + rank * longest;
+    texts.emplace_back(begin, sizes[rank]);
+  }
+  return texts;
+}
+
+at::Tensor ReplicaGroup::message(const void* data, size_t bytes) const {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+  if (bytes != 0) std::memcpy(tensor.mutable_data_ptr(), data, bytes);
+  return tensor.to(device_);
+}
+
+}  // namespace farandole

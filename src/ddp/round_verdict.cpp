@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/round_verdict.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "farandole/error.h"
+
+namespace farandole {
+namespace {
+
+using Ranks = std::vector<size_t>;
+
+Ranks ranks_where(const std::vector<RoundNote>& notes,
+                  const std::function<bool(const RoundNote&)>& holds) {
+  Ranks ranks;
+  for (size_t rank = 0; rank < notes.size(); ++rank) {
+    if (holds(notes[rank])) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+/// "rank 1", "ranks 0, 2 and 3", "every rank".
+std::string text_of(const Ranks& ranks, size_t world_size) {
+  if (ranks.size() == world_size && world_size > 1) return "every rank";
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i != 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+std::string subject(const RoundContext& context, size_t world_size) {
+  return "backward #" + std::to_string(context.backward) + " in group '" + context.group +
+         "' on rank " + std::to_string(context.rank) + " of " + std::to_string(world_size);
+}
+
+/// Where the notes say `kind`: "'head.bias' on rank 1, 'mask' on every rank". Empty if nowhere.
+std::string parameters_that(const std::vector<RoundNote>& notes, const RoundContext& context,
+                            const std::function<bool(uint8_t)>& holds) {
+  constexpr size_t kMostNames = 10;
+  std::string text;
+  size_t found = 0;
+  for (size_t index = 0; index < context.parameters.size(); ++index) {
+    const Ranks ranks =
+        ranks_where(notes, [&](const RoundNote& note) { return holds(note.gradients[index]); });
+    if (ranks.empty() || ++found > kMostNames) continue;
+    text += (text.empty() ? "'" : ", '") + context.parameters[index] + "' on " +
+            text_of(ranks, notes.size());
+  }
+  if (found > kMostNames) text += " and " + std::to_string(found - kMostNames) + " more";
+  return text;
+}
+
+void check_abandoned(const std::vector<RoundNote>& notes, const RoundContext& context) {
+  const Ranks abandoned =
+      ranks_where(notes, [](const RoundNote& note) { return note.has(RoundNote::kAbandoned); });
+  if (abandoned.empty() || notes[static_cast<size_t>(context.rank)].has(RoundNote::kAbandoned)) {
+    return;
+  }
+  throw BackwardError(subject(context, notes.size()) + " was abandoned by " +
+                          text_of(abandoned, notes.size()) + ".",
+                      "an exception left backward there, and the program went on.",
+                      "mend the cause there; or zero the gradients on every rank and go on with "
+                      "the next batch.");
+}
+
+/// A rank whose forward threw and that went on with its next batch is one ahead of the others.
+void check_forwards(const std::vector<RoundNote>& notes, const RoundContext& context) {
+  const auto joined = [](const RoundNote& note) { return note.has(RoundNote::kJoined); };
+  const Ranks failed =
+      ranks_where(notes, [](const RoundNote& note) { return note.has(RoundNote::kForwardFailed); });
+  const uint64_t own = notes[static_cast<size_t>(context.rank)].forward;
+  const bool equal = std::all_of(notes.begin(), notes.end(), [&](const RoundNote& note) {
+    return joined(note) || note.forward == own;
+  });
+  if (failed.empty() || equal || joined(notes[static_cast<size_t>(context.rank)])) return;
+  throw BackwardError(subject(context, notes.size()) + " met the backward of another batch: " +
+                          text_of(failed, notes.size()) + " skipped one.",
+                      "an exception left the forward there, and the program went on with the next "
+                      "batch, while the other ranks did not.",
+                      "mend the cause there; or zero the gradients on every rank and go on with "
+                      "the next batch: the ranks count from here together.");
+}
+
+void check_late(const std::vector<RoundNote>& notes, const RoundContext& context) {
+  const std::string late = parameters_that(
+      notes, context, [](uint8_t gradient) { return gradient == RoundNote::kLate; });
+  if (late.empty()) return;
+  throw BackwardError(
+      subject(context, notes.size()) +
+          ": parameters got a gradient after their bucket had been "
+          "launched: " +
+          late + ".",
+      "they got fewer in each backward before: how often a parameter is used in checkpointed "
+      "blocks, or whether it is, has changed.",
+      "zero the gradients and repeat the step: the new count is known now. If it changes from step "
+      "to step, use torch.utils.checkpoint with use_reentrant=False, and no static_graph.");
+}
+
+void check_missing(const std::vector<RoundNote>& notes, const RoundContext& context) {
+  const auto complete = [](const RoundNote& note) { return note.has(RoundNote::kJoined); };
+  std::vector<RoundNote> taking_part = notes;
+  for (RoundNote& note : taking_part) {
+    if (complete(note)) std::fill(note.gradients.begin(), note.gradients.end(), RoundNote::kReady);
+  }
+  const std::string missing = parameters_that(taking_part, context, [](uint8_t gradient) {
+    return gradient == RoundNote::kNone || gradient == RoundNote::kEarlier;
+  });
+  if (context.counts_unused || missing.empty()) return;
+  throw BackwardError(
+      subject(context, notes.size()) + ": parameters got no gradient: " + missing + ".",
+      "they had no part in the loss there, so their average over the ranks cannot be made.",
+      "use them in the loss on every rank, freeze them with requires_grad_(False), or pass "
+      "find_unused_parameters=True, which takes what is missing for zero.");
+}
+
+void check_weights(const std::vector<RoundNote>& notes, const RoundContext& context) {
+  const Ranks weighted =
+      ranks_where(notes, [](const RoundNote& note) { return note.has(RoundNote::kWeighted); });
+  const Ranks joined =
+      ranks_where(notes, [](const RoundNote& note) { return note.has(RoundNote::kJoined); });
+  if (weighted.empty() || weighted.size() + joined.size() == notes.size()) return;
+  throw BackwardError(subject(context, notes.size()) + ": only " + text_of(weighted, notes.size()) +
+                          " gave the loss a weight.",
+                      "an average over weights needs that of every rank.",
+                      "call set_loss_weight() on every rank before backward, or on none.");
+}
+
+}  // namespace
+
+void check_round(const std::vector<RoundNote>& notes, const RoundContext& context) {
+  const auto abandoned = [](const RoundNote& note) { return note.has(RoundNote::kAbandoned); };
+  check_abandoned(notes, context);
+  if (std::any_of(notes.begin(), notes.end(), abandoned)) return;
+  check_forwards(notes, context);
+  check_late(notes, context);
+  check_missing(notes, context);
+  check_weights(notes, context);
+}
+
+}  // namespace farandole

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ddp/round_note.h"
+
+namespace farandole {
+
+/// What a verdict's text tells of this rank and its model.
+struct RoundContext {
+  std::string group;
+  int rank;
+  uint64_t backward;
+  bool counts_unused;                          ///< missing gradients are no error
+  const std::vector<std::string>& parameters;  ///< their names
+};
+
+/// Throws BackwardError if the notes of all ranks, which every rank has alike, say that their
+/// backward passes do not belong together. A rank that abandoned its own does not throw: it knows.
+void check_round(const std::vector<RoundNote>& notes, const RoundContext& context);
+
+}  // namespace farandole
