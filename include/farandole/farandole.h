@@ -4,6 +4,7 @@
 // Everything that a training program needs.
 
 #include "farandole/config.h"
+#include "farandole/ddp/distributed_data_parallel.h"
 #include "farandole/error.h"
 #include "farandole/process_group/collectives.h"
 #include "farandole/process_group/init.h"

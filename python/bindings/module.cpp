@@ -35,4 +35,5 @@ PYBIND11_MODULE(_C, module) {
   farandole::python::bind_errors(module);
   farandole::python::bind_comm(module);
   farandole::python::bind_process_group(module);
+  farandole::python::bind_ddp(module);
 }

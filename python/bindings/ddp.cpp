@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pybind11/stl.h>
+#include <torch/csrc/distributed/c10d/python_comm_hook.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "farandole/ddp/replica.h"
+
+namespace farandole::python {
+namespace {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+void bind_plan(py::module_& module) {
+  py::class_<BucketPlan> plan(module, "BucketPlan", "Which gradient lies in which bucket.");
+  py::class_<BucketPlan::Slot>(plan, "Slot", "The place of one gradient.")
+      .def_readonly("parameter", &BucketPlan::Slot::parameter, "Index into the parameters.")
+      .def_readonly("offset", &BucketPlan::Slot::offset, "Elements from the start of the bucket.")
+      .def_readonly("elements", &BucketPlan::Slot::elements, "Elements of the gradient.");
+  py::class_<BucketPlan::Bucket>(plan, "Bucket", "Gradients of one dtype and device.")
+      .def_property_readonly(
+          "bytes",
+          [](const BucketPlan::Bucket& self) {
+            return self.elements * static_cast<int64_t>(c10::elementSize(self.dtype));
+          },
+          "Of its gradients.")
+      .def_readonly("elements", &BucketPlan::Bucket::elements, "Of its gradients.")
+      .def_readonly("padded_elements", &BucketPlan::Bucket::padded_elements, "With padding.")
+      .def_readonly("slots", &BucketPlan::Bucket::slots, "The gradients, in order.");
+  plan.def_readonly("buckets", &BucketPlan::buckets, "In the order in which they are launched.");
+}
+
+void bind_stats(py::module_& module) {
+  py::class_<BackwardStats> stats(module, "BackwardStats",
+                                  "How the last synchronized backward went; nanoseconds.");
+  py::class_<BackwardStats::Bucket>(stats, "Bucket", "One bucket on this rank.")
+      .def_readonly("bytes", &BackwardStats::Bucket::bytes, "Of its gradients.")
+      .def_readonly("parameters", &BackwardStats::Bucket::parameters, "How many.")
+      .def_readonly("ready_ns", &BackwardStats::Bucket::ready_ns, "Its last gradient had come.")
+      .def_readonly("complete_ns", &BackwardStats::Bucket::complete_ns,
+                    "All ranks had launched it; 0 if that is not known.")
+      .def_readonly("finish_ns", &BackwardStats::Bucket::finish_ns, "This rank's part was done.");
+  py::class_<BackwardStats::Rank>(stats, "Rank", "What a rank told of itself.")
+      .def_readonly("begin_ns", &BackwardStats::Rank::begin_ns, "Its backward began.")
+      .def_readonly("end_ns", &BackwardStats::Rank::end_ns, "It had its last gradient.");
+  stats.def_readonly("backward", &BackwardStats::backward, "Synchronized backward passes so far.")
+      .def_readonly("begin_ns", &BackwardStats::begin_ns, "Backward began.")
+      .def_readonly("end_ns", &BackwardStats::end_ns, "The last gradient had come.")
+      .def_readonly("finish_ns", &BackwardStats::finish_ns, "All gradients were averages.")
+      .def_readonly("latest_rank", &BackwardStats::latest_rank, "Which rank was last.")
+      .def_readonly("buckets", &BackwardStats::buckets, "In the order of the plan.")
+      .def_readonly("ranks", &BackwardStats::ranks, "By rank.");
+}
+
+void bind_options(py::module_& module) {
+  py::class_<ReplicaOptions>(module, "ReplicaOptions", "How replicas are kept alike.")
+      .def(py::init<>(), "The defaults.")
+      .def_readwrite("broadcast_buffers", &ReplicaOptions::broadcast_buffers,
+                     "Rank 0's buffers go to all before each synchronized forward.")
+      .def_readwrite("init_sync", &ReplicaOptions::init_sync,
+                     "Compare the modules and send rank 0's state to all at the start.")
+      .def_readwrite("find_unused_parameters", &ReplicaOptions::find_unused_parameters,
+                     "Missing gradients count as zeros.")
+      .def_readwrite("static_graph", &ReplicaOptions::static_graph,
+                     "Every backward is like the first.")
+      .def_readwrite("bucket_cap_mb", &ReplicaOptions::bucket_cap_mb, "MiB; None: the group's.")
+      .def_readwrite("bucket_cap_mb_list", &ReplicaOptions::bucket_cap_mb_list,
+                     "MiB of the first buckets.")
+      .def_readwrite("ignored", &ReplicaOptions::ignored, "Names that stay as they are.")
+      .def_readwrite("sparse", &ReplicaOptions::sparse, "Names with sparse gradients.");
+}
+
+void bind_replica(py::module_& module) {
+  py::class_<Replica>(module, "Replica", "One rank's copy of a model.")
+      .def(py::init<NamedTensors, NamedTensors, const Group&, ReplicaOptions>(),
+           py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("options"), NoGil(),
+           "Compare and send the state. Collective.")
+      .def("before_forward", &Replica::before_forward, NoGil(), "Tell that a forward begins.")
+      .def("after_forward", &Replica::after_forward, py::arg("outputs"), NoGil(),
+           "Tell what it returned.")
+      .def("forward_failed", &Replica::forward_failed, NoGil(), "Tell that it raised.")
+      .def_property("synchronize", &Replica::synchronizes, &Replica::set_synchronize,
+                    "Whether the next forward passes are synchronized.")
+      .def("set_loss_weight", &Replica::set_loss_weight, py::arg("weight"), NoGil(),
+           "What the loss is a mean over; None: nothing.")
+      .def(
+          "set_python_hook",
+          [](Replica& self, py::object state, py::object hook) {
+            self.set_hook(
+                std::make_shared<c10d::PythonCommHook>(std::move(state), std::move(hook)));
+          },
+          py::arg("state"), py::arg("hook"), "Give full buckets to ``hook(state, bucket)``.")
+      .def("broadcast", &Replica::broadcast, py::arg("root") = 0, NoGil(),
+           "Send parameters and buffers of ``root`` to all. Collective.")
+      .def("broadcast_buffers", &Replica::broadcast_buffers, py::arg("root") = 0, NoGil(),
+           "Send the buffers of ``root`` to all. Collective.")
+      .def("will_send_buffers", &Replica::will_send_buffers, "Whether the next forward does.")
+      .def("join_backward", &Replica::join_backward, py::arg("weight") = 0, NoGil(),
+           "Take part in one backward of the others; whether one had inputs. Collective.")
+      .def("set_group", &Replica::set_group, py::arg("group"), NoGil(),
+           "Go on with other ranks. Collective.")
+      .def("set_tensors", &Replica::set_tensors, py::arg("parameters"), py::arg("buffers"), NoGil(),
+           "Go on with other tensors by the same names.")
+      .def_property_readonly(
+          "group", [](const Replica& self) { return self.group().group(); },
+          "What the replicas talk through.")
+      .def("stats", &Replica::stats, NoGil(), "How the last synchronized backward went.")
+      .def("plan", &Replica::plan, NoGil(), "The buckets; empty before the first backward.");
+}
+
+}  // namespace
+
+void bind_ddp(py::module_& module) {
+  bind_plan(module);
+  bind_stats(module);
+  bind_options(module);
+  bind_replica(module);
+}
+
+}  // namespace farandole::python
