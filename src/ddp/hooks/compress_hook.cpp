@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/ddp/hooks/compress_hook.h"
+
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/empty.h>
+
+#include <string>
+
+#include "ddp/gradient_move.h"
+#include "ddp/hooks/average.h"
+#include "farandole/error.h"
+
+namespace farandole {
+namespace {
+
+CompressOptions checked(const CompressOptions& options) {
+  if (options.dtype == at::kHalf || options.dtype == at::kBFloat16) return options;
+  throw InvalidArgument(
+      std::string("CompressHook got the dtype ") + c10::toString(options.dtype) + ".",
+      "it makes gradients half as large.", "pass at::kBFloat16 or at::kHalf.");
+}
+
+}  // namespace
+
+CompressHook::CompressHook(const Group& group, const CompressOptions& options)
+    : group_(group ? group : default_group()), options_(checked(options)) {}
+CompressHook::~CompressHook() = default;
+
+at::Tensor CompressHook::wire_for(const c10d::GradBucket& bucket) {
+  at::Tensor& wire = wires_[bucket.getIndex()];
+  const at::Tensor& buffer = bucket.getBuffer();
+  if (!wire.defined() || wire.sizes() != buffer.sizes() || wire.device() != buffer.device()) {
+    wire = at::empty(buffer.sizes(), buffer.options().dtype(options_.dtype));
+  }
+  return wire;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CompressHook::runHook(c10d::GradBucket& bucket) {
+  const at::Tensor buffer = bucket.getBuffer();
+  if (buffer.scalar_type() != at::kFloat && buffer.scalar_type() != at::kDouble) {
+    return start_average(group_, buffer)->getFuture();
+  }
+  const at::Tensor wire = wire_for(bucket);
+  const Average average = average_of(group_, wire);
+  move_gradient(buffer, wire, {average.factor});
+  const Work work = all_reduce(wire, {average.op, group_, /*async=*/true});
+  return work->getFuture()->then(
+      [buffer, wire](c10::ivalue::Future& done) -> c10::IValue {
+        done.value();  // throws what went wrong
+        move_gradient(wire, buffer, {});
+        return buffer;
+      },
+      c10::TensorType::get());
+}
+
+}  // namespace farandole
