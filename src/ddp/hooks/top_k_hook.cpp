@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/ddp/hooks/top_k_hook.h"
+
+#include <ATen/core/jit_type.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <tuple>
+
+#include "farandole/error.h"
+#include "farandole/process_group/collectives.h"
+
+namespace farandole {
+namespace {
+
+TopKOptions checked(const TopKOptions& options) {
+  if (options.ratio > 0 && options.ratio <= 1) return options;
+  throw InvalidArgument("TopKHook got the ratio " + std::to_string(options.ratio) + ".",
+                        "it is the part of the elements that travel.",
+                        "pass a ratio over 0 and up to 1.");
+}
+
+/// In which sums and errors are kept.
+at::ScalarType wide_type_of(const at::Tensor& buffer) {
+  const at::ScalarType type = buffer.scalar_type();
+  return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
+}
+
+at::ScalarType index_type_of(const at::Tensor& buffer) {
+  return buffer.numel() <= std::numeric_limits<int32_t>::max() ? at::kInt : at::kLong;
+}
+
+/// What all ranks send of one bucket, on its way: a row for each rank.
+struct Gathered {
+  at::Tensor values;
+  at::Tensor indices;
+  Work values_work;
+  Work indices_work;
+};
+
+Gathered start_gather(const Group& group, const at::Tensor& values, const at::Tensor& indices) {
+  const int64_t ranks = group->getSize();
+  Gathered all{at::empty({ranks, values.numel()}, values.options()),
+               at::empty({ranks, indices.numel()}, indices.options()), nullptr, nullptr};
+  all.values_work = all_gather(all.values.view({-1}), values, {group, /*async=*/true});
+  all.indices_work = all_gather(all.indices.view({-1}), indices, {group, /*async=*/true});
+  return all;
+}
+
+/// The mean of what the ranks sent, added up in rank order, into `buffer`.
+void store_mean(const Gathered& all, at::Tensor buffer) {
+  const at::ScalarType wide = wide_type_of(buffer);
+  at::Tensor sum = at::zeros({buffer.numel()}, buffer.options().dtype(wide));
+  for (int64_t rank = 0; rank < all.values.size(0); ++rank) {
+    sum.index_add_(0, all.indices[rank], all.values[rank].to(wide));
+  }
+  buffer.copy_(sum.div_(all.values.size(0)));
+}
+
+}  // namespace
+
+TopKHook::TopKHook(const Group& group, const TopKOptions& options)
+    : group_(group ? group : default_group()), options_(checked(options)) {}
+TopKHook::~TopKHook() = default;
+
+/// The gradients and what was left of those before; with feedback it is the memory of the error.
+at::Tensor TopKHook::with_error(const c10d::GradBucket& bucket) {
+  const at::Tensor& buffer = bucket.getBuffer();
+  if (!options_.use_error_feedback) return buffer;
+  at::Tensor& error = errors_[bucket.getIndex()];
+  if (!error.defined() || error.sizes() != buffer.sizes() || error.device() != buffer.device()) {
+    error = at::zeros(buffer.sizes(), buffer.options().dtype(wide_type_of(buffer)));
+  }
+  return error.add_(buffer);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> TopKHook::runHook(c10d::GradBucket& bucket) {
+  const at::Tensor buffer = bucket.getBuffer();
+  const double wanted = std::ceil(options_.ratio * static_cast<double>(buffer.numel()));
+  const int64_t k = std::clamp(static_cast<int64_t>(wanted), std::min(int64_t{1}, buffer.numel()),
+                               buffer.numel());
+  at::Tensor left = with_error(bucket);
+  const at::Tensor indices =
+      std::get<1>(at::topk(left.abs(), k, /*dim=*/0, /*largest=*/true, /*sorted=*/false));
+  const at::Tensor chosen = left.index_select(0, indices);
+  const at::Tensor values = chosen.to(buffer.scalar_type());
+  if (options_.use_error_feedback) {
+    // What rounding to a half type left is kept too; NaN and Inf, less themselves NaN, are not.
+    left.index_copy_(0, indices, (chosen - values).nan_to_num_(0, 0, 0));
+  }
+  const Gathered all = start_gather(group_, values, indices.to(index_type_of(buffer)));
+  return all.indices_work->getFuture()->then(
+      [buffer, all](c10::ivalue::Future& done) -> c10::IValue {
+        done.value();  // throws what went wrong
+        all.values_work->wait();
+        store_mean(all, buffer);
+        return buffer;
+      },
+      c10::TensorType::get());
+}
+
+}  // namespace farandole
