@@ -3,7 +3,6 @@
 
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
@@ -11,8 +10,8 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <tuple>
 
+#include "ddp/hooks/largest_elements.h"
 #include "farandole/error.h"
 #include "farandole/process_group/collectives.h"
 
@@ -56,11 +55,14 @@ Gathered start_gather(const Group& group, const at::Tensor& values, const at::Te
 /// The mean of what the ranks sent, added up in rank order, into `buffer`.
 void store_mean(const Gathered& all, at::Tensor buffer) {
   const at::ScalarType wide = wide_type_of(buffer);
-  at::Tensor sum = at::zeros({buffer.numel()}, buffer.options().dtype(wide));
+  const bool in_place = wide == buffer.scalar_type();
+  at::Tensor sum =
+      in_place ? buffer.zero_() : at::zeros(buffer.sizes(), buffer.options().dtype(wide));
   for (int64_t rank = 0; rank < all.values.size(0); ++rank) {
     sum.index_add_(0, all.indices[rank], all.values[rank].to(wide));
   }
-  buffer.copy_(sum.div_(all.values.size(0)));
+  sum.div_(all.values.size(0));
+  if (!in_place) buffer.copy_(sum);
 }
 
 }  // namespace
@@ -86,8 +88,7 @@ c10::intrusive_ptr<c10::ivalue::Future> TopKHook::runHook(c10d::GradBucket& buck
   const int64_t k = std::clamp(static_cast<int64_t>(wanted), std::min(int64_t{1}, buffer.numel()),
                                buffer.numel());
   at::Tensor left = with_error(bucket);
-  const at::Tensor indices =
-      std::get<1>(at::topk(left.abs(), k, /*dim=*/0, /*largest=*/true, /*sorted=*/false));
+  const at::Tensor indices = largest_elements(left, k);
   const at::Tensor chosen = left.index_select(0, indices);
   const at::Tensor values = chosen.to(buffer.scalar_type());
   if (options_.use_error_feedback) {
