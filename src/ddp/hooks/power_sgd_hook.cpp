@@ -87,7 +87,7 @@ struct PowerSgdHook::Matrix {
   at::Tensor gradient;  ///< n x m, a view of the bucket
   at::Tensor delta;     ///< n x m in the wide type: gradient and error, the error's own memory
   int64_t rank;
-  at::Tensor p;  ///< n x r, a view of the exchange's
+  at::Tensor p;  ///< n x r, a view of the exchange's, column by column: products are twice as fast
   at::Tensor q;  ///< m x r, likewise
 };
 
@@ -213,8 +213,9 @@ void PowerSgdHook::reduce_p(Exchange& exchange) {
   for (Matrix& matrix : exchange.matrices) {
     const int64_t rows = matrix.delta.size(0);
     const int64_t columns = matrix.delta.size(1);
-    matrix.p = exchange.p.narrow(0, p_offset, rows * matrix.rank).view({rows, matrix.rank});
-    matrix.q = exchange.q.narrow(0, q_offset, columns * matrix.rank).view({columns, matrix.rank});
+    matrix.p = exchange.p.narrow(0, p_offset, rows * matrix.rank).view({matrix.rank, rows}).t();
+    matrix.q =
+        exchange.q.narrow(0, q_offset, columns * matrix.rank).view({matrix.rank, columns}).t();
     p_offset += matrix.p.numel();
     q_offset += matrix.q.numel();
     choose_q(matrix);
@@ -249,7 +250,8 @@ void PowerSgdHook::reduce_q(const std::shared_ptr<Exchange>& exchange) try {
   if (exchange->p_work) exchange->p_work->wait();
   for (Matrix& matrix : exchange->matrices) {
     orthonormalize(matrix.p, options_.orthogonalization_epsilon);
-    at::mm_out(matrix.q, matrix.delta.t(), matrix.p);
+    at::Tensor q_transposed = matrix.q.t();
+    at::mm_out(q_transposed, matrix.p.t(), matrix.delta);
     if (options_.use_error_feedback) {
       matrix.delta.addmm_(matrix.p, matrix.q.t(), 1, -1);
       if (!at::isfinite(matrix.p).all().item<bool>()) matrix.delta.zero_();
