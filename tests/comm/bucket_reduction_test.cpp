@@ -466,6 +466,22 @@ TEST(BucketReduction, GoesOnAfterAPeerWasInAnotherCollective) {
   }
 }
 
+TEST(BucketReduction, LosesItsRoundToAMismatchOfAnyCollective) {
+  run_thread_ranks(2, [](Communicator& group) {
+    const Fixture fixture(group, kFloat, {4, 4});
+    fixture.fill(1);
+    fixture.reduction->begin(1);
+    fixture.reduction->publish(static_cast<size_t>(group.rank()));
+    float value = 1;
+    raised<MismatchError>(
+        [&] { group.rank() == 0 ? group.barrier() : group.broadcast(&value, 1, kFloat, 0); });
+    EXPECT_THAT(
+        raised<InvalidArgument>([&] { fixture.reduction->finish(nullptr, false, kDefault); }),
+        HasSubstr("finish() was called outside of a round"));
+    for (uint64_t round = 2; round < 5; ++round) fixture.good_round(round);
+  });
+}
+
 TEST(BucketReduction, IsNotTakenForAnotherOne) {
   run_thread_ranks(2, [](Communicator& group) {
     const Fixture first(group, kFloat, {4});
