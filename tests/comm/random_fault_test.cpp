@@ -58,10 +58,36 @@ struct Round {
 
 constexpr size_t kMost = 200000;  ///< elements of the largest tensor
 
+/// A round of buckets of ones; throws as run_operation().
+void run_buckets(comm::BucketReduction& reduction, comm::SymmetricMemory& memory, size_t buckets,
+                 const CollectiveOptions& options) {
+  auto* data = static_cast<float*>(memory.local());
+  std::fill_n(data, memory.bytes() / sizeof(float), 1.0F);
+  reduction.begin(1);
+  for (size_t bucket = 0; bucket < buckets; ++bucket) reduction.publish(bucket);
+  if (!reduction.finish(nullptr, true, options)) throw std::logic_error("a round was given up");
+  for (size_t i = 0; i < memory.bytes() / sizeof(float); ++i) {
+    if (data[i] != 1.0F) throw std::logic_error("an average is wrong");
+  }
+}
+
+/// One after the other, each of whole shards.
+std::vector<comm::BucketRange> some_buckets(const Communicator& group) {
+  const size_t unit = static_cast<size_t>(group.world_size()) * 16;
+  std::vector<comm::BucketRange> buckets;
+  size_t offset = 0;
+  for (const size_t units : {1, 700, 40, 9}) {
+    buckets.push_back({offset, units * unit, DataType::kFloat32});
+    offset += units * unit * sizeof(float);
+  }
+  return buckets;
+}
+
 /// One collective on ones; every rank draws the same kind and size. Throws what it throws, or
 /// std::logic_error where the result is wrong.
-void run_operation(Communicator& group, Round& round, float* data, bool disagree) {
-  const int kind = round.draw(0, 4);
+void run_operation(Communicator& group, Round& round, float* data, comm::BucketReduction& reduction,
+                   comm::SymmetricMemory& bucket_memory, bool disagree) {
+  const int kind = round.draw(0, 5);
   const auto count = static_cast<size_t>(std::vector<int>{
                          1, 50, 3000, 70000, 200000}[static_cast<size_t>(round.draw(0, 4))]) /
                      static_cast<size_t>(group.world_size());
@@ -89,6 +115,8 @@ void run_operation(Communicator& group, Round& round, float* data, bool disagree
     case 3:
       group.broadcast(data, count, DataType::kFloat32, 0, options);
       break;
+    case 4:
+      return run_buckets(reduction, bucket_memory, some_buckets(group).size(), options);
     default:
       group.all_to_all(data, other.data(), count, DataType::kFloat32, options);
   }
@@ -125,6 +153,10 @@ void misbehave(Fault fault) {
 std::string run_rank(Communicator& group, Round round) {
   std::vector<float> ordinary(kMost * 2);
   auto memory = group.allocate_symmetric(kMost * 2 * sizeof(float));
+  const auto buckets = some_buckets(group);
+  const size_t bucket_bytes = buckets.back().offset_bytes + buckets.back().count * sizeof(float);
+  const auto bucket_memory = group.allocate_symmetric(bucket_bytes);
+  const auto reduction = group.make_bucket_reduction(bucket_memory, buckets, 0);
   float* data = round.symmetric ? static_cast<float*>(memory->local()) : ordinary.data();
   const bool is_victim = group.rank() == round.victim;
   const std::string name = "rank " + std::to_string(round.victim);
@@ -134,7 +166,7 @@ std::string run_rank(Communicator& group, Round round) {
     try {
       if (is_victim && i == round.at) misbehave(round.fault);
       const bool disagree = is_victim && i == round.at && round.fault == Fault::kMismatch;
-      run_operation(group, round, data, disagree);
+      run_operation(group, round, data, *reduction, *bucket_memory, disagree);
     } catch (const MismatchError& error) {
       if (round.fault != Fault::kMismatch || i != round.at) return error.what();
       mismatch_seen = true;
