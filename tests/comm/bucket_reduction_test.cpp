@@ -362,6 +362,41 @@ TEST(BucketReduction, RunsBesideOtherCollectivesAndOnAnyThread) {
   });
 }
 
+/// Threads of their own for what ranks call beside the rounds.
+TEST(BucketReduction, GoesOnWhileAnotherThreadIsInACollective) {
+  run_thread_ranks(2, [](Communicator& group) {
+    const Fixture fixture(group, kFloat, std::vector<size_t>(10, 200));
+    for (uint64_t round = 0; round < 30; ++round) {
+      const bool fails = round % 3 == 1;
+      fixture.fill(round);
+      fixture.reduction->begin(1);
+      group.barrier();  // no rank begins after the mismatch
+      std::thread other([&] {
+        float sum = 1;
+        for (int i = 0; i < 10; ++i) {
+          group.all_reduce(&sum, &sum, 1, kFloat, ReduceOp::kMax);
+        }
+        const ReduceOp op = fails && group.rank() == 1 ? ReduceOp::kSum : ReduceOp::kMax;
+        const auto call = [&] { group.all_reduce(&sum, &sum, 1, kFloat, op); };
+        fails ? (void)raised<MismatchError>(call) : call();
+      });
+      try {
+        fixture.publish_all();
+      } catch (const InvalidArgument&) {
+        EXPECT_TRUE(fails);  // the round is over
+      }
+      other.join();
+      if (fails) {
+        fixture.fill(round);
+        fixture.reduction->begin(1);
+        fixture.publish_all();
+      }
+      ASSERT_TRUE(fixture.reduction->finish(nullptr, true, kDefault));
+      ASSERT_TRUE(fixture.holds_average(round, 2));
+    }
+  });
+}
+
 TEST(BucketReduction, MayOutliveItsGroup) {
   std::shared_ptr<BucketReduction> left;
   run_thread_ranks(1, [&](Communicator& group) { left = Fixture(group, kFloat, {1}).reduction; });

@@ -45,8 +45,9 @@ struct BucketTimes {
 /// undefined contents, and begin() starts another. After any other CommError of finish() the group
 /// is over, and peers that have not heard of it yet may still store into buckets.
 ///
-/// Threads: one call at a time. finish() counts as a collective of the communicator; others may run
-/// within a round. It may outlive the communicator, but not be used then.
+/// Threads: one call at a time. finish() counts as a collective of the communicator; other
+/// collectives may run within a round, also on another thread during begin(), publish() and
+/// progress(). It may outlive the communicator, but not be used then.
 class FARANDOLE_API BucketReduction {
  public:
   virtual ~BucketReduction();

@@ -44,7 +44,9 @@ class BucketBoard {
 
   uint64_t news_of(int rank) const { return part(rank)->news.load(std::memory_order_acquire); }
   /// The bucket of one of the publications that were in the news of `rank`.
-  size_t bucket_of(int rank, size_t publication) const { return indices(rank)[publication]; }
+  size_t bucket_of(int rank, size_t publication) const {
+    return indices(rank)[publication].load(std::memory_order_relaxed);
+  }
   double weight_of(int rank) const { return part(rank)->weight; }
   /// Where `rank` writes the note of a turn; two turns in a row have two places.
   std::byte* note_of(int rank, uint64_t turn) const {
@@ -54,7 +56,7 @@ class BucketBoard {
   void set_weight(int own_rank, double weight) { part(own_rank)->weight = weight; }
   /// Shows `bucket` as the next publication after `before` others of the round.
   void publish(int own_rank, uint64_t round, size_t before, size_t bucket) {
-    indices(own_rank)[before] = static_cast<uint32_t>(bucket);
+    indices(own_rank)[before].store(static_cast<uint32_t>(bucket), std::memory_order_relaxed);
     part(own_rank)->news.store(news(round, before + 1), std::memory_order_release);
   }
 
@@ -67,7 +69,9 @@ class BucketBoard {
   Publications* part(int rank) const {
     return reinterpret_cast<Publications*>(parts_[static_cast<size_t>(rank)]);
   }
-  uint32_t* indices(int rank) const { return reinterpret_cast<uint32_t*>(part(rank) + 1); }
+  using Index =
+      std::atomic<uint32_t>;  ///< who looks in a round that is over may find a later one's
+  Index* indices(int rank) const { return reinterpret_cast<Index*>(part(rank) + 1); }
 
   std::shared_ptr<SymmetricMemory> memory_;
   std::vector<std::byte*> parts_;  ///< by rank; each begins a page

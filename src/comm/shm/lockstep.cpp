@@ -102,7 +102,7 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
   wait_for_all(Post::kHeader, patience);
   const int differing = kDiagnosis ? differing_rank() : -1;
   if (differing < 0) return;
-  ++mismatches_;
+  count_mismatch();
   step({patience.timeout});
   fail_mismatch(differing);
 }
@@ -299,6 +299,11 @@ int Lockstep::differing_rank() const {
     if (!same_call(reference, signature_of(rank))) return rank;
   }
   return -1;
+}
+
+void Lockstep::count_mismatch() {
+  const auto held = hold_off_mismatch();
+  mismatches_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Lockstep::fail_mismatch(int rank) const {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "comm/fork_guard.h"
@@ -35,7 +37,8 @@ namespace farandole::comm::shm {
 /// to come sees everyone right after its own post, so one system call wakes all.
 ///
 /// Who finds that signatures differ passes a barrier of all before it says so. So no rank is still
-/// at what it does while it waits (Patience::meanwhile) once the first has thrown.
+/// at what it does while it waits (Patience::meanwhile), nor does another thread of it hold off
+/// mismatches (hold_off_mismatch), once the first has thrown.
 ///
 /// A waiter that has slept for a while asks which missing peer is dead, gone or aborted. Posts are
 /// read again after that answer: a peer that finished its part and exited is no failure.
@@ -81,7 +84,10 @@ class Lockstep {
   const std::byte* inline_data_of(int rank) const;
   uint64_t sequence() const { return sequence_; }
   /// How many collectives have ended because signatures differed: the same on all ranks.
-  uint64_t mismatches() const { return mismatches_; }
+  /// Any thread.
+  uint64_t mismatches() const { return mismatches_.load(std::memory_order_relaxed); }
+  /// While it is held, this rank counts none, and so no rank throws one. Any thread.
+  std::unique_lock<std::mutex> hold_off_mismatch() { return std::unique_lock(mismatch_mutex_); }
   /// The peer that arrived last at the current collective, -1 if nobody had to be waited for.
   int latest_rank() const { return latest_rank_; }
 
@@ -130,6 +136,7 @@ class Lockstep {
                               std::chrono::milliseconds timeout);
   [[noreturn]] void fail(std::exception_ptr error, const std::string& reason);
   int differing_rank() const;
+  void count_mismatch();
   [[noreturn]] void fail_mismatch(int rank) const;
   RankState state_of(int rank) const;
   void wake_all();
@@ -145,8 +152,9 @@ class Lockstep {
   RankBlock* ranks_;
   uint64_t sequence_ = 0;
   uint64_t steps_ = 0;
-  uint64_t mismatches_ = 0;
-  int first_missing_ = 0;  ///< ranks before it have posted what is waited for
+  std::mutex mismatch_mutex_;
+  std::atomic<uint64_t> mismatches_{0};  ///< counted up with mismatch_mutex_
+  int first_missing_ = 0;                ///< ranks before it have posted what is waited for
   int latest_rank_ = -1;
   std::chrono::steady_clock::time_point deadline_{};  ///< zero: nobody has been waited for long
   uint64_t posted_ticks_ = 0;

@@ -183,7 +183,10 @@ void SharedBucketReduction::count_publication(size_t index) {
   ready_.push_back(index);
 }
 
+/// Nothing if another thread of this rank has met a mismatch since the round began.
 void SharedBucketReduction::reduce_ready() {
+  const auto held = group_.lockstep_.hold_off_mismatch();
+  if (round_ != round_of_all()) return;
   for (const size_t index : ready_) {
     reduce(buckets_[index]);
     buckets_[index].reduced_ticks = event_ticks();

@@ -35,7 +35,9 @@ namespace farandole::comm::shm {
 /// If a rank is not complete, all do without the last progress, and step all the same: a peer may
 /// still be storing shards of buckets that were complete when the last rank entered. In a mismatch
 /// Lockstep makes that barrier, for a rank that is in another collective too. Its publications of
-/// round n then mean nothing to anyone, for n has been counted on.
+/// round n then mean nothing to anyone, for n has been counted on. Another thread of that rank may
+/// be making progress meanwhile: while it reduces it holds the mismatch off, and with it the
+/// barrier.
 ///
 /// Memory order. Publications are releases and acquires (bucket_board.h): who reduces a bucket sees
 /// what all ranks filled. Each rank's stores come before its step (release), and all steps before
@@ -43,7 +45,8 @@ namespace farandole::comm::shm {
 ///
 /// Every shard is whole cache lines, so no two ranks store to one.
 ///
-/// Threads: one call at a time. Fork: in a child every call throws.
+/// Threads: one call at a time, while others may be in other collectives. Fork: in a child every
+/// call throws.
 class SharedBucketReduction final : public BucketReduction {
  public:
   /// Collective; see Communicator::make_bucket_reduction().
