@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Averages a tensor over all ranks and checks the result. Alone it is a world of one rank; on two:
-//   for rank in 0 1; do
-//     RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 build/example/average &
-//   done; wait
-#include <ATen/ATen.h>
+// The same training as examples/quickstart/train.py, bit for bit.
 #include <farandole/farandole.h>
+#include <torch/torch.h>
 
-#include <iostream>
+#include <cstdio>
 
 int main() {
-  farandole::init_process_group();
-  const double rank = farandole::rank();
-  const double world_size = farandole::world_size();
-
-  const at::Tensor tensor = at::full({4}, rank);  // 0, 1, 2, ... on ranks 0, 1, 2, ...
-  farandole::all_reduce(tensor, {c10d::ReduceOp::AVG});
-
-  const bool right = at::equal(tensor, at::full({4}, (world_size - 1) / 2));
-  std::cout << "rank " << rank << " of " << world_size << ": the average rank is "
-            << tensor[0].item<double>() << (right ? "" : ", which is wrong") << std::endl;
-  return right ? 0 : 1;
+  const auto world = farandole::init_process_group();  // finds torchrun's ranks, or runs alone
+  torch::manual_seed(static_cast<uint64_t>(farandole::rank()));
+  farandole::DistributedDataParallel model(torch::nn::Linear(64, 10), world);
+  torch::optim::SGD optimizer(model.parameters(), /*lr=*/0.1);
+  torch::Tensor loss;
+  for (int step = 0; step < 100; ++step) {
+    const auto images = torch::randn({32, 64});
+    const auto labels = torch::randint(10, {32}, torch::kLong);
+    loss = torch::nn::functional::cross_entropy(model.forward(images), labels);
+    optimizer.zero_grad();
+    loss.backward();  // gradients become the average of all ranks' while it runs
+    optimizer.step();
+  }
+  std::printf("rank %d of %d: loss %.9g\n", farandole::rank(), farandole::world_size(),
+              static_cast<double>(loss.item<float>()));
 }

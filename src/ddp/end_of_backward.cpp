@@ -14,6 +14,7 @@
 #include "ddp/round_note.h"
 #include "ddp/round_verdict.h"
 #include "farandole/comm/events.h"
+#include "farandole/ddp/hooks/all_reduce_hook.h"
 #include "farandole/ddp/reducer.h"
 #include "farandole/error.h"
 
@@ -117,7 +118,8 @@ std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
       parameters[bucket].push_back(parameters_[slot.parameter]->parameter());
     }
   }
-  return std::make_unique<HookedReduction>(buckets_, std::move(parameters), group_, hook_,
+  auto hook = hook_ ? hook_ : std::make_shared<AllReduceHook>(group_->group());
+  return std::make_unique<HookedReduction>(buckets_, std::move(parameters), group_, std::move(hook),
                                            note_bytes);
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ddp/hooked_reduction.h"
 
-#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -27,14 +26,12 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       group_(std::move(group)),
       hook_(std::move(hook)),
       note_bytes_(note_bytes),
-      works_(buckets_->size()),
       futures_(buckets_->size()),
       times_(buckets_->size()) {}
 
 void HookedReduction::begin(double weight) {
   weight_ = weight;
   launched_ = 0;
-  std::fill(works_.begin(), works_.end(), nullptr);
   std::fill(futures_.begin(), futures_.end(), nullptr);
   std::fill(times_.begin(), times_.end(), comm::BucketTimes{});
 }
@@ -43,15 +40,8 @@ void HookedReduction::launch(size_t bucket) {
   times_[bucket].published_ns = comm::now_ns();
   launched_ = bucket + 1;
   const c10::NoGradGuard no_grad;
-  if (hook_) {
-    c10d::GradBucket view = bucket_for_hook(bucket);
-    futures_[bucket] = hook_->runHook(view);
-    return;
-  }
-  std::vector<at::Tensor> tensors{buckets_->flat(bucket)};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::AVG;
-  works_[bucket] = group_->group()->allreduce(tensors, options);
+  c10d::GradBucket view = bucket_for_hook(bucket);
+  futures_[bucket] = hook_->runHook(view);
 }
 
 c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
@@ -70,14 +60,11 @@ c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
 
 /// Waits for a bucket and brings the hook's result home.
 void HookedReduction::collect(size_t bucket) {
-  if (works_[bucket]) works_[bucket]->wait();
-  if (futures_[bucket]) {
-    futures_[bucket]->waitAndThrow();
-    const at::Tensor result = hook_->parseHookResult(futures_[bucket]->value());
-    const at::Tensor flat = buckets_->flat(bucket);
-    if (result.const_data_ptr() != flat.const_data_ptr()) {
-      flat.copy_(result.reshape({-1}).slice(0, 0, flat.numel()));
-    }
+  futures_[bucket]->waitAndThrow();
+  const at::Tensor result = hook_->parseHookResult(futures_[bucket]->value());
+  const at::Tensor flat = buckets_->flat(bucket);
+  if (result.const_data_ptr() != flat.const_data_ptr()) {
+    flat.copy_(result.reshape({-1}).slice(0, 0, flat.numel()));
   }
   times_[bucket].reduced_ns = comm::now_ns();
 }

@@ -11,11 +11,11 @@
 
 namespace farandole {
 
-/// Gives each bucket to a communication hook, or without one to the group's all_reduce, as soon as
-/// its turn has come; any group serves. The end of backward exchanges one small note more.
+/// Gives each bucket to a communication hook as soon as its turn has come; any group serves. The
+/// end of backward exchanges one small note more.
 class HookedReduction final : public BucketConsumer {
  public:
-  /// `parameters`: of each bucket, in the order of its slots. `hook` may be null.
+  /// `parameters`: of each bucket, in the order of its slots.
   HookedReduction(std::shared_ptr<const Buckets> buckets,
                   std::vector<std::vector<at::Tensor>> parameters,
                   std::shared_ptr<ReplicaGroup> group,
@@ -46,7 +46,6 @@ class HookedReduction final : public BucketConsumer {
   const size_t note_bytes_;
   double weight_ = 1;
   size_t launched_ = 0;
-  std::vector<c10::intrusive_ptr<c10d::Work>> works_;             ///< without a hook, by bucket
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;  ///< of the hook, by bucket
   std::vector<comm::BucketTimes> times_;
   Note messages_;  ///< of all ranks in the last finish()

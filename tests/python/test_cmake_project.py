@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/cmake_project builds against the installed package and runs on 1 and 2 ranks."""
+"""examples/cmake_project builds against the installed package and trains as Python does."""
 
 import os
 import socket
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parents[2] / "examples" / "cmake_project"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROJECT = EXAMPLES / "cmake_project"
 BUILD_DEADLINE_S = 300
 RUN_DEADLINE_S = 60
 
@@ -30,13 +31,13 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def run_ranks(program: Path, world_size: int) -> list[str]:
-    """Starts the program once for each rank; all must succeed. Returns what each printed."""
+def run_ranks(command: list[str], world_size: int) -> list[str]:
+    """Starts a command once for each rank; all must succeed. Returns what each printed."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free_port()}"}
     shared = os.environ | place | {"WORLD_SIZE": f"{world_size}"}
     ranks = [
         subprocess.Popen(
-            [program],
+            command,
             env=shared | {"RANK": f"{rank}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -60,11 +61,15 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = output_of(sys.executable, "-m", "farandole", "--cmake-dir", deadline_s=60).strip()
     output_of(*("cmake", "-S", PROJECT, "-B", build, f"-Dfarandole_DIR={package}"), deadline_s=60)
     output_of("cmake", "--build", build, deadline_s=BUILD_DEADLINE_S)
-    return build / "average"
+    return build / "train"
 
 
 @pytest.mark.timeout(BUILD_DEADLINE_S + 2 * RUN_DEADLINE_S)
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_consumer_averages_over_its_ranks(program: Path, world_size: int) -> None:
-    tail = f"of {world_size}: the average rank is {(world_size - 1) / 2:g}\n"
-    assert run_ranks(program, world_size) == [f"rank {rank} {tail}" for rank in range(world_size)]
+def test_cpp_and_python_train_the_same_model_to_equal_bits(program: Path, world_size: int) -> None:
+    cpp = run_ranks([str(program)], world_size)
+    python = run_ranks([sys.executable, str(EXAMPLES / "quickstart" / "train.py")], world_size)
+    assert cpp == python
+    assert [text.partition(":")[0] for text in cpp] == [
+        f"rank {rank} of {world_size}" for rank in range(world_size)
+    ]
