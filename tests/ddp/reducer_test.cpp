@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/ddp/reducer.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/randint.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
 
-#include "farandole/ddp/distributed_data_parallel.h"
+#include "ddp/training.h"
 #include "farandole/error.h"
-#include "replica_ranks.h"
 
 namespace farandole::test {
 namespace {
@@ -19,47 +18,16 @@ using torch::nn::Linear;
 using torch::nn::ReLU;
 using torch::nn::Sequential;
 
-/// Small integers: sums and averages over 1, 2 and 4 ranks are exact.
-at::Tensor integers(at::IntArrayRef sizes, int64_t seed) {
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed));
-  return at::randint(-3, 4, sizes, generator).to(at::kFloat);
-}
-
-/// A net of two layers whose parameters are small integers, the same on every rank.
-Sequential small_net() {
-  Sequential net(Linear(4, 8), ReLU(), Linear(8, 2));
-  const c10::NoGradGuard no_grad;
-  int64_t seed = 0;
-  for (auto& parameter : net->parameters()) parameter.copy_(integers(parameter.sizes(), ++seed));
-  return net;
-}
-
-at::Tensor batch_of(int rank, int step) { return integers({6, 4}, 100 * step + rank); }
-
-/// The gradients of the mean loss over the batches of all ranks, in one plain process.
-std::vector<at::Tensor> oracle(int world_size, int step) {
-  Sequential net = small_net();
-  for (int rank = 0; rank < world_size; ++rank) {
-    (net->forward(batch_of(rank, step)).sum() / world_size).backward();
-  }
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : net->parameters()) gradients.push_back(parameter.grad().clone());
-  return gradients;
-}
-
-void expect_gradients(const std::vector<at::Tensor>& parameters,
-                      const std::vector<at::Tensor>& expected) {
-  ASSERT_EQ(parameters.size(), expected.size());
-  for (size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_TRUE(parameters[i].grad().defined()) << "parameter " << i;
-    EXPECT_TRUE(at::equal(parameters[i].grad(), expected[i])) << "parameter " << i;
-  }
-}
-
 class ReducerOf : public testing::TestWithParam<std::tuple<std::string, int>> {
  protected:
   std::string backend() const { return std::get<0>(GetParam()); }
   int world_size() const { return std::get<1>(GetParam()); }
+
+  /// Gradients of `body` in three steps, against those of one plain process.
+  template <class Make, class Body>
+  void expect_exact(const Make& make, const Body& body, const ReplicaOptions& options = {}) {
+    expect_as_one_process(backend(), world_size(), make, body, options);
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Backends, ReducerOf,
                          testing::Combine(testing::Values("farandole", "foreign"),
@@ -69,13 +37,517 @@ INSTANTIATE_TEST_SUITE_P(Backends, ReducerOf,
                                   std::to_string(std::get<1>(param.param)) + "Ranks";
                          });
 
+ReplicaOptions finding_unused() {
+  ReplicaOptions options;
+  options.find_unused_parameters = true;
+  return options;
+}
+
+// --- how gradients come
+
 TEST_P(ReducerOf, AveragesTheGradientsOfEveryStep) {
+  expect_exact(small_net, [](const auto& pass) { pass.forward(pass.batch()).sum().backward(); });
+}
+
+TEST_P(ReducerOf, AddsUpLocalPassesAndAveragesInTheSynchronizedOne) {
+  expect_exact(small_net, [](const auto& pass) {
+    pass.locally([&] {
+      for (int part = 1; part < 4; ++part) pass.forward(pass.batch(part)).sum().backward();
+    });
+    pass.forward(pass.batch()).sum().backward();
+  });
+}
+
+TEST_P(ReducerOf, AddsToGradientsThatWereNotZeroed) {
+  expect_exact(small_net, [](const auto& pass) {
+    for (int part = 0; part < 3; ++part) pass.forward(pass.batch(part)).sum().backward();
+  });
+}
+
+TEST_P(ReducerOf, WorksWithGradientsZeroedInPlace) {
+  expect_exact(small_net, [](const auto& pass) {
+    pass.forward(pass.batch(1)).sum().backward();
+    for (auto& parameter : pass.net->parameters()) parameter.mutable_grad().zero_();
+    pass.forward(pass.batch()).sum().backward();
+  });
+}
+
+TEST_P(ReducerOf, AddsToAGradientSetByHand) {
+  expect_exact(small_net, [](const auto& pass) {
+    for (auto& parameter : pass.net->parameters()) {
+      parameter.mutable_grad() = at::ones_like(parameter);
+    }
+    pass.forward(pass.batch()).sum().backward();
+  });
+}
+
+TEST_P(ReducerOf, FollowsAGradientWhoseStorageWasMoved) {
+  expect_exact(small_net, [](const auto& pass) {
+    pass.forward(pass.batch(1)).sum().backward();
+    for (auto& parameter : pass.net->parameters()) {
+      parameter.mutable_grad().set_data(parameter.grad().clone());
+    }
+    pass.forward(pass.batch()).sum().backward();
+  });
+}
+
+TEST_P(ReducerOf, KeepsAveragesInBuckets) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    for (int step = 0; step < 3; ++step) {
+      zero_gradients(ddp.parameters());
+      ddp.forward(integers({6, 4}, step)).sum().backward();
+      const auto parameters = ddp.parameters();
+      const BucketPlan plan = ddp.replica().plan();
+      ASSERT_FALSE(plan.buckets.empty());
+      const auto& slots = plan.buckets[0].slots;
+      for (size_t i = 1; i < slots.size(); ++i) {
+        const auto* first = parameters[slots[0].parameter].grad().const_data_ptr<float>();
+        EXPECT_EQ(first + slots[i].offset,
+                  parameters[slots[i].parameter].grad().const_data_ptr<float>());
+      }
+    }
+  });
+}
+
+/// One tensor under two names, used in several places.
+struct Tied : torch::nn::Module {
+  Tied() {
+    first = register_parameter("first", integers({4, 4}, 1));
+    second = register_parameter("second", first);
+    bias = register_parameter("bias", integers({4}, 2));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return x.matmul(first).relu().matmul(second) + bias + first.sum();
+  }
+  at::Tensor first, second, bias;
+};
+
+TEST_P(ReducerOf, TakesTheSumOfAllUsesOfAParameter) {
+  expect_exact([] { return std::make_shared<Tied>(); },
+               [](const auto& pass) { pass.forward(pass.batch()).sum().backward(); });
+}
+
+TEST_P(ReducerOf, TakesTwoForwardsAndOneBackward) {
+  expect_exact(small_net, [](const auto& pass) {
+    const at::Tensor first = pass.forward(pass.batch(1));
+    (first.sum() + 2 * pass.forward(pass.batch()).sum()).backward();
+  });
+}
+
+TEST_P(ReducerOf, TakesTwoForwardsAndTwoBackwards) {
+  expect_exact(small_net, [](const auto& pass) {
+    const at::Tensor first = pass.forward(pass.batch(1)).sum();
+    const at::Tensor second = pass.forward(pass.batch()).sum();
+    first.backward();
+    second.backward();
+  });
+}
+
+TEST_P(ReducerOf, TakesABackwardTwiceThroughARetainedGraph) {
+  expect_exact(small_net, [](const auto& pass) {
+    const at::Tensor loss = pass.forward(pass.batch()).sum();
+    loss.backward({}, /*retain_graph=*/true);
+    loss.backward();
+  });
+}
+
+struct Smooth : torch::nn::Module {
+  Smooth() {
+    first = register_module("first", Linear(4, 4));
+    second = register_module("second", Linear(4, 2));
+    fill_with_integers(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(first(x).pow(2)); }
+  Linear first{nullptr}, second{nullptr};
+};
+auto smooth() { return std::make_shared<Smooth>(); }
+
+TEST_P(ReducerOf, TakesABackwardThatNamesItsParameters) {
+  expect_exact(small_net, [](const auto& pass) {
+    pass.forward(pass.batch()).sum().backward({}, false, false, pass.net->parameters());
+  });
+}
+
+TEST_P(ReducerOf, AveragesValuesUnderCreateGraph) {
+  expect_exact(smooth, [](const auto& pass) {
+    pass.forward(integers({2, 4}, pass.rank + pass.step)).sum().backward({}, true, true);
+  });
+}
+
+/// Has a parameter that the forward leaves to a regularizer.
+struct Regularized : torch::nn::Module {
+  Regularized() {
+    layer = register_module("layer", Linear(4, 2));
+    apart = register_parameter("apart", at::ones({5}));
+    fill_with_integers(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) { return layer(x); }
+  Linear layer{nullptr};
+  at::Tensor apart;
+};
+
+TEST_P(ReducerOf, TakesARegularizerOutsideOfTheForward) {
+  for (const bool comes_first : {true, false}) {
+    expect_exact([] { return std::make_shared<Regularized>(); },
+                 [comes_first](const auto& pass) {
+                   const auto penalty = [&] {
+                     return pass.net->apart.pow(2).sum() + pass.net->layer->weight.sum();
+                   };
+                   // Nodes that were made last run first.
+                   at::Tensor loss = comes_first ? at::Tensor() : penalty();
+                   const at::Tensor output = pass.forward(pass.batch()).sum();
+                   loss = (comes_first ? penalty() : loss) * (pass.rank + 1) + output;
+                   loss.backward();
+                 });
+  }
+}
+
+struct ManyOutputs : torch::nn::Module {
+  ManyOutputs() {
+    a = register_module("a", Linear(4, 2));
+    b = register_module("b", Linear(2, 2));
+    fill_with_integers(*this);
+  }
+  using Nested = std::pair<std::vector<at::Tensor>, std::tuple<int, std::optional<at::Tensor>>>;
+  Nested forward(const at::Tensor& x) {
+    const at::Tensor first = a(x);
+    return {{first, b(first)}, {1, x}};
+  }
+  Linear a{nullptr}, b{nullptr};
+};
+
+TEST_P(ReducerOf, FindsOutputsHoweverTheyAreNested) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(std::make_shared<ManyOutputs>(), group, finding_unused());
+    const auto b = ddp.module()->b->weight;
+    for (int step = 0; step < 3; ++step) {
+      zero_gradients(ddp.parameters());
+      const auto outputs = ddp.forward(integers({6, 4}, group->getRank())).first;
+      outputs[static_cast<size_t>(step) % 2].sum().backward();
+      EXPECT_EQ(b.grad().defined(), step % 2 == 1);
+      EXPECT_EQ(ddp.stats().backward, static_cast<uint64_t>(step + 1));
+    }
+  });
+}
+
+TEST_P(ReducerOf, LeavesGradientsLocalThatDoNotComeThroughTheWrapper) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    const auto body = [](const auto& pass) { pass.forward(pass.batch()).sum().backward(); };
+    DistributedDataParallel ddp(small_net(), group);
+    expect_step(ddp, group, 0, small_net, body);
+    for (int step = 1; step < 3; ++step) {
+      zero_gradients(ddp.parameters());
+      const at::Tensor batch = integers({6, 4}, group->getRank());
+      ddp.module()->forward(batch).sum().backward();
+      Sequential plain = small_net();
+      plain->forward(batch).sum().backward();
+      expect_gradients(ddp.parameters(), gradients_of(plain->parameters()), "local");
+    }
+    expect_step(ddp, group, 3, small_net, body);
+  });
+}
+
+TEST_P(ReducerOf, CallsTheProgramsHooks) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    at::Tensor weight = ddp.parameters()[0];
+    int calls = 0;
+    weight.register_hook([&](const at::Tensor& gradient) {
+      ++calls;
+      return at::zeros_like(gradient);
+    });
+    for (int step = 0; step < 3; ++step) {
+      zero_gradients(ddp.parameters());
+      ddp.forward(integers({6, 4}, step)).sum().backward();
+      EXPECT_EQ(calls, step + 1);
+      EXPECT_TRUE(at::equal(weight.grad(), at::zeros_like(weight)));
+    }
+  });
+}
+
+// --- parameters of all kinds
+
+TEST_P(ReducerOf, FollowsFreezingAndUnfreezing) {
+  const auto body = [](const auto& pass) {
+    const auto parameters = pass.net->parameters();
+    parameters[0].set_requires_grad(pass.step % 3 != 1);
+    parameters[2].set_requires_grad(pass.step % 3 != 2);
+    pass.forward(pass.batch()).sum().backward();
+  };
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    for (int step = 0; step < 7; ++step) expect_step(ddp, group, step, small_net, body);
+  });
+}
+
+TEST_P(ReducerOf, LeavesFrozenParametersAlone) {
+  const auto make = [] {
+    Sequential net = small_net();
+    net->parameters()[1].set_requires_grad(false);
+    return net;
+  };
+  expect_exact(make, [](const auto& pass) { pass.forward(pass.batch()).sum().backward(); });
+}
+
+TEST_P(ReducerOf, FollowsAModuleThatIsConverted) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16, at::kHalf}) {
+    run_replicas(backend(), world_size(), [&](const Group& group) {
+      const auto make = [&] {
+        Sequential net(Linear(4, 2));
+        fill_with_integers(*net);
+        net->to(dtype);
+        return net;
+      };
+      const auto body = [&](const auto& pass) {
+        pass.locally([&] { pass.forward(pass.batch(1).to(dtype)).sum().backward(); });
+        pass.forward(pass.batch().to(dtype)).sum().backward();
+      };
+      Sequential net(Linear(4, 2));
+      fill_with_integers(*net);
+      DistributedDataParallel ddp(net, group);
+      for (int step = 0; step < 2; ++step) ddp.forward(integers({6, 4}, step)).sum().backward();
+      ddp.module()->to(dtype);
+      for (int step = 0; step < 3; ++step) expect_step(ddp, group, step, make, body);
+    });
+  }
+}
+
+struct Words : torch::nn::Module {
+  explicit Words(bool sparse) {
+    using torch::nn::EmbeddingOptions;
+    words = register_module("words", torch::nn::Embedding(EmbeddingOptions(20, 4).sparse(sparse)));
+    layer = register_module("layer", Linear(4, 2));
+    fill_with_integers(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return layer(words(x.abs().to(at::kLong).flatten())).sum();
+  }
+  torch::nn::Embedding words{nullptr};
+  Linear layer{nullptr};
+};
+
+TEST_P(ReducerOf, AveragesSparseGradientsOfEmbeddings) {
+  expect_exact([] { return std::make_shared<Words>(true); },
+               [](const auto& pass) {
+                 pass.locally([&] { pass.forward(pass.batch(1) + pass.rank).backward(); });
+                 pass.forward(pass.batch() + pass.rank).backward();
+                 EXPECT_TRUE(pass.net->words->weight.grad().is_sparse());
+               });
+}
+
+TEST_P(ReducerOf, LaysOutSparseGradientsThatNobodyAnnounced) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    const auto make = [] { return std::make_shared<Words>(true); };
+    auto net = make();
+    NamedTensors parameters = named_parameters_of(*net);
+    Replica replica(parameters, {}, group, {});
+    const auto body = [](const auto& pass) { pass.forward(pass.batch()).backward(); };
+    for (int step = 0; step < 3; ++step) {
+      zero_gradients(net->parameters());
+      replica.before_forward();
+      const at::Tensor loss = net->forward(integers({6, 4}, 1000 * step + group->getRank()));
+      replica.after_forward({loss});
+      loss.backward();
+      expect_gradients(net->parameters(), oracle(group->getSize(), step, make, body), "sparse");
+      EXPECT_FALSE(net->words->weight.grad().is_sparse());
+    }
+  });
+}
+
+// --- an inner backward within a backward
+
+using Block = std::function<at::Tensor(const at::Tensor&)>;
+
+/// Reentrant checkpointing as torch.utils.checkpoint has it: backward computes the block again.
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  using Context = torch::autograd::AutogradContext;
+  static at::Tensor forward(Context* context, const at::Tensor& input, const Block* block) {
+    context->save_for_backward({input});
+    context->saved_data["block"] = reinterpret_cast<int64_t>(block);
+    return (*block)(input);
+  }
+  static torch::autograd::variable_list backward(Context* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto* block = reinterpret_cast<const Block*>(context->saved_data["block"].toInt());
+    const c10::AutoGradMode on(true);
+    const at::Tensor input = context->get_saved_variables()[0].detach().requires_grad_();
+    torch::autograd::backward({(*block)(input)}, {gradients[0]});
+    return {input.grad(), at::Tensor()};
+  }
+};
+
+/// Blocks of which some are checkpointed; blocks 1 and 3 share their layer.
+struct Blocks : torch::nn::Module {
+  explicit Blocks(std::set<int> which) : checkpointed(std::move(which)) {
+    for (int i = 0; i < 3; ++i) {
+      layers.push_back(register_module("layer" + std::to_string(i), Linear(4, 4)));
+    }
+    fill_with_integers(*this);
+    for (const int layer : {0, 1, 2, 1}) {
+      blocks.emplace_back([this, layer](const at::Tensor& x) {
+        return layers[static_cast<size_t>(layer)](x).relu();
+      });
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = x;
+    for (int i = 0; i < 4; ++i) {
+      const Block& block = blocks[static_cast<size_t>(i)];
+      y = checkpointed.count(i) != 0 ? Checkpoint::apply(y, &block) : block(y);
+    }
+    return y;
+  }
+  std::set<int> checkpointed;
+  std::vector<Linear> layers;
+  std::vector<Block> blocks;
+};
+
+TEST_P(ReducerOf, TakesInnerBackwardPasses) {
+  const std::vector<std::set<int>> cases = {{1}, {3}, {1, 3}, {0, 1, 2, 3}, {2, 3}};
+  for (const auto& checkpointed : cases) {
+    for (const double cap : {1e-5, 1.0}) {
+      ReplicaOptions options;
+      options.bucket_cap_mb = cap;
+      expect_exact(
+          [&] { return std::make_shared<Blocks>(checkpointed); },
+          [](const auto& pass) {
+            const at::Tensor input = integers({2, 4}, pass.rank + 10 * pass.step).requires_grad_();
+            pass.forward(input).sum().backward();
+          },
+          options);
+    }
+  }
+}
+
+TEST_P(ReducerOf, TakesAForwardWithinACheckpoint) {
+  expect_exact(small_net, [](const auto& pass) {
+    const Block block = pass.forward;
+    Checkpoint::apply(pass.batch().requires_grad_(), &block).sum().backward();
+  });
+}
+
+// --- parameters without gradients
+
+/// A trunk and experts of which each forward uses some.
+struct Experts : torch::nn::Module {
+  Experts() {
+    trunk = register_module("trunk", Linear(4, 4));
+    for (int i = 0; i < 4; ++i) {
+      experts.push_back(register_module("expert" + std::to_string(i), Linear(4, 2)));
+    }
+    fill_with_integers(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = trunk(x);
+    at::Tensor sum = y.sum();
+    for (const int expert : used) sum = sum + experts[static_cast<size_t>(expert)](y).sum();
+    return sum;
+  }
+  Linear trunk{nullptr};
+  std::vector<Linear> experts;
+  std::set<int> used = {0, 1, 2, 3};
+};
+auto experts() { return std::make_shared<Experts>(); }
+
+TEST_P(ReducerOf, TakesMissingGradientsForZero) {
+  const std::vector<std::function<std::set<int>(int, int)>> choices = {
+      [](int rank, int) {
+        return rank == 0 ? std::set<int>{} : std::set<int>{0, 1};
+      },
+      [](int rank, int step) {
+        return std::set<int>{rank % 4, (rank + step) % 4};
+      },
+      [](int, int) { return std::set<int>{2}; },
+      [](int rank, int step) {
+        return (rank + step) % 2 == 0 ? std::set<int>{3} : std::set<int>{};
+      },
+  };
+  for (const auto& choose : choices) {
+    expect_exact(
+        experts,
+        [&](const auto& pass) {
+          pass.net->used = choose(pass.rank, pass.step);
+          pass.forward(pass.batch()).backward();
+        },
+        finding_unused());
+  }
+}
+
+TEST_P(ReducerOf, CountsLocalPassesOfParametersThatAreUnusedLater) {
+  expect_exact(
+      experts,
+      [&](const auto& pass) {
+        pass.locally([&] {
+          pass.net->used = {pass.rank % 4, 3};
+          pass.forward(pass.batch(1)).backward();
+        });
+        pass.net->used = {};
+        pass.forward(pass.batch()).backward();
+      },
+      finding_unused());
+}
+
+TEST_P(ReducerOf, LeavesGradientsThatNobodyUsesAsTheyWere) {
+  expect_exact(
+      experts,
+      [&](const auto& pass) {
+        pass.net->experts[1]->weight.mutable_grad() = at::ones({2, 4}) * (1 + pass.rank);
+        pass.net->used = {0};
+        pass.forward(pass.batch()).backward();
+        // Here each rank keeps its own; the oracle has one.
+        auto& own = pass.net->experts[1]->weight.mutable_grad();
+        EXPECT_TRUE(at::equal(own, at::ones({2, 4}) * (1 + pass.rank)));
+        own = at::ones({2, 4});
+      },
+      finding_unused());
+}
+
+TEST_P(ReducerOf, DoesNotWaitForParametersThatAStaticGraphNeverUses) {
+  ReplicaOptions options;
+  options.static_graph = true;
+  for (const double cap : {1e-5, 1.0}) {
+    options.bucket_cap_mb = cap;
+    expect_exact(
+        experts,
+        [&](const auto& pass) {
+          pass.net->used = {pass.rank % 2, 2};
+          pass.forward(pass.batch()).backward();
+        },
+        options);
+  }
+}
+
+// --- weights
+
+/// Their sum over ranks and parts is a power of two.
+int weight_of(int rank, int part) { return (rank == 0) == (part == 0) ? 0 : 2; }
+
+TEST_P(ReducerOf, WeighsLossesThatAreMeans) {
   run_replicas(backend(), world_size(), [&](const Group& group) {
     DistributedDataParallel ddp(small_net(), group);
     for (int step = 0; step < 4; ++step) {
-      for (auto& parameter : ddp.parameters()) parameter.mutable_grad() = at::Tensor();
-      ddp.forward(batch_of(group->getRank(), step)).sum().backward();
-      expect_gradients(ddp.parameters(), oracle(world_size(), step));
+      zero_gradients(ddp.parameters());
+      Sequential plain = small_net();
+      const auto batch = [&](int rank, int part) {
+        return integers({2, 4}, 100 * step + 10 * rank + part);
+      };
+      for (int rank = 0; rank < group->getSize(); ++rank) {
+        for (const int part : {1, 0}) {
+          const double share = weight_of(rank, part) / (2.0 * group->getSize());
+          (plain->forward(batch(rank, part)).sum() * share).backward();
+        }
+      }
+      const auto run = [&](int part) {
+        ddp.set_loss_weight(weight_of(group->getRank(), part));
+        ddp.forward(batch(group->getRank(), part)).sum().backward();
+      };
+      {
+        const auto no_sync = ddp.no_sync();
+        run(1);
+      }
+      run(0);
+      expect_gradients(ddp.parameters(), gradients_of(plain->parameters()), "weighed");
     }
   });
 }
