@@ -32,7 +32,7 @@ class ParameterGradient {
   /// gradients to p.grad if it is another one than before.
   std::shared_ptr<torch::autograd::Node> renew();
 
-  bool has_place() const { return address_ != nullptr; }
+  bool has_place() const { return make_place_ != nullptr; }
   /// Gives the gradient a place in a bucket; p.grad stays where it is until adopt() or take().
   /// `make_place` makes a tensor of it, always of the same memory.
   void settle(std::function<at::Tensor()> make_place);
@@ -69,7 +69,7 @@ class ParameterGradient {
   std::function<at::Tensor()> make_place_;
   at::Tensor place_;
   std::vector<int64_t> strides_;
-  const void* address_ = nullptr;  ///< of the place: what the ranks have agreed on
+  const void* address_ = nullptr;  ///< of the place, as the ranks have agreed; null if it is empty
 };
 
 }  // namespace farandole

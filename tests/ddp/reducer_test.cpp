@@ -313,6 +313,67 @@ TEST_P(ReducerOf, FollowsAModuleThatIsConverted) {
   }
 }
 
+/// Parameters of several dtypes and layouts, each used in the forward.
+struct Mixed : torch::nn::Module {
+  Mixed() {
+    const at::Tensor image = integers({2, 3, 2, 2}, 1);
+    const std::vector<at::Tensor> all = {
+        integers({3, 4}, 2),
+        integers({3, 4}, 3).to(at::kDouble),
+        integers({5}, 4).to(at::kHalf),
+        integers({5}, 5).to(at::kBFloat16),
+        integers({3}, 6).to(at::kComplexFloat),
+        integers({3}, 7).to(at::kComplexDouble),
+        image.contiguous(at::MemoryFormat::ChannelsLast),
+        integers({4, 3}, 8).t(),
+        integers({3, 2, 4}, 9).transpose(0, 1),
+        integers({6, 2}, 10).slice(1, 0, 1),
+        integers({0, 3}, 11),
+        integers({}, 12),
+        integers({0}, 13).to(at::kDouble),
+    };
+    for (size_t i = 0; i < all.size(); ++i) {
+      register_parameter("p" + std::to_string(i), all[i]);
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor sum = x.sum().to(at::kDouble);
+    for (const at::Tensor& parameter : parameters()) {
+      const at::Tensor factors = integers(parameter.sizes(), x.numel()) * x.flatten()[0];
+      at::Tensor part = (parameter * factors.to(parameter.scalar_type())).sum();
+      if (part.is_complex()) part = at::real(part) + 2 * at::imag(part);
+      sum = sum + part.to(at::kDouble);
+    }
+    return sum;
+  }
+};
+
+TEST_P(ReducerOf, TakesEveryDtypeAndLayout) {
+  for (const double cap : {1e-5, 1.0}) {
+    ReplicaOptions options;
+    options.bucket_cap_mb = cap;
+    expect_exact([] { return std::make_shared<Mixed>(); },
+                 [](const auto& pass) {
+                   pass.locally([&] { pass.forward(pass.batch(1)).backward(); });
+                   pass.forward(pass.batch()).backward();
+                   for (const at::Tensor& parameter : pass.net->parameters()) {
+                     EXPECT_EQ(parameter.grad().scalar_type(), parameter.scalar_type());
+                   }
+                 },
+                 options);
+  }
+}
+
+TEST_P(ReducerOf, TakesAModuleOfEmptyParametersAlone) {
+  struct Empty : torch::nn::Module {
+    Empty() { nothing = register_parameter("nothing", at::empty({0, 3})); }
+    at::Tensor forward(const at::Tensor& x) { return x.sum() + nothing.sum(); }
+    at::Tensor nothing;
+  };
+  expect_exact([] { return std::make_shared<Empty>(); },
+               [](const auto& pass) { pass.forward(pass.batch()).backward(); });
+}
+
 struct Words : torch::nn::Module {
   explicit Words(bool sparse) {
     using torch::nn::EmbeddingOptions;
