@@ -160,14 +160,28 @@ bool Reducer::settle_unready(uint32_t flags) {
       continue;
     }
     if (!parameter.has_place()) continue;
-    if (progress.gradients == 0) {
+    if (progress.gradients == 0 || is_empty(index)) {
       settle_missing(index);
-    } else if (!parameter.adopt()) {
-      parameter.clear_place();
+    } else {
+      parameter.adopt();
     }
     mark_ready(index);
   }
   return complete;
+}
+
+/// Whether autograd brought a parameter undefined gradients alone.
+bool Reducer::is_empty(size_t index) const {
+  return progress_[index].gradients > 0 && !parameters_[index]->parameter().grad().defined();
+}
+
+/// What came of a parameter's gradient on this rank.
+uint8_t Reducer::outcome_of(size_t index) const {
+  const Progress& progress = progress_[index];
+  if (progress.is_late) return RoundNote::kLate;
+  if (is_empty(index)) return RoundNote::kEmpty;
+  if (progress.gradients > 0 || !parameters_[index]->is_active()) return RoundNote::kReady;
+  return progress.was_touched ? RoundNote::kEarlier : RoundNote::kNone;
 }
 
 /// A parameter without a gradient in this backward: zero, or what p.grad has from earlier ones.
@@ -186,11 +200,7 @@ std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* re
   own.begin_ns = begin_ns_;
   own.end_ns = end_ns_;
   for (size_t index = 0; index < parameters_.size(); ++index) {
-    const Progress& progress = progress_[index];
-    own.gradients.push_back(!parameters_[index]->is_active() || progress.gradients > 0
-                                ? (progress.is_late ? RoundNote::kLate : RoundNote::kReady)
-                            : progress.was_touched ? RoundNote::kEarlier
-                                                   : RoundNote::kNone);
+    own.gradients.push_back(outcome_of(index));
   }
   *reduced = consumer_->finish(own.pack(), complete);
   std::vector<RoundNote> notes;
@@ -206,7 +216,7 @@ std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* re
 void Reducer::publish_gradients(const std::vector<RoundNote>& notes) {
   for (const auto& [index, saved] : missing_gradients_) {
     const bool used = std::any_of(notes.begin(), notes.end(), [i = index](const RoundNote& note) {
-      return !note.has(RoundNote::kJoined) && note.gradients[i] != RoundNote::kNone;
+      return !note.has(RoundNote::kJoined) && note.has_gradient(i);
     });
     if (used) {
       parameters_[index]->expose();
@@ -223,9 +233,8 @@ void Reducer::average_sparse(const std::vector<RoundNote>& notes) {
   for (size_t index = 0; index < parameters_.size(); ++index) {
     const ParameterGradient& parameter = *parameters_[index];
     if (!parameter.is_sparse() || !parameter.is_active()) continue;
-    const bool used = std::any_of(notes.begin(), notes.end(), [&](const RoundNote& note) {
-      return note.gradients[index] != RoundNote::kNone;
-    });
+    const bool used = std::any_of(notes.begin(), notes.end(),
+                                  [&](const RoundNote& note) { return note.has_gradient(index); });
     if (!used) continue;
     at::Tensor& gradient = parameter.parameter().mutable_grad();
     if (!gradient.defined()) {

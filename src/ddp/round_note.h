@@ -22,6 +22,7 @@ struct RoundNote {
     kEarlier = 1,  ///< none in this backward, but one before (gradient accumulation)
     kReady = 2,    ///< as many gradients as expected
     kLate = 3,     ///< one more, after its bucket had been launched
+    kEmpty = 4,    ///< autograd came, but brought nothing: counts as zero
   };
 
   uint32_t flags = 0;
@@ -32,6 +33,10 @@ struct RoundNote {
   std::vector<uint8_t> gradients = {};  ///< a Gradient for each parameter
 
   bool has(Flag flag) const { return (flags & flag) != 0; }
+  /// Whether that rank has something to add to the average.
+  bool has_gradient(size_t parameter) const {
+    return gradients[parameter] != kNone && gradients[parameter] != kEmpty;
+  }
 
   static size_t bytes(size_t parameters);
   Note pack() const;

@@ -579,6 +579,35 @@ TEST_P(ReducerOf, DoesNotWaitForParametersThatAStaticGraphNeverUses) {
   }
 }
 
+/// Gives no gradient to its input.
+struct Stop : torch::autograd::Function<Stop> {
+  using Context = torch::autograd::AutogradContext;
+  static at::Tensor forward(Context*, const at::Tensor& input) { return input.clone(); }
+  static torch::autograd::variable_list backward(Context*, const torch::autograd::variable_list&) {
+    return {at::Tensor()};
+  }
+};
+
+TEST_P(ReducerOf, TakesAnUndefinedGradientForZero) {
+  struct Stopping : torch::nn::Module {
+    Stopping() {
+      first = register_parameter("first", integers({4}, 1));
+      second = register_parameter("second", integers({4}, 2));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      const at::Tensor maybe = stops ? Stop::apply(first) : first;
+      return (x * maybe).sum() + (x * second).sum();
+    }
+    bool stops = false;
+    at::Tensor first, second;
+  };
+  expect_exact([] { return std::make_shared<Stopping>(); },
+               [](const auto& pass) {
+                 pass.net->stops = pass.rank == pass.step % 2;
+                 pass.forward(pass.batch()).backward();
+               });
+}
+
 // --- weights
 
 /// Their sum over ranks and parts is a power of two.

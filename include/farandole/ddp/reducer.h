@@ -129,6 +129,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   double own_weight() const;
   void start_buckets();
   bool settle_unready(uint32_t flags);
+  bool is_empty(size_t index) const;
+  uint8_t outcome_of(size_t index) const;
   void settle_missing(size_t index);
   std::vector<RoundNote> exchange(uint32_t flags, bool complete, bool* reduced);
   void publish_gradients(const std::vector<RoundNote>& notes);
