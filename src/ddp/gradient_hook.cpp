@@ -60,4 +60,11 @@ void at_end_of_backward(std::function<void()> callback, std::function<void()> ab
 
 int current_graph_task() { return torch::autograd::get_current_graph_task_id(); }
 
+bool current_graph_task_runs(torch::autograd::Node* node) {
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (chosen == nullptr || chosen->empty()) return true;
+  const auto found = chosen->find(node);
+  return found != chosen->end() && found->second.needed_;
+}
+
 }  // namespace farandole

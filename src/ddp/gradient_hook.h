@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <exception>
@@ -52,5 +53,9 @@ auto throwing_through_autograd(const Function& function) {
 
 /// The graph task that runs on this thread; -1 outside of backward.
 int current_graph_task();
+
+/// Whether that task may run `node`: autograd::grad() and backward(inputs) run those alone that
+/// they need.
+bool current_graph_task_runs(torch::autograd::Node* node);
 
 }  // namespace farandole

@@ -25,6 +25,8 @@ class ParameterGradient {
   bool is_sparse() const { return sparse_; }
   /// Whether it gets gradients: if not it is frozen, as of the last renew().
   bool is_active() const { return active_; }
+  /// Autograd's node that adds gradients to p.grad; null if there has been none.
+  torch::autograd::Node* accumulator() const { return accumulator_.get(); }
   /// Whether the parameter changed its dtype, device or requires_grad since the last renew(): then
   /// autograd has another node for it, or none.
   bool has_changed() const;

@@ -65,18 +65,18 @@ void Reducer::before_forward() {
 
 void Reducer::after_forward(const std::vector<at::Tensor>& outputs, bool synchronize) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (synchronize && state_ != State::kRunning) ++forward_;
-  is_sinkless_ = true;
+  if (state_ == State::kRunning) return;  // within backward, which has its end already
+  if (synchronize) ++forward_;
+  begins_at_parameter_ = synchronize;
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
-    is_sinkless_ = false;
+    begins_at_parameter_.reset();
     output.register_hook([self = weak_from_this(), synchronize](const at::Tensor&) {
       if (const auto reducer = self.lock()) {
         throwing_through_autograd([&] { reducer->output_has_gradient(synchronize); });
       }
     });
   }
-  is_sinkless_ = is_sinkless_ && synchronize;
 }
 
 void Reducer::forward_failed() {
@@ -99,6 +99,22 @@ void Reducer::set_loss_weight(std::optional<double> weight) {
 void Reducer::output_has_gradient(bool synchronize) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (state_ == State::kRunning) return;  // a second output, or an inner backward
+  if (reaches_parameters()) {
+    begin_pass(synchronize);
+  } else if (c10::GradMode::is_enabled()) {
+    // autograd::grad(), for a gradient penalty: its graph leads past the outputs to the parameters.
+    begins_at_parameter_ = synchronize;
+  }
+}
+
+/// Whether the graph task on this thread may add to p.grad of a parameter.
+bool Reducer::reaches_parameters() const {
+  return std::any_of(parameters_.begin(), parameters_.end(), [](const auto& parameter) {
+    return parameter->is_active() && current_graph_task_runs(parameter->accumulator());
+  });
+}
+
+void Reducer::begin_pass(bool synchronize) {
   if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);
   count_weight();
   if (synchronize) begin_backward();
@@ -147,10 +163,7 @@ at::Tensor Reducer::on_gradient(size_t index, const at::Tensor& gradient) {
 /// Moves the gradient into its bucket. False if autograd has to add what is `left`.
 bool Reducer::take(size_t index, at::Tensor* gradient) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (is_sinkless_ && state_ == State::kIdle) {
-    count_weight();
-    begin_backward();
-  }
+  if (begins_at_parameter_ && state_ != State::kRunning) begin_pass(*begins_at_parameter_);
   if (!gradient->defined()) return false;
   ParameterGradient& parameter = *parameters_[index];
   if (state_ == State::kRunning && is_launched(index)) {

@@ -152,6 +152,13 @@ TEST_P(ReducerOf, TakesABackwardTwiceThroughARetainedGraph) {
   });
 }
 
+at::Tensor gradient_penalty(const at::Tensor& output, const at::Tensor& input) {
+  return torch::autograd::grad({output.sum()}, {input}, {}, /*retain_graph=*/true,
+                               /*create_graph=*/true)[0]
+      .pow(2)
+      .sum();
+}
+
 struct Smooth : torch::nn::Module {
   Smooth() {
     first = register_module("first", Linear(4, 4));
@@ -162,6 +169,34 @@ struct Smooth : torch::nn::Module {
   Linear first{nullptr}, second{nullptr};
 };
 auto smooth() { return std::make_shared<Smooth>(); }
+
+TEST_P(ReducerOf, TakesAGradientPenaltyInTheLoss) {
+  expect_exact(smooth, [](const auto& pass) {
+    const at::Tensor input = integers({2, 4}, pass.rank + 10 * pass.step).requires_grad_();
+    const at::Tensor output = pass.forward(input);
+    (output.sum() + gradient_penalty(output, input)).backward();
+  });
+}
+
+TEST_P(ReducerOf, TakesABackwardOfAGradientPenaltyAlone) {
+  expect_exact(
+      smooth,
+      [](const auto& pass) {
+        const at::Tensor input = integers({2, 4}, pass.rank + 10 * pass.step).requires_grad_();
+        gradient_penalty(pass.forward(input), input).backward();
+      },
+      finding_unused());
+}
+
+TEST_P(ReducerOf, IsNotConcernedWithGradientsOfInputsAlone) {
+  expect_exact(small_net, [](const auto& pass) {
+    const at::Tensor input = pass.batch().requires_grad_();
+    const at::Tensor output = pass.forward(input);
+    EXPECT_TRUE(torch::autograd::grad({output.sum()}, {input}, {}, true)[0].defined());
+    output.sum().backward({}, true, false, std::vector<at::Tensor>{input});
+    output.sum().backward();
+  });
+}
 
 TEST_P(ReducerOf, TakesABackwardThatNamesItsParameters) {
   expect_exact(small_net, [](const auto& pass) {

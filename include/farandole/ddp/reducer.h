@@ -111,6 +111,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   // reducer.cpp: while backward runs
   void renew_parameters();
   void output_has_gradient(bool synchronize);
+  bool reaches_parameters() const;
+  void begin_pass(bool synchronize);
   void begin_backward();
   void count_weight();
   at::Tensor on_gradient(size_t index, const at::Tensor& gradient);
@@ -155,7 +157,9 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   size_t next_to_launch_ = 0;      ///< in the order of the plan
 
   State state_ = State::kIdle;
-  bool is_sinkless_ = false;  ///< the last forward had no output to hang the end of backward to
+  /// Whether the next backward is synchronized, if it may come to parameters and to no output of
+  /// the last forward.
+  std::optional<bool> begins_at_parameter_;
   bool forward_failed_ = false;
   uint64_t forward_ = 0;
   std::optional<double> loss_weight_;
