@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the lanes of a task in interleaved rounds and makes a row of results of each."""
+
+import statistics
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lanes import Place, Ranks
+from measure import percentile
+from models import Task
+
+HERE = Path(__file__).parent
+VERIFIED_STEPS = 3  # the first three: torch makes its buckets anew after the first
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured."""
+
+    task: Task
+    size: str  # "full" or "quick"
+    lanes: list[str]
+    rounds: int
+
+
+@dataclass
+class Times:
+    """What one lane took: one entry a step, milliseconds, from first rank's begin to last's end."""
+
+    steps_ms: list[float] = field(default_factory=list)
+    after_own_ms: list[float] = field(default_factory=list)  # of all ranks, from stats()
+    after_last_ms: list[float] = field(default_factory=list)
+
+    def add(self, answers: list[dict[str, Any]]) -> None:
+        """One round."""
+        answers = [answer for answer in answers if answer["begin_ns"]]
+        begins = zip(*(answer["begin_ns"] for answer in answers), strict=True)
+        ends = zip(*(answer["end_ns"] for answer in answers), strict=True)
+        self.steps_ms += [(max(e) - min(b)) / 1e6 for b, e in zip(begins, ends, strict=True)]
+        for stats in (each for answer in answers for each in answer["stats"]):
+            self.after_own_ms.append(stats["after_own_ns"] / 1e6)
+            self.after_last_ms.append(stats["after_last_ns"] / 1e6)
+
+
+def commands(task: str, size: str, place: Place) -> list[list[str]]:
+    """Starts training.py on every rank."""
+    start = [sys.executable, str(HERE / "training.py"), task, size]
+    start += [str(place.socket), str(place.folder)]
+    return [[*start, str(rank), str(place.ranks)] for rank in range(place.ranks)]
+
+
+def started(task: Task, size: str) -> Ranks:
+    """The ranks of a task."""
+    return Ranks(f"ddp, {task.name}", task.ranks, partial(commands, task.name, size))
+
+
+def measure(plan: Plan, say: Callable[[str], None]) -> list[Row]:
+    """One row a lane; raises RuntimeError if gradients are wrong. Each round begins elsewhere."""
+    times = {lane: Times() for lane in plan.lanes}
+    with closing(started(plan.task, plan.size)) as ranks:
+        verify(plan, ranks)
+        for turn in range(plan.rounds):
+            first = turn % len(plan.lanes)
+            for lane in plan.lanes[first:] + plan.lanes[:first]:
+                times[lane].add(ranks.ask(f"measure {lane} {plan.task.steps}"))
+            if turn in {0, plan.rounds // 2, plan.rounds - 1}:
+                say(progress_line(plan, turn, times))
+        verify(plan, ranks)
+    return [make_row(plan, lane, times) for lane in plan.lanes]
+
+
+def verify(plan: Plan, ranks: Ranks) -> None:
+    """Also warms up: every lane takes a few steps."""
+    for lane in plan.lanes:
+        answers = ranks.ask(f"verify {lane} {VERIFIED_STEPS}")
+        if wrong := sum(answer["wrong"] for answer in answers):
+            raise RuntimeError(f"{plan.task.name}, {lane}: {wrong} wrong elements in gradients")
+
+
+def progress_line(plan: Plan, turn: int, times: dict[str, Times]) -> str:
+    """Medians so far, in short."""
+    cells = [f"{lane} {statistics.median(each.steps_ms):.2f}" for lane, each in times.items()]
+    return f"{plan.task.name}, round {turn + 1} of {plan.rounds}, median ms: {', '.join(cells)}"
+
+
+def make_row(plan: Plan, lane: str, times: dict[str, Times]) -> Row:
+    """See docs/benchmarks.md."""
+    own = times[lane]
+    median = statistics.median(own.steps_ms)
+    row: Row = {
+        "task": plan.task.name,
+        "size": plan.size,
+        "lane": lane,
+        "ranks": 1 if lane == "alone" else plan.task.ranks,
+        "median_ms": round(median, 4),
+        "p95_ms": round(percentile(own.steps_ms, 95), 4),
+        "steps": len(own.steps_ms),
+        "verified": True,
+    }
+    if lane not in {"alone", "local"} and "local" in times:
+        local = times["local"].steps_ms  # of the same round, each
+        ratios = sorted(mine / bare for mine, bare in zip(own.steps_ms, local, strict=True))
+        exposed = [mine - bare for mine, bare in zip(own.steps_ms, local, strict=True)]
+        row["ratio"] = round(statistics.median(ratios), 5)
+        row["ratio_quartiles"] = [round(percentile(ratios, each), 5) for each in (25, 75)]
+        row["exposed_ms"] = round(statistics.median(exposed), 4)
+    if own.after_own_ms:
+        row["stats_exposed_ms"] = round(statistics.median(own.after_own_ms), 4)
+        row["stats_exposed_after_last_rank_ms"] = round(statistics.median(own.after_last_ms), 4)
+    if lane != "alone" and "alone" in times and plan.task.ranks > 1:
+        row["efficiency"] = round(statistics.median(times["alone"].steps_ms) / median, 4)
+    return row

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of one run, and which targets were reached."""
+
+from models import TASKS
+from report import columns, verdict
+from rounds import Row
+
+LABELS = {
+    "alone": "without DDP, one rank alone",
+    "local": "without DDP",
+    "farandole": "Farandole",
+    "torch_gloo_view": "torch over gloo, bucket views",
+    "torch_gloo": "torch over gloo",
+    "torch_farandole": "torch over Farandole, bucket views",
+}
+HEADS = ["", "median ms", "p95", "x without DDP", "quartiles", "exposed ms", "by stats()"]
+HEADS += ["scaling"]
+
+
+def label(lane: str) -> str:
+    """As tables have it."""
+    name, _, mib = lane.partition("@")
+    return f"{LABELS[name]}, buckets of {mib} MiB" if mib else LABELS[name]
+
+
+def table(rows: list[Row], task: str) -> str:
+    """One line a lane."""
+    own = [row for row in rows if row["task"] == task]
+    lines = [HEADS]
+    for row in own:
+        quartiles = row.get("ratio_quartiles")
+        lines.append(
+            [
+                label(row["lane"]),
+                f"{row['median_ms']:.2f}",
+                f"{row['p95_ms']:.2f}",
+                number(row, "ratio", 3),
+                f"{quartiles[0]:.3f} to {quartiles[1]:.3f}" if quartiles else "",
+                number(row, "exposed_ms", 2),
+                number(row, "stats_exposed_ms", 2),
+                number(row, "efficiency", 3),
+            ]
+        )
+    ranks = TASKS[task].ranks
+    head = f"{TASKS[task].title}, {ranks} rank{'s' * (ranks > 1)}, forward and backward"
+    return f"{head}\n{columns(lines)}"
+
+
+def number(row: Row, key: str, digits: int) -> str:
+    """Empty where there is none."""
+    return f"{row[key]:.{digits}f}" if key in row else ""
+
+
+def targets(rows: list[Row]) -> list[tuple[str, str]]:
+    """Each target that this run can judge, and what became of it."""
+    cells = {(row["task"], row["lane"]): row for row in rows}
+    lines = []
+    for task in ("transformer", "resnet50"):
+        if ratio := cells.get((task, "farandole"), {}).get("ratio"):
+            name = f"{TASKS[task].title}: forward + backward <= 1.01x without DDP"
+            lines.append((name, f"{ratio:.3f}x, {verdict(ratio <= 1.01, ratio / 1.01)}"))
+    ours = cells.get(("tiny", "farandole"), {}).get("exposed_ms")
+    peer = cells.get(("tiny", "torch_gloo_view"), {}).get("exposed_ms")
+    if ours is not None and peer:
+        name = f"{TASKS['tiny'].title}: overhead <= 0.5x torch's over gloo"
+        state = f"{ours / peer:.2f}x, {verdict(ours <= peer / 2, 2 * ours / peer)}"
+        lines.append((name, f"{state} ({ours:.2f} ms, torch's {peer:.2f} ms)"))
+    return lines

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of all lanes: TASK SIZE SOCKET FOLDER RANK WORLD_SIZE (from run.py).
+
+On a line "<what> <lane> <steps>" from run.py it answers with one line of JSON, where <what> is
+
+- verify: trains `steps` steps and compares the gradients of each with those that one process
+  computes for the batches of all ranks;
+- measure: the times of `steps` steps.
+
+Between two questions it sleeps in recv(), so that it takes no core from what is measured.
+"""
+
+import copy
+import json
+import socket
+import sys
+import time
+from typing import Any
+
+import farandole
+import torch
+import torch.distributed as dist
+from models import TASKS, Batch, Task
+from torch import Tensor, nn
+from torch.nn import functional
+from ways import Groups, wrap_of
+
+RELATIVE, OF_LARGEST = 1e-5, 1e-6  # errors allowed, of each element and of the largest of all
+
+
+class Rank:
+    """The lanes of one rank. They share parameters, which nobody changes, but no gradients."""
+
+    def __init__(self, task: Task, size: str, groups: Groups) -> None:
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.groups = groups
+        self.batches = [
+            task.new_batch(size, torch.Generator().manual_seed(rank))
+            for rank in range(self.world_size)
+        ]
+        torch.manual_seed(0)  # the same parameters on all ranks
+        self.model = task.new_model(size)
+        self.lanes: dict[str, nn.Module] = {}
+        self.expected: list[Tensor] = []
+
+    def lane(self, name: str) -> nn.Module:
+        """Made at the first question about it; its gradients' memory is kept for all rounds."""
+        if name not in self.lanes:
+            model = copy.deepcopy(self.model)
+            for own, shared in zip(model.parameters(), self.model.parameters(), strict=True):
+                own.data = shared.data
+            self.lanes[name] = wrap_of(name)(model, self.groups)
+        return self.lanes[name]
+
+    def verify(self, name: str, steps: int) -> dict[str, Any]:
+        """Wrong elements in any of `steps` steps."""
+        lane = self.lane(name)
+        is_local = name in {"alone", "local"}
+        wrong = 0
+        for _ in range(steps):
+            lane.zero_grad(set_to_none=True)
+            backward(lane, self.batches[self.rank])
+            if not is_local:
+                wrong += self.wrong_elements(lane)
+        return {"wrong": wrong}
+
+    def wrong_elements(self, lane: nn.Module) -> int:
+        """Of the gradients, against the mean over the batches of all ranks."""
+        self.expected = self.expected or self.mean_gradients()
+        parameters = list(lane.parameters())
+        if any(parameter.grad is None for parameter in parameters):
+            return sum(parameter.numel() for parameter in parameters)
+        largest = max(float(gradient.abs().max()) for gradient in self.expected)
+        right = (
+            torch.isclose(parameter.grad, expected, rtol=RELATIVE, atol=OF_LARGEST * largest).sum()
+            for parameter, expected in zip(parameters, self.expected, strict=True)
+            if parameter.grad is not None
+        )
+        return sum(parameter.numel() for parameter in parameters) - int(sum(right))
+
+    def mean_gradients(self) -> list[Tensor]:
+        """Without communication."""
+        model = copy.deepcopy(self.model)
+        for batch in self.batches:
+            backward(model, batch)  # adds up
+        gradients = [parameter.grad for parameter in model.parameters()]
+        return [gradient / self.world_size for gradient in gradients if gradient is not None]
+
+    def measure(self, name: str, steps: int) -> dict[str, Any]:
+        """When forward began and backward ended; and what stats() tells, of Farandole's DDP."""
+        lane = self.lane(name)
+        if name == "alone" and self.rank != 0:
+            return {"rank": self.rank, "begin_ns": [], "end_ns": []}
+        begins, ends, stats = [], [], []
+        for _ in range(steps):
+            lane.zero_grad(set_to_none=True)
+            if name != "alone":
+                farandole.barrier()
+            begins.append(time.perf_counter_ns())
+            backward(lane, self.batches[self.rank])
+            ends.append(time.perf_counter_ns())
+            stats.append(stats_of(lane))
+        answer = {"rank": self.rank, "begin_ns": begins, "end_ns": ends}
+        return {**answer, "stats": [each for each in stats if each is not None]}
+
+
+def backward(lane: nn.Module, batch: Batch) -> None:
+    """Forward and backward."""
+    inputs, classes = batch
+    functional.cross_entropy(lane(inputs).flatten(0, -2), classes.flatten()).backward()
+
+
+def stats_of(lane: nn.Module) -> dict[str, int] | None:
+    """Nanoseconds after this rank's last gradient, and after that of the last rank."""
+    read = getattr(lane, "stats", None) or getattr(getattr(lane, "_replica", None), "stats", None)
+    if read is None:
+        return None
+    stats = read()
+    last_ns = max([stats.end_ns, *(rank.end_ns for rank in stats.ranks)])
+    return {
+        "after_own_ns": stats.finish_ns - stats.end_ns,
+        "after_last_ns": max(0, stats.finish_ns - last_ns),
+    }
+
+
+def serve(rank: Rank, path: str) -> None:
+    """Answers run.py, which listens at `path`, until it hangs up."""
+    with socket.socket(socket.AF_UNIX) as driver:
+        driver.connect(path)
+        driver.sendall(f"{rank.rank}\n".encode())
+        for line in driver.makefile():
+            what, lane, steps = line.split()
+            answer = {"verify": rank.verify, "measure": rank.measure}[what](lane, int(steps))
+            driver.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def main(task: str, size: str, path: str, folder: str, rank: int, world_size: int) -> None:
+    """Joins the groups and serves run.py."""
+    torch.set_num_threads(1)
+    place = f"file://{folder}/torch"
+    dist.init_process_group("farandole", init_method=place, rank=rank, world_size=world_size)
+    groups = Groups(farandole.default_group(), dist.new_group(backend="gloo"))
+    serve(Rank(TASKS[task], size, groups), path)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:5], *map(int, sys.argv[5:7]))
