@@ -37,6 +37,11 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
   return tensors;
 }
 
+bool same_tensors(const NamedTensors& left, const NamedTensors& right) {
+  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
+                    [](const auto& a, const auto& b) { return a.second.is_same(b.second); });
+}
+
 void check_trainable(const NamedTensors& parameters) {
   if (std::any_of(parameters.begin(), parameters.end(),
                   [](const auto& named) { return named.second.requires_grad(); })) {
@@ -140,8 +145,10 @@ void Replica::set_group(const Group& group) {
 }
 
 void Replica::set_tensors(NamedTensors parameters, NamedTensors buffers) {
-  parameters_ = without(options_.ignored, parameters);
   buffers_ = without(options_.ignored, buffers);
+  NamedTensors others = without(options_.ignored, parameters);
+  if (same_tensors(parameters_, others)) return;
+  parameters_ = std::move(others);
   reducer_ = make_reducer();
 }
 

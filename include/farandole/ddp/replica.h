@@ -70,7 +70,8 @@ class FARANDOLE_API Replica {
   /// From now on these are the ranks, for example after a shrink: plans anew. Gradients, the hook
   /// and the weight stay.
   void set_group(const Group& group);
-  /// From now on these are the tensors, after the module has got others by the same names.
+  /// From now on these are the tensors, after the module has got others by the same names. Plans
+  /// anew if parameters are among them.
   void set_tensors(NamedTensors parameters, NamedTensors buffers);
 
   const ReplicaGroup& group() const { return *group_; }
