@@ -117,8 +117,9 @@ void check_missing(const std::vector<RoundNote>& notes, const RoundContext& cont
 }
 
 void check_weights(const std::vector<RoundNote>& notes, const RoundContext& context) {
-  const Ranks weighted =
-      ranks_where(notes, [](const RoundNote& note) { return note.has(RoundNote::kWeighted); });
+  const Ranks weighted = ranks_where(notes, [](const RoundNote& note) {
+    return note.has(RoundNote::kWeighted) && !note.has(RoundNote::kJoined);
+  });
   const Ranks joined =
       ranks_where(notes, [](const RoundNote& note) { return note.has(RoundNote::kJoined); });
   if (weighted.empty() || weighted.size() + joined.size() == notes.size()) return;
