@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'Config', 'Event', 'Launch', 'ProcessGroupFarandole', 'SegmentBacking', 'WorkFarandole', 'abort', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'local_rank', 'local_world_size', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'say_alone', 'scatter', 'send', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'Launch', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'WorkFarandole', 'abort', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'local_rank', 'local_world_size', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'say_alone', 'scatter', 'send', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -247,6 +247,285 @@ class Launch:
         """
         All processes.
         """
+class BucketPlan:
+    """
+    Which gradient lies in which bucket.
+    """
+    class Slot:
+        """
+        The place of one gradient.
+        """
+        @property
+        def elements(self) -> int:
+            """
+            Elements of the gradient.
+            """
+        @property
+        def offset(self) -> int:
+            """
+            Elements from the start of the bucket.
+            """
+        @property
+        def parameter(self) -> int:
+            """
+            Index into the parameters.
+            """
+    class Bucket:
+        """
+        Gradients of one dtype and device.
+        """
+        @property
+        def bytes(self) -> int:
+            """
+            Of its gradients.
+            """
+        @property
+        def elements(self) -> int:
+            """
+            Of its gradients.
+            """
+        @property
+        def padded_elements(self) -> int:
+            """
+            With padding.
+            """
+        @property
+        def slots(self) -> list[BucketPlan.Slot]:
+            """
+            The gradients, in order.
+            """
+    @property
+    def buckets(self) -> list[BucketPlan.Bucket]:
+        """
+        In the order in which they are launched.
+        """
+class BackwardStats:
+    """
+    How the last synchronized backward went; nanoseconds.
+    """
+    class Bucket:
+        """
+        One bucket on this rank.
+        """
+        @property
+        def bytes(self) -> int:
+            """
+            Of its gradients.
+            """
+        @property
+        def complete_ns(self) -> int:
+            """
+            All ranks had launched it; 0 if that is not known.
+            """
+        @property
+        def finish_ns(self) -> int:
+            """
+            This rank's part was done.
+            """
+        @property
+        def parameters(self) -> int:
+            """
+            How many.
+            """
+        @property
+        def ready_ns(self) -> int:
+            """
+            Its last gradient had come.
+            """
+    class Rank:
+        """
+        What a rank told of itself.
+        """
+        @property
+        def begin_ns(self) -> int:
+            """
+            Its backward began.
+            """
+        @property
+        def end_ns(self) -> int:
+            """
+            It had its last gradient.
+            """
+    @property
+    def backward(self) -> int:
+        """
+        Synchronized backward passes so far.
+        """
+    @property
+    def begin_ns(self) -> int:
+        """
+        Backward began.
+        """
+    @property
+    def buckets(self) -> list[BackwardStats.Bucket]:
+        """
+        In the order of the plan.
+        """
+    @property
+    def end_ns(self) -> int:
+        """
+        The last gradient had come.
+        """
+    @property
+    def finish_ns(self) -> int:
+        """
+        All gradients were averages.
+        """
+    @property
+    def latest_rank(self) -> int:
+        """
+        Which rank was last.
+        """
+    @property
+    def ranks(self) -> list[BackwardStats.Rank]:
+        """
+        By rank.
+        """
+class ReplicaOptions:
+    """
+    How replicas are kept alike.
+    """
+    def __init__(self) -> None:
+        """
+        The defaults.
+        """
+    @property
+    def broadcast_buffers(self) -> bool:
+        """
+        Rank 0's buffers go to all before each synchronized forward.
+        """
+    @broadcast_buffers.setter
+    def broadcast_buffers(self, arg0: bool) -> None:
+        ...
+    @property
+    def bucket_cap_mb(self) -> float | None:
+        """
+        MiB; None: the group's.
+        """
+    @bucket_cap_mb.setter
+    def bucket_cap_mb(self, arg0: typing.SupportsFloat | None) -> None:
+        ...
+    @property
+    def bucket_cap_mb_list(self) -> list[float]:
+        """
+        MiB of the first buckets.
+        """
+    @bucket_cap_mb_list.setter
+    def bucket_cap_mb_list(self, arg0: collections.abc.Sequence[typing.SupportsFloat]) -> None:
+        ...
+    @property
+    def find_unused_parameters(self) -> bool:
+        """
+        Missing gradients count as zeros.
+        """
+    @find_unused_parameters.setter
+    def find_unused_parameters(self, arg0: bool) -> None:
+        ...
+    @property
+    def ignored(self) -> set[str]:
+        """
+        Names that stay as they are.
+        """
+    @ignored.setter
+    def ignored(self, arg0: collections.abc.Set[str]) -> None:
+        ...
+    @property
+    def init_sync(self) -> bool:
+        """
+        Compare the modules and send rank 0's state to all at the start.
+        """
+    @init_sync.setter
+    def init_sync(self, arg0: bool) -> None:
+        ...
+    @property
+    def sparse(self) -> set[str]:
+        """
+        Names with sparse gradients.
+        """
+    @sparse.setter
+    def sparse(self, arg0: collections.abc.Set[str]) -> None:
+        ...
+    @property
+    def static_graph(self) -> bool:
+        """
+        Every backward is like the first.
+        """
+    @static_graph.setter
+    def static_graph(self, arg0: bool) -> None:
+        ...
+class Replica:
+    """
+    One rank's copy of a model.
+    """
+    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], buffers: collections.abc.Sequence[tuple[str, torch.Tensor]], group: torch.distributed.distributed_c10d.ProcessGroup, options: ReplicaOptions) -> None:
+        """
+        Compare and send the state. Collective.
+        """
+    def after_forward(self, outputs: collections.abc.Sequence[torch.Tensor]) -> None:
+        """
+        Tell what it returned.
+        """
+    def before_forward(self) -> None:
+        """
+        Tell that a forward begins.
+        """
+    def broadcast(self, root: typing.SupportsInt = 0) -> None:
+        """
+        Send parameters and buffers of ``root`` to all. Collective.
+        """
+    def broadcast_buffers(self, root: typing.SupportsInt = 0) -> None:
+        """
+        Send the buffers of ``root`` to all. Collective.
+        """
+    def forward_failed(self) -> None:
+        """
+        Tell that it raised.
+        """
+    def join_backward(self, weight: typing.SupportsFloat = 0) -> bool:
+        """
+        Take part in one backward of the others; whether one had inputs. Collective.
+        """
+    def plan(self) -> BucketPlan:
+        """
+        The buckets; empty before the first backward.
+        """
+    def set_group(self, group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
+        """
+        Go on with other ranks. Collective.
+        """
+    def set_loss_weight(self, weight: typing.SupportsFloat | None) -> None:
+        """
+        What the loss is a mean over; None: nothing.
+        """
+    def set_python_hook(self, state: typing.Any, hook: typing.Any) -> None:
+        """
+        Give full buckets to ``hook(state, bucket)``.
+        """
+    def set_tensors(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], buffers: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
+        """
+        Go on with other tensors by the same names.
+        """
+    def stats(self) -> BackwardStats:
+        """
+        How the last synchronized backward went.
+        """
+    def will_send_buffers(self) -> bool:
+        """
+        Whether the next forward does.
+        """
+    @property
+    def group(self) -> torch.distributed.distributed_c10d.ProcessGroup:
+        """
+        What the replicas talk through.
+        """
+    @property
+    def synchronize(self) -> bool:
+        """
+        Whether the next forward passes are synchronized.
+        """
+    @synchronize.setter
+    def synchronize(self, arg1: bool) -> None:
+        ...
 def abort(group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
     """
     Fail every collective of the group, here and on its peers.

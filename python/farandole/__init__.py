@@ -23,6 +23,12 @@ _torch_version.check(torch.__version__, TORCH_VERSION)  # before the C++ library
 
 from farandole import c10d  # noqa: E402
 from farandole._C import version as __version__  # noqa: E402
+from farandole.ddp import (  # noqa: E402
+    BackwardTimes,
+    BucketTimes,
+    DistributedDataParallel,
+    SyncBatchNorm,
+)
 from farandole.distributed import (  # noqa: E402
     abort,
     all_gather,
@@ -66,12 +72,16 @@ from farandole.errors import (  # noqa: E402
 __all__ = [
     "AbortedError",
     "BackwardError",
+    "BackwardTimes",
+    "BucketTimes",
     "CommError",
+    "DistributedDataParallel",
     "Error",
     "InvalidArgument",
     "MismatchError",
     "NotSupported",
     "PeerFailure",
+    "SyncBatchNorm",
     "SystemError",
     "TimeoutError",
     "__version__",

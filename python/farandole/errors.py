@@ -63,6 +63,11 @@ class NotSupported(Error, NotImplementedError):
     """This build or machine cannot do what was asked; the text says what can."""
 
 
+def sentences(what: str, why: str, fix: str) -> str:
+    """The text of an error."""
+    return f"{what}\nwhy: {why}\nfix: {fix}"
+
+
 for _class in (
     Error,
     InvalidArgument,

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch's constructor takes, checked and put into Farandole's terms."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._utils import _get_device_index
+from torch.nn.parameter import UninitializedParameter
+
+from farandole.distributed import default_group
+from farandole.errors import InvalidArgument, sentences
+
+_WITHOUT_EFFECT = {
+    "check_reduction": "backward checks each reduction anyway",
+    "gradient_as_bucket_view": "gradients always lie in the buckets",
+    "skip_all_reduce_unused_params": "to see that a parameter is unused costs no message",
+    "batched_grad_copy": "gradients are moved into the buckets as they come",
+    "lazy_bucket_allocation": "buckets are made at the end of the first backward anyway",
+    "require_manual_backward_finalization": "backward is final when it returns",
+}
+
+
+def warn_of_arguments_without_effect(given: Mapping[str, object]) -> None:
+    """Say once, for all arguments together, which have no effect and why."""
+    reasons = [f"{name} ({_WITHOUT_EFFECT[name]})" for name, value in given.items() if value]
+    if reasons:
+        warnings.warn(
+            f"arguments without effect on farandole.DistributedDataParallel: {'; '.join(reasons)}.",
+            stacklevel=3,
+        )
+
+
+def choose_group(group: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGroup:
+    """The group of the arguments, or the default one.
+
+    Raises:
+        InvalidArgument: there are two, none, or a mesh of several dimensions.
+    """
+    if mesh is None:
+        return group or default_group()
+    if group is not None:
+        raise InvalidArgument(
+            sentences(
+                "DistributedDataParallel got both process_group and device_mesh.",
+                "each says which ranks are replicas.",
+                "pass one of them.",
+            )
+        )
+    if mesh.ndim != 1:
+        raise InvalidArgument(
+            sentences(
+                f"DistributedDataParallel got a device mesh of {mesh.ndim} dimensions.",
+                "only the ranks along one dimension are replicas of each other.",
+                'pass one dimension of it, as mesh["replicate"].',
+            )
+        )
+    of_mesh: dist.ProcessGroup = mesh.get_group(mesh_dim=0)
+    return of_mesh
+
+
+def check_parameters(parameters: Sequence[nn.Parameter]) -> None:
+    """Check that these can be averaged in buckets.
+
+    Raises:
+        InvalidArgument: none is trained, some have no shape yet, or device types are mixed.
+    """
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise InvalidArgument(
+            sentences(
+                "DistributedDataParallel got a module without parameters to train.",
+                "none of those that are not ignored has requires_grad.",
+                "use the module itself: without gradients there is nothing to average.",
+            )
+        )
+    if any(isinstance(parameter, UninitializedParameter) for parameter in parameters):
+        raise InvalidArgument(
+            sentences(
+                "DistributedDataParallel got a module with uninitialized parameters.",
+                "lazy modules give them a shape in their first forward.",
+                "run the module on one batch before it is wrapped.",
+            )
+        )
+    types = sorted({parameter.device.type for parameter in parameters})
+    if len(types) > 1:
+        raise InvalidArgument(
+            sentences(
+                f"DistributedDataParallel got parameters on {' and '.join(types)}.",
+                "all have to be on one type of device.",
+                "move the module with .to() before it is wrapped.",
+            )
+        )
+
+
+def check_devices(
+    device_ids: Sequence[Any] | None, output_device: Any, parameters: Sequence[nn.Parameter]
+) -> tuple[list[int] | None, int | None]:
+    """``device_ids`` and ``output_device`` as numbers; None and None for the CPU.
+
+    Raises:
+        InvalidArgument: several, or one for a module that is on the CPU or on several devices.
+    """
+    if device_ids is not None and len(device_ids) > 1:
+        raise InvalidArgument(
+            sentences(
+                f"DistributedDataParallel got device_ids {list(device_ids)}.",
+                "each process drives one replica on one device.",
+                "start one process for each device, and pass None or one id.",
+            )
+        )
+    devices = {parameter.device for parameter in parameters}
+    if device_ids and len(devices) == 1 and next(iter(devices)).type != "cpu":
+        output = device_ids[0] if output_device is None else output_device
+        return [_get_device_index(device_ids[0], True)], _get_device_index(output, True)
+    if device_ids or output_device is not None:
+        raise InvalidArgument(
+            sentences(
+                f"DistributedDataParallel got device_ids {device_ids} and output_device "
+                f"{output_device} for a module on {', '.join(sorted(map(str, devices)))}.",
+                "they say to which accelerator inputs go, and are for modules on one accelerator.",
+                "leave them out.",
+            )
+        )
+    return None, None
+
+
+def forward_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> bool:
+    """Whether forward sends rank 0's buffers: torch has had two names for it."""
+    if forward_sync_buffers is not None:
+        return forward_sync_buffers
+    return broadcast_buffers is not False
+
+
+def check_pair(delayed: object, trigger: torch.Tensor | None) -> None:
+    """Check that delayed gradients come with the parameter that they wait for.
+
+    Raises:
+        InvalidArgument: one is missing.
+    """
+    if (delayed is None) != (trigger is None):
+        raise InvalidArgument(
+            sentences(
+                "DistributedDataParallel got one of delay_all_reduce_named_params and "
+                "param_to_hook_all_reduce.",
+                "the second says when the gradients of the first are sent.",
+                "pass both, or none.",
+            )
+        )

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors a module holds, and whether they are still the same objects."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from farandole.errors import InvalidArgument, sentences
+
+Named = list[tuple[str, Tensor]]
+
+
+def named_parameters(module: nn.Module) -> Named:
+    """Each parameter once, by its first name."""
+    return list(module.named_parameters())
+
+
+def named_buffers(module: nn.Module, ignored: Collection[str] = ()) -> Named:
+    """Each buffer once, by its first name, without the ``ignored`` ones."""
+    return [(name, buffer) for name, buffer in module.named_buffers() if name not in ignored]
+
+
+def sparse_names(module: nn.Module) -> set[str]:
+    """Names of the parameters whose gradients are sparse tensors: of embeddings that ask for it."""
+    sparse = {
+        id(layer.weight)
+        for layer in module.modules()
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse
+    }
+    return {name for name, parameter in module.named_parameters() if id(parameter) in sparse}
+
+
+class ParameterWatch:
+    """Sees whether a module got other parameters, as ``load_state_dict(assign=True)`` gives it.
+
+    It runs before each forward, so it compares objects and touches no tensor.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        """Remember what ``module`` has now."""
+        self._module = module
+        self._names = [name for name, _ in module.named_parameters()]
+        self._remember()
+
+    def has_changed(self) -> bool:
+        """Whether an object is another one than when it was last asked.
+
+        Raises:
+            InvalidArgument: there are parameters by other names.
+        """
+        if _same(self._values, self._present()):
+            return False
+        self._remember()
+        names = [name for name, _ in self._module.named_parameters()]
+        if names != self._names:
+            changed = sorted(set(names) ^ set(self._names)) or names
+            raise InvalidArgument(
+                sentences(
+                    "parameters were added to or removed from a wrapped module: "
+                    f"{', '.join(changed[:10])}.",
+                    "the buckets have places for those that it had when it was wrapped.",
+                    "change the module first, then wrap it again on every rank.",
+                )
+            )
+        return True
+
+    def _remember(self) -> None:
+        self._dicts: list[dict[str, Any]] = []
+        for module in self._module.modules():
+            self._dicts += [module._parameters, module._modules]
+        self._values = self._present()
+
+    def _present(self) -> list[object]:
+        return [value for holder in self._dicts for value in holder.values()]
+
+
+def same_tensors(left: Named, right: Named) -> bool:
+    """Whether both hold the same objects, in one order."""
+    return _same([tensor for _, tensor in left], [tensor for _, tensor in right])
+
+
+def _same(left: Sequence[object], right: Sequence[object]) -> bool:
+    return len(left) == len(right) and all(map(operator.is_, left, right))

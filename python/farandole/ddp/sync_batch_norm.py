@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch normalization with the mean and variance of the batches of all ranks, on any device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from farandole.errors import InvalidArgument, sentences
+
+
+class SyncBatchNorm(_BatchNorm):
+    """torch.nn.SyncBatchNorm, which refuses tensors of the CPU, for tensors of any device.
+
+    Batches count by their elements, so they may have different sizes, even none. Outside training,
+    and in a group of one rank, it is plain batch normalization.
+
+    Args:
+        num_features: Channels: the second dimension of the input, which is [N, C, ...].
+        process_group: Whose batches are one; the default group if None.
+    """
+
+    process_group: dist.ProcessGroup | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.process_group = process_group
+
+    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002
+        if input.dim() < 2:
+            raise InvalidArgument(
+                sentences(
+                    f"SyncBatchNorm got an input of {input.dim()} dimensions.",
+                    "it normalizes the channels of [N, C, ...].",
+                    "pass a batch of at least 2 dimensions.",
+                )
+            )
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Normalize ``input``, [N, C, ...]. Collective in training.
+
+        Raises:
+            InvalidArgument: it has fewer than two dimensions.
+        """
+        self._check_input_dim(input)
+        uses_batch = self.training or self.running_mean is None
+        if not (uses_batch and self.training and self._world_size() > 1):
+            return self._normalize_alone(input, uses_batch)
+        group = self.process_group or dist.group.WORLD
+        normalize: Any = _Normalize.apply
+        output, mean, variance, count = normalize(input, self.weight, self.bias, self.eps, group)
+        if self.track_running_stats:
+            with torch.no_grad():
+                self._track(mean, variance, float(count))
+        result: Tensor = output
+        return result
+
+    def _world_size(self) -> int:
+        if not dist.is_initialized():
+            return 1
+        return dist.get_world_size(self.process_group)
+
+    def _normalize_alone(self, input: Tensor, uses_batch: bool) -> Tensor:  # noqa: A002
+        momentum = self._count_batch() if self.training and self.track_running_stats else 0.0
+        tracks = not self.training or self.track_running_stats
+        return F.batch_norm(
+            input,
+            self.running_mean if tracks else None,
+            self.running_var if tracks else None,
+            self.weight,
+            self.bias,
+            uses_batch,
+            momentum,
+            self.eps,
+        )
+
+    def _count_batch(self) -> float:
+        """Counts one batch; what it counts for in the running statistics."""
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        if self.momentum is not None:
+            return self.momentum
+        batches = self.num_batches_tracked
+        return 0.0 if batches is None else 1.0 / float(batches)
+
+    def _track(self, mean: Tensor, variance: Tensor, count: float) -> None:
+        momentum = self._count_batch()
+        unbiased = variance * (count / max(count - 1, 1))
+        if self.running_mean is not None:
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
+        if self.running_var is not None:
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
+
+    @classmethod
+    def convert_sync_batchnorm(
+        cls, module: nn.Module, process_group: dist.ProcessGroup | None = None
+    ) -> nn.Module:
+        """Replace every batch normalization in ``module`` by one over the ranks.
+
+        Parameters and buffers are kept, so optimizers that have them go on.
+
+        Returns:
+            ``module``, or its replacement if it is itself a batch normalization.
+        """
+        converted = module
+        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            converted = cls._like(module, process_group)
+        for name, child in module.named_children():
+            converted.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return converted
+
+    @classmethod
+    def _like(cls, norm: _BatchNorm, group: dist.ProcessGroup | None) -> SyncBatchNorm:
+        other = cls(
+            norm.num_features,
+            norm.eps,
+            norm.momentum,
+            norm.affine,
+            norm.track_running_stats,
+            group or getattr(norm, "process_group", None),
+        )
+        for name, parameter in norm.named_parameters(recurse=False):
+            other.register_parameter(name, parameter)
+        for name, buffer in norm.named_buffers(recurse=False):
+            other.register_buffer(name, buffer)
+        other.training = norm.training
+        if hasattr(norm, "qconfig"):
+            other.qconfig = norm.qconfig
+        return other
+
+
+class _Normalize(torch.autograd.Function):
+    """Normalization with statistics of all ranks; one all_gather, and one all_reduce back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        group: dist.ProcessGroup,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        mean, variance, count = _statistics(x, group)
+        inverse = torch.rsqrt(variance + eps)
+        ctx.save_for_backward(x, weight, mean, inverse, count)
+        ctx.group = group
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(mean, variance, count)
+        scale = inverse if weight is None else inverse * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
+        output = torch.addcmul(_by_channel(shift, x), x, _by_channel(scale, x)).to(x.dtype)
+        return output, mean, variance, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor | None, *unused: Tensor | None) -> tuple[Any, ...]:
+        del unused
+        x, weight, mean, inverse, count = ctx.saved_tensors
+        if gradient is None:
+            gradient = torch.zeros_like(x)
+        exact = gradient.to(mean.dtype)
+        centered = x.to(mean.dtype) - _by_channel(mean, x)
+        dimensions = _all_but_channels(x)
+        sum_gradient = exact.sum(dimensions)
+        sum_product = (exact * centered).sum(dimensions)
+        grads = _parameter_gradients(ctx, weight, sum_gradient, sum_product * inverse)
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            sums = torch.stack([sum_gradient, sum_product]) / count
+            dist.all_reduce(sums, group=ctx.group)
+            slope = sums[1] * inverse * inverse
+            exact = exact - _by_channel(sums[0], x) - centered * _by_channel(slope, x)
+            scale = inverse if weight is None else inverse * weight
+            grad_x = (exact * _by_channel(scale, x)).to(x.dtype)
+        return grad_x, *grads, None, None
+
+
+def _parameter_gradients(
+    ctx: Any, weight: Tensor | None, of_bias: Tensor, of_weight: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Of this rank's batch: the wrapper averages them."""
+    wanted = ctx.needs_input_grad
+    dtype = of_bias.dtype if weight is None else weight.dtype
+    return (
+        of_weight.to(dtype) if wanted[1] else None,
+        of_bias.to(dtype) if wanted[2] else None,
+    )
+
+
+def _statistics(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance, [C], and the number of elements of a channel, over all ranks."""
+    channels = x.shape[1]
+    dtype = x.dtype if x.dtype == torch.float64 else torch.float32
+    own = torch.zeros(2 * channels + 1, dtype=dtype, device=x.device)
+    if x.numel() != 0:
+        variance, mean = torch.var_mean(x.to(dtype), _all_but_channels(x), correction=0)
+        own[:channels] = mean
+        own[channels:-1] = variance
+        own[-1] = x.numel() // channels
+    everyone = torch.empty(dist.get_world_size(group), own.numel(), dtype=dtype, device=x.device)
+    dist.all_gather_into_tensor(everyone.view(-1), own, group=group)
+    means, variances = everyone[:, :channels], everyone[:, channels:-1]
+    counts = everyone[:, -1:]
+    total = counts.sum()
+    share = counts / total
+    mean = (share * means).sum(0)
+    variance = (share * (variances + (means - mean).square())).sum(0)
+    return mean, variance, total
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [dimension for dimension in range(x.dim()) if dimension != 1]
+
+
+def _by_channel(values: Tensor, x: Tensor) -> Tensor:
+    """[C] so that it broadcasts over x, [N, C, ...]."""
+    return values.view(1, -1, *[1] * (x.dim() - 2))
