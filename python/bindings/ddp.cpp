@@ -76,8 +76,16 @@ void bind_options(py::module_& module) {
       .def_readwrite("sparse", &ReplicaOptions::sparse, "Names with sparse gradients.");
 }
 
+/// Its group ends with it, whose threads may be in the middle of Python's callbacks.
+struct DeleteWithoutGil {
+  void operator()(Replica* replica) const {
+    const py::gil_scoped_release no_gil;
+    delete replica;
+  }
+};
+
 void bind_replica(py::module_& module) {
-  py::class_<Replica>(module, "Replica", "One rank's copy of a model.")
+  py::class_<Replica, std::unique_ptr<Replica, DeleteWithoutGil>>(module, "Replica", "One rank's copy of a model.")
       .def(py::init<NamedTensors, NamedTensors, const Group&, ReplicaOptions>(),
            py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("options"), NoGil(),
            "Compare and send the state. Collective.")

@@ -4,7 +4,6 @@
 #include <ATen/ops/clone.h>
 #include <ATen/ops/copy.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
@@ -32,7 +31,7 @@ bool ParameterGradient::has_changed() const {
          parameter_.device() != device_;
 }
 
-std::shared_ptr<torch::autograd::Node> ParameterGradient::renew() {
+NodePointer ParameterGradient::renew() {
   active_ = parameter_.requires_grad();
   dtype_ = parameter_.scalar_type();
   device_ = parameter_.device();

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <functional>
 #include <memory>
@@ -10,6 +11,9 @@
 #include <vector>
 
 namespace farandole {
+
+/// What holds a node of autograd: a shared_ptr, and since torch 2.15 an intrusive_ptr.
+using NodePointer = decltype(torch::autograd::impl::grad_accumulator(at::Tensor()));
 
 /// One parameter and the way of its gradient: out of autograd's hands into its place in a bucket,
 /// in one pass over memory, with p.grad pointing there.
@@ -32,7 +36,7 @@ class ParameterGradient {
   bool has_changed() const;
   /// Looks at the parameter anew and forgets the place. Returns the node of autograd that adds
   /// gradients to p.grad if it is another one than before.
-  std::shared_ptr<torch::autograd::Node> renew();
+  NodePointer renew();
 
   bool has_place() const { return make_place_ != nullptr; }
   /// Gives the gradient a place in a bucket; p.grad stays where it is until adopt() or take().
@@ -60,7 +64,7 @@ class ParameterGradient {
   std::string name_;
   at::Tensor parameter_;
   bool sparse_;
-  std::shared_ptr<torch::autograd::Node> accumulator_;  ///< kept alive: it carries our hook
+  NodePointer accumulator_;  ///< kept alive: it carries our hook
   bool active_ = false;
   at::ScalarType dtype_;
   at::Device device_;
