@@ -76,12 +76,10 @@ Replica::Replica(NamedTensors parameters, NamedTensors buffers, const Group& gro
     : options_(std::move(options)),
       parameters_(without(options_.ignored, parameters)),
       buffers_(without(options_.ignored, buffers)) {
-  check_trainable(parameters_);
   group_ = std::make_shared<ReplicaGroup>(group);
-  if (options_.init_sync) {
-    check_same_replicas(parameters_, buffers_, *group_);
-    broadcast();
-  }
+  if (options_.init_sync) check_same_replicas(parameters_, buffers_, *group_);
+  check_trainable(parameters_);
+  if (options_.init_sync) broadcast();
   reducer_ = make_reducer();
 }
 
