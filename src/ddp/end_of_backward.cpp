@@ -45,7 +45,8 @@ void Reducer::end_backward(uint32_t flags) {
   for (Progress& progress : progress_) progress.expected = progress.gradients;
 }
 
-/// Parameters as their first gradients came, then those that got none, the last first.
+/// Parameters as their first gradients came, then those that got none, the last first. As long on
+/// every rank, whatever is frozen there: the rest is -1.
 std::vector<int64_t> Reducer::first_order() const {
   std::vector<int64_t> order;
   const auto add = [&](size_t index) {
@@ -58,6 +59,7 @@ std::vector<int64_t> Reducer::first_order() const {
   for (const size_t index : reverse_registration_order(parameters_.size())) {
     if (!progress_[index].is_ordered) add(index);
   }
+  order.resize(parameters_.size(), -1);
   return order;
 }
 
@@ -69,7 +71,7 @@ void Reducer::make_plan() {
     planned.push_back({tensor.numel(), tensor.scalar_type(), tensor.device()});
   }
   const std::vector<int64_t> agreed = group_->broadcast(first_order());
-  const std::vector<size_t> order(agreed.begin(), agreed.end());
+  const std::vector<size_t> order(agreed.begin(), std::find(agreed.begin(), agreed.end(), -1));
   BucketPlan plan = make_bucket_plan(planned, order, options_.caps, group_->world_size());
   check_same_plan(plan);
   buckets_ = std::make_shared<Buckets>(std::move(plan), hook_ ? nullptr : group_->communicator());
