@@ -32,7 +32,7 @@ void Reducer::end_backward(uint32_t flags) {
   const bool complete = settle_unready(flags);
   bool reduced = false;
   const std::vector<RoundNote> notes = exchange(flags, complete, &reduced);
-  check_round(notes, {group_->name(), group_->rank(), backward_, counts_unused(), names_});
+  check_round(notes, {group_->name(), group_->rank(), backward_, names_});
   if (!reduced) return;
   others_had_inputs_ = std::any_of(notes.begin(), notes.end(), [](const RoundNote& note) {
     return !note.has(RoundNote::kJoined);
@@ -196,7 +196,8 @@ void Reducer::settle_missing(size_t index) {
 std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* reduced) {
   RoundNote own;
   own.flags = flags | (forward_failed_ ? RoundNote::kForwardFailed : 0U) |
-              (loss_weight_ ? RoundNote::kWeighted : 0U);
+              (loss_weight_ ? RoundNote::kWeighted : 0U) |
+              (counts_unused() ? RoundNote::kCountsUnused : 0U);
   own.weight = own_weight();
   own.forward = forward_;
   own.begin_ns = begin_ns_;

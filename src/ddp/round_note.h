@@ -15,6 +15,7 @@ struct RoundNote {
     kForwardFailed = 2,  ///< one left a forward since the last backward that went well
     kWeighted = 4,       ///< its loss has a weight
     kJoined = 8,         ///< it has no more inputs and takes part for the others
+    kCountsUnused = 16,  ///< it takes missing gradients for zero
   };
   /// What happened to a parameter on that rank.
   enum Gradient : uint8_t {

@@ -100,7 +100,9 @@ void check_late(const std::vector<RoundNote>& notes, const RoundContext& context
 }
 
 void check_missing(const std::vector<RoundNote>& notes, const RoundContext& context) {
-  const auto complete = [](const RoundNote& note) { return note.has(RoundNote::kJoined); };
+  const auto complete = [](const RoundNote& note) {
+    return note.has(RoundNote::kJoined) || note.has(RoundNote::kCountsUnused);
+  };
   std::vector<RoundNote> taking_part = notes;
   for (RoundNote& note : taking_part) {
     if (complete(note)) std::fill(note.gradients.begin(), note.gradients.end(), RoundNote::kReady);
@@ -108,7 +110,7 @@ void check_missing(const std::vector<RoundNote>& notes, const RoundContext& cont
   const std::string missing = parameters_that(taking_part, context, [](uint8_t gradient) {
     return gradient == RoundNote::kNone || gradient == RoundNote::kEarlier;
   });
-  if (context.counts_unused || missing.empty()) return;
+  if (missing.empty()) return;
   throw BackwardError(
       subject(context, notes.size()) + ": parameters got no gradient: " + missing + ".",
       "they had no part in the loss there, so their average over the ranks cannot be made.",

@@ -13,7 +13,6 @@ struct RoundContext {
   std::string group;
   int rank;
   uint64_t backward;
-  bool counts_unused;                          ///< missing gradients are no error
   const std::vector<std::string>& parameters;  ///< their names
 };
 
