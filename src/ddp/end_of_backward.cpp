@@ -292,9 +292,14 @@ void Reducer::reset() {
   state_ = State::kIdle;
 }
 
+/// Ends a backward that an exception has left: peers wait in it. Collective if there is one.
+void Reducer::tell_of_abandoned() {
+  if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);
+}
+
 bool Reducer::join_backward(double weight) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);
+  tell_of_abandoned();
   ++backward_;
   state_ = State::kRunning;
   joined_weight_ = weight;
@@ -312,6 +317,7 @@ void Reducer::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
                           "its first buckets have gone another way already.",
                           "register it before the first forward.");
   }
+  tell_of_abandoned();  // in the way that they know
   hook_ = std::move(hook);
   if (buckets_) consumer_ = make_consumer();
 }

@@ -57,7 +57,7 @@ void Reducer::renew_parameters() {
 void Reducer::before_forward() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (state_ == State::kRunning) return;  // a forward within backward: activation checkpointing
-  if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);
+  tell_of_abandoned();
   const bool changed = std::any_of(parameters_.begin(), parameters_.end(),
                                    [](const auto& parameter) { return parameter->has_changed(); });
   if (changed) renew_parameters();
@@ -115,7 +115,7 @@ bool Reducer::reaches_parameters() const {
 }
 
 void Reducer::begin_pass(bool synchronize) {
-  if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);
+  tell_of_abandoned();
   count_weight();
   if (synchronize) begin_backward();
 }

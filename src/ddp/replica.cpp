@@ -101,7 +101,7 @@ bool Replica::will_send_buffers() const {
 }
 
 void Replica::before_forward() {
-  if (c10::GradMode::is_enabled() && synchronize_) reducer_->before_forward();
+  if (c10::GradMode::is_enabled()) reducer_->before_forward();
   if (will_send_buffers()) broadcast_buffers();
 }
 

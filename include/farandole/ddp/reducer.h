@@ -65,8 +65,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
                                        std::shared_ptr<ReplicaGroup> group, Options options);
   ~Reducer();
 
-  /// Before a forward whose backward may be synchronized. Collective only if this rank has
-  /// abandoned a backward.
+  /// Before a forward with gradients. Collective only if this rank has abandoned a backward.
   void before_forward();
   /// After it: backward from `outputs` is synchronized if `synchronize`, else local.
   void after_forward(const std::vector<at::Tensor>& outputs, bool synchronize);
@@ -76,7 +75,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   /// What the loss of the next backward passes is a mean over (tokens, samples): gradients become
   /// sum(w * g) / sum(w) over ranks and accumulated passes. All ranks or none; nullopt: no weights.
   void set_loss_weight(std::optional<double> weight);
-  /// Gives full buckets to `hook`, torch's interface, instead of averaging them. Not in a backward.
+  /// Gives full buckets to `hook`, torch's interface, instead of averaging them; null: averages
+  /// them again. Not in a backward. Collective.
   void set_hook(std::shared_ptr<c10d::CommHookInterface> hook);
   /// Takes part in one backward of the others, with nothing to add: for a rank without inputs. True
   /// if a rank still had some. `weight`: see BucketReduction::begin(). Collective.
@@ -124,6 +124,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
 
   // end_of_backward.cpp: all with mutex_ held
   void end_backward(uint32_t flags);
+  void tell_of_abandoned();
   void make_plan();
   std::vector<int64_t> first_order() const;
   void check_same_plan(const BucketPlan& plan) const;
