@@ -292,6 +292,20 @@ void Reducer::reset() {
   state_ = State::kIdle;
 }
 
+/// An exception has left this backward. Until peers know they store into buckets that were
+/// launched, so p.grad leaves those: zeros that the program writes stay zeros. Does not throw.
+void Reducer::abandon() {
+  state_ = State::kAbandoned;
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    if (!is_launched(index)) continue;
+    try {
+      parameters_[index]->leave_place();
+    } catch (const std::exception&) {  // no memory: then there is no gradient
+      parameters_[index]->parameter().mutable_grad() = at::Tensor();
+    }
+  }
+}
+
 /// Ends a backward that an exception has left: peers wait in it. Collective if there is one.
 void Reducer::tell_of_abandoned() {
   if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);

@@ -88,6 +88,10 @@ void ParameterGradient::expose() {
   if (!parameter_.grad().is_same(place())) parameter_.mutable_grad() = place_;
 }
 
+void ParameterGradient::leave_place() {
+  if (has_place() && is_home()) parameter_.mutable_grad() = saved();
+}
+
 at::Tensor ParameterGradient::saved() const {
   const at::Tensor& gradient = parameter_.grad();
   return gradient.defined() ? gradient.detach().clone() : at::Tensor();

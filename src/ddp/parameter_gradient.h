@@ -51,6 +51,8 @@ class ParameterGradient {
   void clear_place();
   /// p.grad = the place.
   void expose();
+  /// Puts p.grad elsewhere if it is the place. What peers store there is none of it any more.
+  void leave_place();
   /// Whether p.grad is the place.
   bool is_home() const { return is_place(parameter_.grad()); }
   /// A copy of p.grad, undefined if there is none.

@@ -139,9 +139,7 @@ void Reducer::begin_backward() {
       },
       [self, backward = ++backward_] {
         const std::lock_guard<std::mutex> lock(self->mutex_);
-        if (self->state_ == State::kRunning && self->backward_ == backward) {
-          self->state_ = State::kAbandoned;
-        }
+        if (self->state_ == State::kRunning && self->backward_ == backward) self->abandon();
       });
   if (consumer_) start_buckets();
   const int task = current_graph_task();

@@ -124,6 +124,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
 
   // end_of_backward.cpp: all with mutex_ held
   void end_backward(uint32_t flags);
+  void abandon();
   void tell_of_abandoned();
   void make_plan();
   std::vector<int64_t> first_order() const;
