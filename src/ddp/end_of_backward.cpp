@@ -22,14 +22,20 @@ namespace farandole {
 
 void Reducer::end_backward(uint32_t flags) {
   const c10::NoGradGuard no_grad;
-  const auto whatever_happens = c10::make_scope_exit([this] { reset(); });
+  State afterwards = State::kIdle;
+  const auto whatever_happens = c10::make_scope_exit([&] {
+    reset();
+    state_ = afterwards;
+  });
   end_ns_ = comm::now_ns();
   const bool is_first = !consumer_;
   if (is_first) {
     make_plan();
     start_buckets();
   }
+  afterwards = State::kAbandoned;  // if a hook throws: peers wait
   const bool complete = settle_unready(flags);
+  afterwards = State::kIdle;
   bool reduced = false;
   const std::vector<RoundNote> notes = exchange(flags, complete, &reduced);
   check_round(notes, {group_->name(), group_->rank(), backward_, names_});
