@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "farandole/comm/events.h"
@@ -69,11 +70,25 @@ void HookedReduction::collect(size_t bucket) {
   times_[bucket].reduced_ns = comm::now_ns();
 }
 
+/// Waits for every bucket, so that nothing is stored into one any more, and then throws the first
+/// error.
+void HookedReduction::collect_all() {
+  std::exception_ptr error;
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    try {
+      collect(bucket);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
 bool HookedReduction::finish(const Note& note, bool complete) {
   const c10::NoGradGuard no_grad;
   // Peers have launched theirs: all take part in all, or some would wait for ever.
   while (launched_ < buckets_->size()) launch(launched_);
-  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) collect(bucket);
+  collect_all();
   messages_ = exchange(note, complete);
   for (int rank = 0; rank < group_->world_size(); ++rank) {
     if (head_of(rank).complete == 0) return false;

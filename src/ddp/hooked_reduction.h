@@ -34,6 +34,7 @@ class HookedReduction final : public BucketConsumer {
 
   c10d::GradBucket bucket_for_hook(size_t bucket) const;
   void collect(size_t bucket);
+  void collect_all();
   Note exchange(const Note& note, bool complete) const;
   const std::byte* message_of(int rank) const;
   Head head_of(int rank) const;
