@@ -1,18 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/ddp/replica_group.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cstring>
-#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <map>
+#include <utility>
 
 namespace farandole {
 namespace {
 
-/// Bytes that c10d packs into one message of a broadcast.
+/// Bytes at which a message of several tensors is full.
 constexpr size_t kMessageBytes = size_t{64} << 20;
+
+/// Tensors that travel together: those of one dtype and device, in their order.
+std::vector<std::vector<at::Tensor>> messages_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<at::Tensor>> messages;
+  std::map<std::pair<at::ScalarType, std::string>, std::pair<size_t, size_t>> open;  // index, bytes
+  for (const at::Tensor& tensor : tensors) {
+    const auto kind = std::make_pair(tensor.scalar_type(), tensor.device().str());
+    const auto found = open.try_emplace(kind, messages.size(), 0).first;
+    auto& [index, bytes] = found->second;
+    if (index == messages.size()) messages.emplace_back();
+    messages[index].push_back(tensor);
+    bytes += tensor.nbytes();
+    if (bytes >= kMessageBytes) open.erase(found);
+  }
+  return messages;
+}
 
 /// A group object around one backend for tensors of the CPU, unknown to the registry of groups.
 Group wrap(const c10::intrusive_ptr<ProcessGroupFarandole>& backend) {
@@ -57,21 +76,39 @@ std::shared_ptr<comm::Communicator> ReplicaGroup::communicator() const {
 }
 
 void ReplicaGroup::broadcast(const std::vector<at::Tensor>& tensors, int root) const {
-  if (tensors.empty() || world_size_ == 1) return;
+  if (world_size_ == 1) return;
   const c10::NoGradGuard no_grad;
-  c10d::broadcast_coalesced(group_, tensors, kMessageBytes, root);
+  for (const auto& together : messages_of(tensors)) {
+    std::vector<at::Tensor> flat;
+    for (const at::Tensor& tensor : together) flat.push_back(tensor.reshape({-1}));
+    const at::Tensor message = at::cat(flat);
+    send(message, root);
+    if (rank_ == root) continue;
+    int64_t begin = 0;
+    for (const at::Tensor& tensor : together) {
+      tensor.copy_(message.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
+      begin += tensor.numel();
+    }
+  }
 }
 
-std::vector<int64_t> ReplicaGroup::broadcast(std::vector<int64_t> numbers, int root) const {
-  if (numbers.empty() || world_size_ == 1) return numbers;
-  const size_t bytes = numbers.size() * sizeof(int64_t);
-  std::vector<at::Tensor> tensors{message(numbers.data(), bytes)};
+/// One broadcast; the next one is not under way before it has gone well, so that ranks which differ
+/// in one are in step again after the error.
+void ReplicaGroup::send(const at::Tensor& message, int root) const {
+  std::vector<at::Tensor> tensors{message};
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.asyncOp = false;
   const auto work = group_->broadcast(tensors, options);
   if (work) work->wait();
-  const at::Tensor received = tensors[0].cpu();
+}
+
+std::vector<int64_t> ReplicaGroup::broadcast(std::vector<int64_t> numbers, int root) const {
+  if (numbers.empty() || world_size_ == 1) return numbers;
+  const size_t bytes = numbers.size() * sizeof(int64_t);
+  const at::Tensor sent = message(numbers.data(), bytes);
+  send(sent, root);
+  const at::Tensor received = sent.cpu();
   std::memcpy(numbers.data(), received.const_data_ptr(), bytes);
   return numbers;
 }

@@ -47,6 +47,7 @@ class FARANDOLE_API ReplicaGroup {
   std::vector<std::string> all_gather(const std::string& text) const;
 
  private:
+  void send(const at::Tensor& message, int root) const;
   /// On the device that the group's messages travel from.
   at::Tensor message(const void* data, size_t bytes) const;
 
