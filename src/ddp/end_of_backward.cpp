@@ -40,9 +40,6 @@ void Reducer::end_backward(uint32_t flags) {
   const std::vector<RoundNote> notes = exchange(flags, complete, &reduced);
   check_round(notes, {group_->name(), group_->rank(), backward_, names_});
   if (!reduced) return;
-  others_had_inputs_ = std::any_of(notes.begin(), notes.end(), [](const RoundNote& note) {
-    return !note.has(RoundNote::kJoined);
-  });
   forward_failed_ = false;
   publish_gradients(notes);
   average_sparse(notes);
@@ -217,6 +214,10 @@ std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* re
     notes.push_back(RoundNote::unpack(consumer_->note_of(rank), parameters_.size()));
     forward_ = std::max(forward_, notes.back().forward);
   }
+  const auto has_inputs = [](const RoundNote& note) { return !note.has(RoundNote::kJoined); };
+  const auto first = std::find_if(notes.begin(), notes.end(), has_inputs);
+  others_had_inputs_ = first != notes.end();
+  leader_ = others_had_inputs_ ? static_cast<int>(first - notes.begin()) : 0;
   return notes;
 }
 

@@ -226,6 +226,11 @@ BucketPlan Reducer::plan() const {
   return buckets_ ? buckets_->plan() : BucketPlan();
 }
 
+int Reducer::leader() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return leader_;
+}
+
 BackwardStats Reducer::stats() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return stats_;

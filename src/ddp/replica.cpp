@@ -102,7 +102,7 @@ bool Replica::will_send_buffers() const {
 
 void Replica::before_forward() {
   if (c10::GradMode::is_enabled()) reducer_->before_forward();
-  if (will_send_buffers()) broadcast_buffers();
+  if (will_send_buffers()) broadcast_buffers(reducer_->leader());
 }
 
 void Replica::after_forward(const std::vector<at::Tensor>& outputs) {
@@ -133,7 +133,7 @@ void Replica::broadcast_buffers(int root) { group_->broadcast(tensors_of(buffers
 
 /// What the others do with one batch: a forward with its buffers, and a backward.
 bool Replica::join_backward(double weight) {
-  if (will_send_buffers()) broadcast_buffers();
+  if (will_send_buffers()) broadcast_buffers(reducer_->leader());
   return reducer_->join_backward(weight);
 }
 

@@ -81,6 +81,9 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   /// Takes part in one backward of the others, with nothing to add: for a rank without inputs. True
   /// if a rank still had some. `weight`: see BucketReduction::begin(). Collective.
   bool join_backward(double weight = 0);
+  /// The lowest rank that had inputs in the last synchronized backward; 0 if none had. The same on
+  /// every rank.
+  int leader() const;
 
   /// The plan; empty before the first synchronized backward.
   BucketPlan plan() const;
@@ -172,6 +175,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   /// Parameters without a gradient in this backward, and a copy of the p.grad that they had.
   std::vector<std::pair<size_t, at::Tensor>> missing_gradients_;
   bool others_had_inputs_ = false;  ///< in the last join_backward()
+  int leader_ = 0;                  ///< see leader()
   uint64_t backward_ = 0;
   uint64_t begin_ns_ = 0;
   uint64_t end_ns_ = 0;

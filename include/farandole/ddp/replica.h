@@ -19,7 +19,9 @@ namespace farandole {
 
 /// How replicas are kept alike; the meaning of each is torch's.
 struct ReplicaOptions {
-  bool broadcast_buffers = true;  ///< rank 0's buffers to all before each synchronized forward
+  /// Rank 0's buffers to all before each synchronized forward; when rank 0 has joined, those of the
+  /// lowest rank that has not.
+  bool broadcast_buffers = true;
   bool init_sync = true;  ///< compare the modules and send rank 0's state to all at the start
   bool find_unused_parameters = false;
   bool static_graph = false;
@@ -43,7 +45,7 @@ class FARANDOLE_API Replica {
   Replica(NamedTensors parameters, NamedTensors buffers, const Group& group,
           ReplicaOptions options);
 
-  /// Before a forward. Sends rank 0's buffers, if they are to be kept alike and this pass is
+  /// Before a forward. Sends buffers to all, if they are to be kept alike and this pass is
   /// synchronized; tells peers of an abandoned backward.
   void before_forward();
   /// After it, with every tensor among its outputs that may need gradients.
