@@ -246,7 +246,7 @@ void Reducer::average_sparse(const std::vector<RoundNote>& notes) {
     const bool used = std::any_of(notes.begin(), notes.end(),
                                   [&](const RoundNote& note) { return note.has_gradient(index); });
     if (!used) continue;
-    at::Tensor& gradient = parameter.parameter().mutable_grad();
+    at::Tensor gradient = joined_weight_ ? at::Tensor() : parameter.parameter().grad();
     if (!gradient.defined()) {
       gradient = at::sparse_coo_tensor(parameter.parameter().sizes(),
                                        parameter.parameter().options().layout(at::kSparse));
@@ -255,6 +255,7 @@ void Reducer::average_sparse(const std::vector<RoundNote>& notes) {
     const auto work = group_->group()->allreduce(tensors);
     if (work) work->wait();
     if (weights != 0) gradient.div_(weights);
+    parameter.parameter().mutable_grad() = gradient;
   }
 }
 
