@@ -13,9 +13,11 @@ from typing import Any
 from lanes import Place, Ranks
 from measure import percentile
 from models import Task
+from operations import MIB
 
 HERE = Path(__file__).parent
 VERIFIED_STEPS = 3  # the first three: torch makes its buckets anew after the first
+MEMORY_STEPS = 4
 
 Row = dict[str, Any]
 
@@ -24,6 +26,7 @@ Row = dict[str, Any]
 class Plan:
     """What is measured."""
 
+    part: str  # of the results: "times", "memory" or "sweep"
     task: Task
     size: str  # "full" or "quick"
     lanes: list[str]
@@ -76,6 +79,21 @@ def measure(plan: Plan, say: Callable[[str], None]) -> list[Row]:
     return [make_row(plan, lane, times) for lane in plan.lanes]
 
 
+def measure_memory(plan: Plan, say: Callable[[str], None]) -> list[Row]:
+    """One row a lane, each in processes of its own; means over the ranks."""
+    rows = []
+    for lane in plan.lanes:
+        with closing(started(plan.task, plan.size)) as ranks:
+            answers = ranks.ask(f"memory {lane} {MEMORY_STEPS}")
+        row: Row = {"part": plan.part, "task": plan.task.name, "size": plan.size, "lane": lane}
+        row["ranks"] = plan.task.ranks
+        for key in ("peak_bytes", "last_peak_bytes", "resident_bytes"):
+            row[key] = round(statistics.mean(answer[key] for answer in answers))
+        say(f"{plan.task.name}, {lane}: {row['peak_bytes'] / MIB:.1f} MiB at most")
+        rows.append(row)
+    return rows
+
+
 def verify(plan: Plan, ranks: Ranks) -> None:
     """Also warms up: every lane takes a few steps."""
     for lane in plan.lanes:
@@ -95,6 +113,7 @@ def make_row(plan: Plan, lane: str, times: dict[str, Times]) -> Row:
     own = times[lane]
     median = statistics.median(own.steps_ms)
     row: Row = {
+        "part": plan.part,
         "task": plan.task.name,
         "size": plan.size,
         "lane": lane,

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps: Farandole's DDP, torch's over gloo and no DDP at all, in interleaved rounds.
 
-    python benchmarks/ddp/run.py                                  # everything; minutes
+    python benchmarks/ddp/run.py                                  # times; a few minutes
+    python benchmarks/ddp/run.py --part times memory sweep        # also memory, and other buckets
     python benchmarks/ddp/run.py --model transformer --rounds 5   # a first look
-    python benchmarks/ddp/run.py --model transformer --lanes local farandole
+    python benchmarks/ddp/run.py --lanes local farandole          # of Farandole alone
     python benchmarks/ddp/run.py --quick                          # tiny models: does it work?
 
-Prints tables and the targets, and writes ddp.jsonl (one line a row) into benchmarks/results.
-docs/benchmarks.md explains the method.
+Prints tables and the targets, and writes ddp.jsonl (one line a row) and, of the sweep, a plot into
+benchmarks/results. docs/benchmarks.md explains the method.
 """
 
 import argparse
@@ -21,55 +22,92 @@ sys.path.append(str(BENCHMARKS / "collectives"))
 import machine  # noqa: E402
 from models import TASKS  # noqa: E402
 from report import text_of  # noqa: E402
-from rounds import Plan, Row, measure  # noqa: E402
+from rounds import Plan, Row, measure, measure_memory  # noqa: E402
 from tables import table, targets  # noqa: E402
 
+PARTS = ["times", "memory", "sweep"]
 LANES = ["alone", "local", "farandole", "torch_gloo_view", "torch_gloo", "torch_farandole"]
+BUCKETS_MIB = [0.25, 0.5, 1, 2, 4, 8, 25]
+SWEPT_LANES = ["local", "torch_gloo_view", *(f"farandole@{mib:g}" for mib in BUCKETS_MIB)]
+FULL, QUICK = "full", "quick"
 
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=[*TASKS], nargs="+", default=[*TASKS])
-    parser.add_argument("--lanes", nargs="+", default=LANES, help=", ".join(LANES))
+    parser.add_argument("--part", choices=PARTS, nargs="+", default=PARTS[:1], help="times")
+    parser.add_argument(
+        "--lanes", nargs="+", metavar="LANE", help=f"{', '.join(LANES)}, or farandole@<MiB>"
+    )
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--quick", action="store_true", help="tiny models, two rounds")
     parser.add_argument(
-        "--output", type=Path, help="folder (benchmarks/results if all is measured)"
+        "--output", type=Path, help="folder (benchmarks/results if all lanes are measured)"
     )
     return parser.parse_args()
+
+
+def plans_of(arguments: argparse.Namespace) -> list[Plan]:
+    """One a part and model."""
+    size, rounds = (QUICK, 2) if arguments.quick else (FULL, arguments.rounds)
+    plans = []
+    for part in arguments.part:
+        for task in (TASKS[name] for name in arguments.model):
+            if part != "times" and task.name == "tiny":
+                continue  # one rank and one bucket
+            lanes = arguments.lanes or lanes_of(part, size)
+            if part == "memory" or task.ranks == 1:
+                lanes = [lane for lane in lanes if lane != "alone"]
+            plans.append(Plan(part, task, size, lanes, rounds))
+    return plans
+
+
+def lanes_of(part: str, size: str) -> list[str]:
+    """All of a part, or a few where it is only shown that they work."""
+    if part == "sweep":
+        return SWEPT_LANES if size == FULL else SWEPT_LANES[:4]
+    return LANES if size == FULL or part == "times" else LANES[1:4]
 
 
 def main() -> None:
     """Measures, writes, prints."""
     arguments = parse_arguments()
-    size, rounds = ("quick", 2) if arguments.quick else ("full", arguments.rounds)
-    rows: list[Row] = []
-    for name in arguments.model:
-        lanes = [each for each in arguments.lanes if each != "alone" or TASKS[name].ranks > 1]
-        plan = Plan(TASKS[name], size, lanes, rounds)
-        rows += measure(plan, lambda line: print(line, flush=True))
     where = machine.describe()
-    rows = [{**row, **where} for row in rows]
-    complete = not arguments.quick and arguments.lanes == LANES
+    tables, rows = [], []
+    for plan in plans_of(arguments):
+        run = measure_memory if plan.part == "memory" else measure
+        measured = run(plan, lambda line: print(line, flush=True))
+        tables.append(table(measured))
+        rows += [{**row, **where} for row in measured]
+    complete = not arguments.quick and not arguments.lanes
     output = arguments.output or (BENCHMARKS / "results" if complete else None)
     if output:
         write(rows, output)
-    for name in arguments.model:
-        print(f"\n{table(rows, name)}")
+    print("".join(f"\n{each}\n" for each in tables))
     if not arguments.quick:
-        print(f"\n{text_of(targets(rows))}")
+        print(text_of(targets(rows)))
 
 
 def write(rows: list[Row], folder: Path) -> None:
-    """Results of a model replace those of the run before; git keeps the history."""
+    """Results of a part and model replace those of the run before; git keeps the history."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "ddp.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    measured = {row["task"] for row in rows}
-    kept = [row for row in map(json.loads, lines) if row["task"] not in measured]
-    ordered = sorted([*kept, *rows], key=lambda row: [*TASKS].index(row["task"]))
-    path.write_text("".join(json.dumps(row) + "\n" for row in ordered))
+    measured = {place_of(row) for row in rows}
+    kept = [row for row in map(json.loads, lines) if place_of(row) not in measured]
+    everything = sorted([*kept, *rows], key=place_of)
+    path.write_text("".join(json.dumps(row) + "\n" for row in everything))
+    swept = [row for row in everything if row["part"] == "sweep"]
+    if any(row["part"] == "sweep" for row in rows):
+        import sweep_plot  # needs matplotlib
+
+        sweep_plot.draw(swept, folder)
+
+
+def place_of(row: Row) -> tuple[int, int]:
+    """Where rows of this part and model stand."""
+    return PARTS.index(row["part"]), [*TASKS].index(row["task"])
 
 
 if __name__ == "__main__":

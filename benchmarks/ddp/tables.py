@@ -2,6 +2,7 @@
 """Tables of one run, and which targets were reached."""
 
 from models import TASKS
+from operations import MIB
 from report import columns, verdict
 from rounds import Row
 
@@ -13,8 +14,8 @@ LABELS = {
     "torch_gloo": "torch over gloo",
     "torch_farandole": "torch over Farandole, bucket views",
 }
-HEADS = ["", "median ms", "p95", "x without DDP", "quartiles", "exposed ms", "by stats()"]
-HEADS += ["scaling"]
+TIME_HEADS = ["", "median ms", "p95", "x without DDP", "quartiles", "exposed ms", "by stats()"]
+TIME_HEADS += ["scaling"]
 
 
 def label(lane: str) -> str:
@@ -23,11 +24,20 @@ def label(lane: str) -> str:
     return f"{LABELS[name]}, buckets of {mib} MiB" if mib else LABELS[name]
 
 
-def table(rows: list[Row], task: str) -> str:
-    """One line a lane."""
-    own = [row for row in rows if row["task"] == task]
-    lines = [HEADS]
-    for row in own:
+def table(rows: list[Row]) -> str:
+    """One line a lane of one task and part."""
+    task, part = rows[0]["task"], rows[0]["part"]
+    ranks = TASKS[task].ranks
+    head = f"{TASKS[task].title}, {ranks} rank{'s' * (ranks > 1)}"
+    if part == "memory":
+        return f"{head}, peak memory of a rank beyond its model\n{columns(memory_lines(rows))}"
+    return f"{head}, forward and backward\n{columns(time_lines(rows))}"
+
+
+def time_lines(rows: list[Row]) -> list[list[str]]:
+    """Medians, and what is beyond a step without DDP."""
+    lines = [TIME_HEADS]
+    for row in rows:
         quartiles = row.get("ratio_quartiles")
         lines.append(
             [
@@ -41,9 +51,16 @@ def table(rows: list[Row], task: str) -> str:
                 number(row, "efficiency", 3),
             ]
         )
-    ranks = TASKS[task].ranks
-    head = f"{TASKS[task].title}, {ranks} rank{'s' * (ranks > 1)}, forward and backward"
-    return f"{head}\n{columns(lines)}"
+    return lines
+
+
+def memory_lines(rows: list[Row]) -> list[list[str]]:
+    """Shared pages counted once; in the last column each rank's in full, as the kernel counts."""
+    lines = [["", "peak MiB", "of the last step", "resident MiB"]]
+    for row in rows:
+        sizes = [row["peak_bytes"], row["last_peak_bytes"], row["resident_bytes"]]
+        lines.append([label(row["lane"]), *(f"{size / MIB:.1f}" for size in sizes)])
+    return lines
 
 
 def number(row: Row, key: str, digits: int) -> str:
@@ -53,7 +70,7 @@ def number(row: Row, key: str, digits: int) -> str:
 
 def targets(rows: list[Row]) -> list[tuple[str, str]]:
     """Each target that this run can judge, and what became of it."""
-    cells = {(row["task"], row["lane"]): row for row in rows}
+    cells = {(row["task"], row["lane"]): row for row in rows if row["part"] == "times"}
     lines = []
     for task in ("transformer", "resnet50"):
         if ratio := cells.get((task, "farandole"), {}).get("ratio"):
@@ -65,4 +82,18 @@ def targets(rows: list[Row]) -> list[tuple[str, str]]:
         name = f"{TASKS['tiny'].title}: overhead <= 0.5x torch's over gloo"
         state = f"{ours / peer:.2f}x, {verdict(ours <= peer / 2, 2 * ours / peer)}"
         lines.append((name, f"{state} ({ours:.2f} ms, torch's {peer:.2f} ms)"))
+    return lines + memory_targets(rows)
+
+
+def memory_targets(rows: list[Row]) -> list[tuple[str, str]]:
+    """Peaks against those of torch's DDP over gloo with gradients in its buckets."""
+    cells = {(row["task"], row["lane"]): row for row in rows if row["part"] == "memory"}
+    lines = []
+    for task in ("transformer", "resnet50"):
+        ours = cells.get((task, "farandole"), {}).get("peak_bytes")
+        peer = cells.get((task, "torch_gloo_view"), {}).get("peak_bytes")
+        if ours and peer:
+            name = f"{TASKS[task].title}: peak memory <= torch's with bucket views"
+            state = f"{ours / MIB:.0f} MiB, torch's {peer / MIB:.0f} MiB"
+            lines.append((name, f"{state}, {verdict(ours <= peer, ours / peer)}"))
     return lines

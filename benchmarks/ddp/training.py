@@ -5,7 +5,8 @@ On a line "<what> <lane> <steps>" from run.py it answers with one line of JSON, 
 
 - verify: trains `steps` steps and compares the gradients of each with those that one process
   computes for the batches of all ranks;
-- measure: the times of `steps` steps.
+- measure: the times of `steps` steps;
+- memory: how much the process grew by in `steps` steps; in a process of its own.
 
 Between two questions it sleeps in recv(), so that it takes no core from what is measured.
 """
@@ -20,6 +21,7 @@ from typing import Any
 import farandole
 import torch
 import torch.distributed as dist
+import usage
 from models import TASKS, Batch, Task
 from torch import Tensor, nn
 from torch.nn import functional
@@ -103,6 +105,28 @@ class Rank:
         answer = {"rank": self.rank, "begin_ns": begins, "end_ns": ends}
         return {**answer, "stats": [each for each in stats if each is not None]}
 
+    def memory(self, name: str, steps: int) -> dict[str, Any]:
+        """Bytes beyond those of the model, the groups and the libraries."""
+        first = wrap_of(name)(nn.Linear(8, 8), self.groups)  # loads what the lane is made of
+        first(torch.ones(1, 8)).sum().backward()
+        share, resident = usage.share_bytes(), usage.resident_bytes()
+        usage.forget_most_resident()
+        peaks = []  # of each step; the first one's has what the wrapper takes
+        peak = usage.Peak()
+        lane = wrap_of(name)(self.model, self.groups)
+        for _ in range(steps):
+            lane.zero_grad(set_to_none=True)
+            backward(lane, self.batches[self.rank])
+            peak.look()
+            peaks.append(peak.bytes - share)
+            peak.forget()
+        peak.stop()
+        return {
+            "peak_bytes": max(peaks),
+            "last_peak_bytes": peaks[-1],
+            "resident_bytes": usage.most_resident_bytes() - resident,
+        }
+
 
 def backward(lane: nn.Module, batch: Batch) -> None:
     """Forward and backward."""
@@ -125,12 +149,13 @@ def stats_of(lane: nn.Module) -> dict[str, int] | None:
 
 def serve(rank: Rank, path: str) -> None:
     """Answers run.py, which listens at `path`, until it hangs up."""
+    answers = {"verify": rank.verify, "measure": rank.measure, "memory": rank.memory}
     with socket.socket(socket.AF_UNIX) as driver:
         driver.connect(path)
         driver.sendall(f"{rank.rank}\n".encode())
         for line in driver.makefile():
             what, lane, steps = line.split()
-            answer = {"verify": rank.verify, "measure": rank.measure}[what](lane, int(steps))
+            answer = answers[what](lane, int(steps))
             driver.sendall(json.dumps(answer).encode() + b"\n")
 
 

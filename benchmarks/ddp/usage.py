@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of this process: what it has now, and the most it has had since."""
+
+import re
+import threading
+from pathlib import Path
+
+PAUSE_S = 0.002
+PROCESS = Path("/proc/self")
+
+
+def share_bytes() -> int:
+    """Pages in memory but those of files; what other processes map too is shared out among them."""
+    text = (PROCESS / "smaps_rollup").read_text()
+    return (_kib(text, "Pss_Anon") + _kib(text, "Pss_Shmem")) * 1024
+
+
+def resident_bytes() -> int:
+    """Pages in memory, shared ones in full."""
+    return _kib((PROCESS / "status").read_text(), "VmRSS") * 1024
+
+
+def most_resident_bytes() -> int:
+    """The most that resident_bytes() has been, as the kernel saw it."""
+    return _kib((PROCESS / "status").read_text(), "VmHWM") * 1024
+
+
+def forget_most_resident() -> None:
+    """Begins most_resident_bytes() anew."""
+    (PROCESS / "clear_refs").write_text("5")
+
+
+def _kib(text: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"the kernel does not tell {name}")
+    return int(found[1])
+
+
+class Peak:
+    """The most that share_bytes() is while a thread looks, as often as it can; stop() ends it."""
+
+    def __init__(self) -> None:
+        self.bytes = share_bytes()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def forget(self) -> None:
+        """Begins anew."""
+        self.bytes = share_bytes()
+
+    def stop(self) -> None:
+        """Joins the thread."""
+        self._stopped.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        """Once more; for moments that must not be missed."""
+        self.bytes = max(self.bytes, share_bytes())
+
+    def _run(self) -> None:
+        while not self._stopped.wait(PAUSE_S):
+            self.look()
