@@ -31,7 +31,7 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
-.PHONY: help demo test test-all bench lint format sanitize clean
+.PHONY: help demo test test-all bench bench-ddp lint format sanitize clean
 .PHONY: setup build test-cpp test-python system-packages
 
 help:  ## list the targets
@@ -49,6 +49,9 @@ test-all: test  ## test, with whole matrices instead of pairs, huge counts, thou
 
 bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot
 	python benchmarks/collectives/run.py
+
+bench-ddp: build  ## measure training steps and memory beside torch's DDP and beside no DDP
+	python benchmarks/ddp/run.py --part times memory sweep
 
 lint: $(VENV)/requirements-dev.stamp  ## clang-format, ruff, mypy --strict, order of the layers
 	clang-format --dry-run -Werror $(cpp_files)

@@ -168,6 +168,61 @@ def test_quick_memory_run_finds_the_segment(tmp_path: Path) -> None:
     assert "page tables" in printed
 
 
+@pytest.mark.timeout(300)
+def test_quick_ddp_run_verifies_gradients_and_tells_what_each_lane_costs(tmp_path: Path) -> None:
+    models = ["--model", "transformer", "tiny"]
+    parts = ["--part", "times", "memory", "sweep"]
+    printed = run("ddp/run.py", "--quick", *models, *parts, "--output", str(tmp_path))
+    rows = rows_of(tmp_path / "ddp.jsonl")
+    by_part = {(each["part"], each["task"]): [] for each in rows}
+    for each in rows:
+        by_part[each["part"], each["task"]].append(each)
+    assert list(by_part) == [
+        ("times", "transformer"),
+        ("times", "tiny"),
+        ("memory", "transformer"),
+        ("sweep", "transformer"),
+    ]
+    torch_lanes = ["torch_gloo_view", "torch_gloo", "torch_farandole"]
+    lanes = ["local", "farandole", *torch_lanes]
+    times = by_part["times", "transformer"]
+    assert [each["lane"] for each in times] == ["alone", *lanes]
+    assert [each["lane"] for each in by_part["times", "tiny"]] == lanes
+    for each in [*times, *by_part["times", "tiny"], *by_part["sweep", "transformer"]]:
+        assert each["verified"]
+        assert 0 < each["median_ms"] <= each["p95_ms"]
+        assert ("ratio" in each) == (each["lane"] not in {"alone", "local"})
+    alone, ours = times[0], times[2]
+    assert ours["efficiency"] == pytest.approx(alone["median_ms"] / ours["median_ms"], rel=0.01)
+    assert ours["stats_exposed_ms"] >= ours["stats_exposed_after_last_rank_ms"] >= 0
+    assert all(each["peak_bytes"] > 0 for each in by_part["memory", "transformer"])
+    assert (tmp_path / "ddp_buckets.svg").stat().st_size > 0
+    assert "Farandole, buckets of 0.25 MiB" in printed
+
+
+@pytest.mark.timeout(60)
+def test_ddp_lanes_wrong_in_one_element_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "collectives"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "ddp"))
+    import torch
+    from models import TASKS
+    from training import Rank, backward
+    from ways import Groups
+
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    rank = Rank(TASKS["transformer"], "quick", Groups(None, None))
+    lane = rank.lane("local")
+    backward(lane, rank.batches[0])
+    assert rank.wrong_elements(lane) == 0
+    next(lane.parameters()).grad[3, 5] += 1e-3
+    assert rank.wrong_elements(lane) == 1
+    next(lane.parameters()).grad = None
+    assert rank.wrong_elements(lane) > 1
+    for name in ("models", "training", "ways", "usage"):
+        sys.modules.pop(name, None)
+
+
 def test_percentile_is_a_measured_value(scripts: SimpleNamespace) -> None:
     assert scripts.measure.percentile(range(1, 101), 95) == 95
     assert scripts.measure.percentile([3.0], 95) == 3.0
