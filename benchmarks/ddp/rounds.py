@@ -38,8 +38,8 @@ class Times:
     """What one lane took: one entry a step, milliseconds, from first rank's begin to last's end."""
 
     steps_ms: list[float] = field(default_factory=list)
-    after_own_ms: list[float] = field(default_factory=list)  # of all ranks, from stats()
-    after_last_ms: list[float] = field(default_factory=list)
+    stats_ms: list[float] = field(default_factory=list)  # exposed, of all ranks
+    latest_stats_ms: list[float] = field(default_factory=list)  # of the rank that waits for none
 
     def add(self, answers: list[dict[str, Any]]) -> None:
         """One round."""
@@ -48,8 +48,9 @@ class Times:
         ends = zip(*(answer["end_ns"] for answer in answers), strict=True)
         self.steps_ms += [(max(e) - min(b)) / 1e6 for b, e in zip(begins, ends, strict=True)]
         for stats in (each for answer in answers for each in answer["stats"]):
-            self.after_own_ms.append(stats["after_own_ns"] / 1e6)
-            self.after_last_ms.append(stats["after_last_ns"] / 1e6)
+            self.stats_ms.append(stats["exposed_ms"])
+            if stats["is_latest"]:
+                self.latest_stats_ms.append(stats["exposed_ms"])
 
 
 def commands(task: str, size: str, place: Place) -> list[list[str]]:
@@ -130,9 +131,10 @@ def make_row(plan: Plan, lane: str, times: dict[str, Times]) -> Row:
         row["ratio"] = round(statistics.median(ratios), 5)
         row["ratio_quartiles"] = [round(percentile(ratios, each), 5) for each in (25, 75)]
         row["exposed_ms"] = round(statistics.median(exposed), 4)
-    if own.after_own_ms:
-        row["stats_exposed_ms"] = round(statistics.median(own.after_own_ms), 4)
-        row["stats_exposed_after_last_rank_ms"] = round(statistics.median(own.after_last_ms), 4)
+    if own.stats_ms:
+        row["stats_exposed_ms"] = round(statistics.median(own.stats_ms), 4)
+    if own.latest_stats_ms:
+        row["latest_stats_exposed_ms"] = round(statistics.median(own.latest_stats_ms), 4)
     if lane != "alone" and "alone" in times and plan.task.ranks > 1:
         row["efficiency"] = round(statistics.median(times["alone"].steps_ms) / median, 4)
     return row

@@ -15,7 +15,7 @@ LABELS = {
     "torch_farandole": "torch over Farandole, bucket views",
 }
 TIME_HEADS = ["", "median ms", "p95", "x without DDP", "quartiles", "exposed ms", "by stats()"]
-TIME_HEADS += ["scaling"]
+TIME_HEADS += ["latest rank", "scaling"]
 
 
 def label(lane: str) -> str:
@@ -48,6 +48,7 @@ def time_lines(rows: list[Row]) -> list[list[str]]:
                 f"{quartiles[0]:.3f} to {quartiles[1]:.3f}" if quartiles else "",
                 number(row, "exposed_ms", 2),
                 number(row, "stats_exposed_ms", 2),
+                number(row, "latest_stats_exposed_ms", 2),
                 number(row, "efficiency", 3),
             ]
         )

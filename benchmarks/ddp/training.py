@@ -101,7 +101,7 @@ class Rank:
             begins.append(time.perf_counter_ns())
             backward(lane, self.batches[self.rank])
             ends.append(time.perf_counter_ns())
-            stats.append(stats_of(lane))
+            stats.append(exposed(lane))
         answer = {"rank": self.rank, "begin_ns": begins, "end_ns": ends}
         return {**answer, "stats": [each for each in stats if each is not None]}
 
@@ -134,17 +134,12 @@ def backward(lane: nn.Module, batch: Batch) -> None:
     functional.cross_entropy(lane(inputs).flatten(0, -2), classes.flatten()).backward()
 
 
-def stats_of(lane: nn.Module) -> dict[str, int] | None:
-    """Nanoseconds after this rank's last gradient, and after that of the last rank."""
-    read = getattr(lane, "stats", None) or getattr(getattr(lane, "_replica", None), "stats", None)
-    if read is None:
+def exposed(lane: nn.Module) -> dict[str, Any] | None:
+    """What stats() tells of the last backward, if it is Farandole's DDP."""
+    if not isinstance(lane, farandole.DistributedDataParallel):
         return None
-    stats = read()
-    last_ns = max([stats.end_ns, *(rank.end_ns for rank in stats.ranks)])
-    return {
-        "after_own_ns": stats.finish_ns - stats.end_ns,
-        "after_last_ns": max(0, stats.finish_ns - last_ns),
-    }
+    times = lane.stats()
+    return {"exposed_ms": times.exposed_ms, "is_latest": times.latest_rank == dist.get_rank()}
 
 
 def serve(rank: Rank, path: str) -> None:

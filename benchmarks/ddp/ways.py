@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch.distributed as dist
-from farandole.ddp import DistributedDataParallel
+from farandole import DistributedDataParallel
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
@@ -29,8 +29,7 @@ def plain(model: nn.Module, groups: Groups) -> nn.Module:  # noqa: ARG001
 
 def ours(model: nn.Module, groups: Groups, bucket_mib: float | None = None) -> nn.Module:
     """Farandole's DDP."""
-    options = {} if bucket_mib is None else {"bucket_cap_mb": bucket_mib}
-    return DistributedDataParallel(model, process_group=groups.farandole, **options)
+    return DistributedDataParallel(model, process_group=groups.farandole, bucket_cap_mb=bucket_mib)
 
 
 def over_gloo(model: nn.Module, groups: Groups, *, view: bool) -> nn.Module:
