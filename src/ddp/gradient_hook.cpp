@@ -3,7 +3,6 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <utility>
 
@@ -26,6 +25,13 @@ struct EndOfBackward {
   }
 };
 
+[[noreturn]] void refuse_compiled_autograd() {
+  throw NotSupported("DistributedDataParallel cannot be traced by compiled autograd.",
+                     "it sees gradients as autograd makes them, and buckets them at run time.",
+                     "leave torch._dynamo.config.compiled_autograd off; torch.compile() of the "
+                     "module itself works.");
+}
+
 }  // namespace
 
 GradientHook::GradientHook(std::weak_ptr<void> owner, Take take)
@@ -39,15 +45,21 @@ torch::autograd::variable_list GradientHook::operator()(
 }
 
 void GradientHook::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& /*args*/) const {
-  throw NotSupported("DistributedDataParallel cannot be traced by compiled autograd.",
-                     "it sees gradients as autograd makes them, and buckets them at run time.",
-                     "leave torch._dynamo.config.compiled_autograd off; torch.compile() of the "
-                     "module itself works.");
+  refuse_compiled_autograd();
 }
 
-void call_post_accumulate_hooks(const at::Tensor& parameter) {
-  auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter);
-  if (hook) (*hook)(parameter);
+AccumulatedHook::AccumulatedHook(std::weak_ptr<void> owner, std::function<void()> count)
+    : owner_(std::move(owner)), count_(std::move(count)) {}
+
+torch::autograd::variable_list AccumulatedHook::operator()(
+    const torch::autograd::variable_list& outputs,
+    const torch::autograd::variable_list& /*inputs*/) {
+  if (const std::shared_ptr<void> owner = owner_.lock()) throwing_through_autograd(count_);
+  return outputs;
+}
+
+void AccumulatedHook::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& /*args*/) const {
+  refuse_compiled_autograd();
 }
 
 void at_end_of_backward(std::function<void()> callback, std::function<void()> abandoned) {

@@ -13,11 +13,12 @@
 
 namespace farandole {
 
-/// Stands before the node of autograd that adds a gradient to p.grad. It gets the gradient when all
-/// uses of the parameter in one graph task have been added up, after the tensor's own hooks, and
-/// returns what that node still has to add: nothing, if the gradient is in its bucket.
-///
-/// A node's hooks cannot be taken away again; one whose owner is gone lets gradients pass.
+// The two sides of autograd's node that adds a gradient to p.grad. A node's hooks cannot all be
+// taken away again; one whose owner is gone does nothing.
+
+/// Stands before the node. It gets the gradient when all uses of the parameter in one graph task
+/// have been added up, after the tensor's own hooks, and returns what the node still has to add:
+/// nothing, if the gradient is in its bucket.
 class GradientHook final : public torch::autograd::FunctionPreHook {
  public:
   using Take = std::function<at::Tensor(const at::Tensor& gradient)>;
@@ -32,9 +33,19 @@ class GradientHook final : public torch::autograd::FunctionPreHook {
   Take take_;
 };
 
-/// Calls what the program has hung to the parameter with register_post_accumulate_grad_hook(), as
-/// autograd does when it adds the gradient itself.
-void call_post_accumulate_hooks(const at::Tensor& parameter);
+/// Stands behind the node: p.grad is as it will be, and what the program hung to it with
+/// register_post_accumulate_grad_hook() has run.
+class AccumulatedHook final : public torch::autograd::FunctionPostHook {
+ public:
+  AccumulatedHook(std::weak_ptr<void> owner, std::function<void()> count);
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& inputs) override;
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override;
+
+ private:
+  std::weak_ptr<void> owner_;
+  std::function<void()> count_;
+};
 
 /// Runs `callback` at the end of the graph task that runs on this thread, on its thread; what it
 /// throws leaves backward. If the task ends with an exception, runs `abandoned` instead, which must

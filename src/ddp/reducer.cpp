@@ -50,7 +50,9 @@ void Reducer::renew_parameters() {
     if (!node) continue;
     node->add_pre_hook(std::make_unique<GradientHook>(
         weak_from_this(),
-        [this, index](const at::Tensor& gradient) { return on_gradient(index, gradient); }));
+        [this, index](const at::Tensor& gradient) { return take(index, gradient); }));
+    node->add_post_hook(std::make_unique<AccumulatedHook>(
+        weak_from_this(), [this, index] { on_accumulated(index); }));
   }
 }
 
@@ -69,14 +71,21 @@ void Reducer::after_forward(const std::vector<at::Tensor>& outputs, bool synchro
   if (synchronize) ++forward_;
   begins_at_parameter_ = synchronize;
   for (const at::Tensor& output : outputs) {
-    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
-    begins_at_parameter_.reset();
-    output.register_hook([self = weak_from_this(), synchronize](const at::Tensor&) {
-      if (const auto reducer = self.lock()) {
-        throwing_through_autograd([&] { reducer->output_has_gradient(synchronize); });
-      }
-    });
+    if (!output.defined()) continue;
+    watch(output, synchronize);
+    // A view that is changed in place afterwards gets another node than the one hooked here.
+    if (output.is_view()) watch(at::Tensor(output._base()), synchronize);
   }
+}
+
+void Reducer::watch(const at::Tensor& output, bool synchronize) {
+  if (!output.requires_grad() || output.is_leaf()) return;
+  begins_at_parameter_.reset();
+  output.register_hook([self = weak_from_this(), synchronize](const at::Tensor&) {
+    if (const auto reducer = self.lock()) {
+      throwing_through_autograd([&] { reducer->output_has_gradient(synchronize); });
+    }
+  });
 }
 
 void Reducer::forward_failed() {
@@ -144,44 +153,37 @@ void Reducer::begin_backward() {
   if (consumer_) start_buckets();
   const int task = current_graph_task();
   for (const auto& [early_task, index] : std::exchange(early_, {})) {
-    if (early_task == task) count_gradient(index, parameters_[index]->is_home());
+    if (early_task == task) count_gradient(index);
   }
 }
 
-/// Returns what autograd is to add to p.grad: nothing, unless the gradient has no place yet.
-at::Tensor Reducer::on_gradient(size_t index, const at::Tensor& gradient) {
-  at::Tensor left = gradient;
-  const bool moved = take(index, &left);
-  if (moved) call_post_accumulate_hooks(parameters_[index]->parameter());
-  const std::lock_guard<std::mutex> lock(mutex_);
-  count_gradient(index, moved);
-  return left;
-}
-
-/// Moves the gradient into its bucket. False if autograd has to add what is `left`.
-bool Reducer::take(size_t index, at::Tensor* gradient) {
+/// Moves a gradient into its bucket. Returns what autograd is to add to p.grad: nothing, unless it
+/// has no place yet.
+at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (begins_at_parameter_ && state_ != State::kRunning) begin_pass(*begins_at_parameter_);
-  if (!gradient->defined()) return false;
+  if (!gradient.defined()) return gradient;
   ParameterGradient& parameter = *parameters_[index];
   if (state_ == State::kRunning && is_launched(index)) {
     progress_[index].is_late = true;
-    *gradient = at::Tensor();
-    return false;
+    return {};
   }
   const double scale = loss_weight_.value_or(1);
   // With create_graph=True p.grad gets a graph of its own; its values are moved at the end.
   if (!parameter.has_place() || c10::GradMode::is_enabled()) {
-    if (scale != 1) *gradient = *gradient * scale;
-    return false;
+    return scale == 1 ? gradient : gradient * scale;
   }
-  parameter.take(*gradient, scale);
-  *gradient = at::Tensor();
-  return true;
+  parameter.take(gradient, scale);
+  return {};
 }
 
-/// `moved`: it is in its bucket. What is not is moved at the end of backward.
-void Reducer::count_gradient(size_t index, bool moved) {
+void Reducer::on_accumulated(size_t index) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  count_gradient(index);
+}
+
+/// What is not in its bucket by now is moved at the end of backward.
+void Reducer::count_gradient(size_t index) {
   Progress& progress = progress_[index];
   if (!buckets_ && !std::exchange(progress.is_ordered, true)) order_.push_back(index);
   progress.was_touched = true;
@@ -193,7 +195,7 @@ void Reducer::count_gradient(size_t index, bool moved) {
   }
   ++progress.gradients;
   if (!consumer_) return;
-  if (moved && progress.gradients == progress.expected) mark_ready(index);
+  if (progress.gradients == progress.expected && parameters_[index]->is_home()) mark_ready(index);
   consumer_->progress();
 }
 

@@ -26,9 +26,10 @@ struct RoundNote;
 
 /// Averages the gradients of a model over its replicas while backward runs.
 ///
-/// Life of a gradient: autograd's hook (on_gradient) moves it into its place in a bucket; a bucket
-/// whose gradients have all come is launched (launch); the end of backward (end_backward) waits for
-/// what is left. p.grad is that place from then on, so gradients exist once.
+/// Life of a gradient: a hook before autograd's node moves it into its place in a bucket (take); a
+/// hook behind it counts it, and a bucket whose gradients have all come is launched (launch); the
+/// end of backward (end_backward) waits for what is left. p.grad is that place from then on, so
+/// gradients exist once.
 ///
 /// The first synchronized backward only counts: which parameters get how many gradients (several
 /// under activation checkpointing), in which order. At its end, before it returns, the buckets are
@@ -113,14 +114,15 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
 
   // reducer.cpp: while backward runs
   void renew_parameters();
+  void watch(const at::Tensor& output, bool synchronize);
   void output_has_gradient(bool synchronize);
   bool reaches_parameters() const;
   void begin_pass(bool synchronize);
   void begin_backward();
   void count_weight();
-  at::Tensor on_gradient(size_t index, const at::Tensor& gradient);
-  bool take(size_t index, at::Tensor* gradient);
-  void count_gradient(size_t index, bool moved);
+  at::Tensor take(size_t index, const at::Tensor& gradient);
+  void on_accumulated(size_t index);
+  void count_gradient(size_t index);
   bool is_launched(size_t index) const;
   void mark_ready(size_t index);
   void launch(size_t bucket);
