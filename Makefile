@@ -39,7 +39,7 @@ help:  ## list the targets
 
 demo: $(VENV)/requirements.stamp  ## train a real model on 2 ranks over Farandole, beside gloo
 	$(pip_install) .
-	python examples/digits/train.py
+	python examples/python/train_digits.py
 
 test: test-cpp test-python  ## build, then run every test, C++ and Python
 

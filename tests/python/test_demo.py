@@ -19,9 +19,10 @@ def run(*command: str, seconds: int) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(300)
-def test_demo_trains_as_well_as_one_process() -> None:
-    output = run(str(EXAMPLES / "digits" / "train.py"), seconds=280)
+@pytest.mark.timeout(400)
+def test_demo_trains_as_well_as_one_process_on_any_number_of_ranks() -> None:
+    demo = str(EXAMPLES / "python" / "train_digits.py")
+    output = run(demo, seconds=200)
     assert len(re.findall(r"^epoch .*loss .*test accuracy .*images/s", output, re.MULTILINE)) == 12
     found = re.search(r"largest deviation (\S+), tolerance (\S+)", output)
     assert found
@@ -31,6 +32,13 @@ def test_demo_trains_as_well_as_one_process() -> None:
     assert float(found[1]) >= 97
     for name in ("farandole", "gloo", "one process"):
         assert re.search(rf"^  {name} +\d ranks? +[\d,]+ +[\d.]+ x gloo", output, re.MULTILINE)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    assert losses(run(*launcher, demo, seconds=180)) == pytest.approx(losses(output), abs=1e-4)
+
+
+def losses(output: str) -> list[float]:
+    """Of each epoch."""
+    return [float(loss) for loss in re.findall(r"^epoch .*loss (\d+\.\d{6})", output, re.MULTILINE)]
 
 
 @pytest.mark.timeout(100)
