@@ -82,6 +82,18 @@ at::Tensor Buckets::flat(size_t bucket) const {
   return tensor_at(planned, 0, {planned.elements}, {1});
 }
 
+at::Tensor Buckets::resizable(size_t bucket) const {
+  const BucketPlan::Bucket& planned = plan_.buckets[bucket];
+  const Buffer& buffer = buffer_of(planned.device);
+  return at::for_blob(buffer.address + planned.offset_bytes, {planned.elements})
+      .deleter([owner = buffer.owner](void*) {})
+      .options(at::TensorOptions(planned.device).dtype(planned.dtype))
+      .target_device(planned.device)
+      .resizeable_storage()
+      .allocator(c10::GetAllocator(planned.device.type()))
+      .make_tensor();
+}
+
 at::Tensor Buckets::place_of(size_t bucket, const BucketPlan::Slot& slot,
                              const at::Tensor& parameter) const {
   const bool dense = parameter.is_non_overlapping_and_dense();

@@ -41,6 +41,9 @@ void HookedReduction::launch(size_t bucket) {
   times_[bucket].published_ns = comm::now_ns();
   launched_ = bucket + 1;
   const c10::NoGradGuard no_grad;
+  // A hook may start collectives when its first one is done (PowerSGD): one hook at a time, or
+  // ranks would start them in different orders.
+  if (bucket > 0 && futures_[bucket - 1]) futures_[bucket - 1]->wait();
   c10d::GradBucket view = bucket_for_hook(bucket);
   futures_[bucket] = hook_->runHook(view);
 }
@@ -55,7 +58,7 @@ c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
     lengths.push_back(static_cast<size_t>(slots[i].elements));
     sizes.push_back(parameters_[bucket][i].sizes());
   }
-  return c10d::GradBucket(bucket, buckets_->size(), buckets_->flat(bucket), std::move(offsets),
+  return c10d::GradBucket(bucket, buckets_->size(), buckets_->resizable(bucket), std::move(offsets),
                           std::move(lengths), std::move(sizes), parameters_[bucket], std::nullopt);
 }
 

@@ -28,6 +28,8 @@ class FARANDOLE_API Buckets {
   at::Tensor padded(size_t bucket) const;
   /// Its gradients alone, one after the other.
   at::Tensor flat(size_t bucket) const;
+  /// The same as a tensor that resize_() may move to other memory, as torch's hooks do.
+  at::Tensor resizable(size_t bucket) const;
   /// The place of one gradient in its bucket, in the shape and, if they are dense, the strides of
   /// `parameter`. It keeps the memory alive and is no view in the sense of autograd.
   at::Tensor place_of(size_t bucket, const BucketPlan::Slot& slot,
