@@ -112,8 +112,15 @@ void CollectiveQueue::end() {
 
 uint64_t CollectiveQueue::push(Task task) {
   State& state = *state_;
-  const std::lock_guard<std::mutex> lock(state.mutex);
+  std::unique_lock<std::mutex> lock(state.mutex);
   state.check_open();
+  if (executor_of == &state) {
+    // A callback of a task that has just ended, which may wait for this one: nobody else runs it.
+    const uint64_t number = state.next_number();
+    state.queue.push_back(std::move(task));
+    while (!state.queue.empty()) state.run_first(lock);
+    return number;
+  }
   if (!state.executor.joinable()) {
     const SignalsBlocked blocked;
     state.executor = std::thread([shared = state_] { shared->execute(); });
