@@ -27,8 +27,11 @@ ParameterGradient::ParameterGradient(std::string name, at::Tensor parameter, boo
       device_(parameter_.device()) {}
 
 bool ParameterGradient::has_changed() const {
+  // Also after .double().float(): autograd has made another node then.
   return parameter_.requires_grad() != active_ || parameter_.scalar_type() != dtype_ ||
-         parameter_.device() != device_;
+         parameter_.device() != device_ ||
+         (active_ &&
+          torch::autograd::impl::try_get_grad_accumulator(parameter_).get() != accumulator_.get());
 }
 
 NodePointer ParameterGradient::renew() {

@@ -31,8 +31,8 @@ class ParameterGradient {
   bool is_active() const { return active_; }
   /// Autograd's node that adds gradients to p.grad; null if there has been none.
   torch::autograd::Node* accumulator() const { return accumulator_.get(); }
-  /// Whether the parameter changed its dtype, device or requires_grad since the last renew(): then
-  /// autograd has another node for it, or none.
+  /// Whether the parameter changed its dtype, device or requires_grad since the last renew(), if
+  /// only for a time: then autograd has another node for it, or none.
   bool has_changed() const;
   /// Looks at the parameter anew and forgets the place. Returns the node of autograd that adds
   /// gradients to p.grad if it is another one than before.
