@@ -34,8 +34,10 @@ class BufferCommHook:
         self._futures: list[torch.futures.Future[Any]] = []
 
     def run(self, buffers: dict[str, Tensor]) -> None:
-        """Call the hook; what it returns is waited for later."""
+        """Call the hook; what it returns is waited for before forward, or else after backward."""
         self._futures += self.buffer_comm_hook(self.buffer_comm_hook_state, buffers) or []
+        if self.buffer_comm_hook_location == BufferCommHookLocation.PRE_FORWARD:
+            self.wait()
 
     def wait(self) -> None:
         """Wait for all that the hook has started."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from farandole.ddp.sync_batch_norm import SyncBatchNorm
@@ -41,7 +40,6 @@ def _construction(ddp: DistributedDataParallel) -> dict[str, str | int]:
         "is_multi_device_module": int(ddp.is_multi_device_module),
         "num_parameter_tensors": len(trained),
         "total_parameter_size_bytes": sum(p.numel() * p.element_size() for p in trained),
-        "torch_version": torch.__version__,
     }
 
 

@@ -49,10 +49,13 @@ class ParameterWatch:
     def has_changed(self) -> bool:
         """Whether an object is another one than when it was last asked.
 
+        Tensors that functional_call() lends the module are no parameters, and do not count.
+
         Raises:
             InvalidArgument: there are parameters by other names.
         """
-        if _same(self._values, self._present()):
+        present = self._present()
+        if _same(self._values, present) or any(map(_is_lent, present)):
             return False
         self._remember()
         names = [name for name, _ in self._module.named_parameters()]
@@ -81,6 +84,10 @@ class ParameterWatch:
 def same_tensors(left: Named, right: Named) -> bool:
     """Whether both hold the same objects, in one order."""
     return _same([tensor for _, tensor in left], [tensor for _, tensor in right])
+
+
+def _is_lent(value: object) -> bool:
+    return isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
 
 
 def _same(left: Sequence[object], right: Sequence[object]) -> bool:
