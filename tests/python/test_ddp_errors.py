@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What farandole.DistributedDataParallel says when something is wrong, and how it goes on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import farandole
+import pytest
+import torch
+import torch.distributed as dist
+from farandole import BackwardError, DistributedDataParallel, InvalidArgument
+from torch import Tensor, nn
+
+import ranks
+from ddp_models import Experts, Layers
+from ddp_oracle import assert_gradients, batch, expected, seeded
+
+
+def square(output: Tensor) -> Tensor:
+    return output.square().mean()
+
+
+class Failing(nn.Module):
+    """Raises in forward or in backward when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 3)
+        self.fails_in = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.fails_in == "forward":
+            raise KeyError("forward")
+        if self.fails_in == "backward":
+            hidden.register_hook(self.fail)
+        return self.last(hidden)
+
+    def fail(self, gradient: Tensor) -> None:
+        raise KeyError("backward")
+
+
+def plain_loss(model: nn.Module, rank: int, step: int) -> Tensor:
+    return square(model(batch(rank, step, 4, 8)))
+
+
+def goes_on_after_an_exception(where: str, rank: int, world_size: int) -> None:
+    """Rank 1 fails in step 2, skips the batch and goes on; nobody hangs."""
+    model = seeded(Failing)
+    ddp = DistributedDataParallel(model)
+    outcome = []
+    for step in range(6):
+        model.fails_in = where if (rank, step) == (1, 2) else ""
+        wanted = expected(model, world_size, plain_loss, step) if step not in (2, 3) else {}
+        ddp.zero_grad()
+        try:
+            plain_loss(ddp, rank, step).backward()
+        except KeyError:
+            outcome.append("own")
+        except BackwardError as error:
+            outcome.append("peer" if "rank 1" in str(error) else str(error))
+        else:
+            outcome.append("good")
+            if wanted:
+                assert_gradients(ddp, wanted)
+    assert outcome[:2] == ["good", "good"]
+    assert outcome[4:] == ["good", "good"], outcome
+    assert outcome[2] == ("own" if rank == 1 else "peer"), outcome
+
+
+def exceptions(rank: int, world_size: int) -> None:
+    goes_on_after_an_exception("backward", rank, world_size)
+
+
+@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+def test_an_exception_in_backward_is_told_to_the_others(backend: str) -> None:
+    ranks.run(exceptions, 2, setup=ranks.Setup(backend=backend))
+
+
+def exception_in_forward(rank: int, world_size: int) -> None:
+    model = seeded(Failing)
+    ddp = DistributedDataParallel(model)
+    outcome = []
+    step = 0
+    while step < 7:
+        model.fails_in = "forward" if (rank, len(outcome)) == (1, 2) else ""
+        ddp.zero_grad()
+        try:
+            plain_loss(ddp, rank, step).backward()
+        except KeyError:
+            outcome.append("own")
+        except BackwardError as error:
+            outcome.append("told" if "rank 1 skipped one" in str(error) else str(error))
+        else:
+            outcome.append("good")
+        step += outcome[-1] != "own"  # it goes on with another batch
+    assert outcome.count("told") == 1, outcome
+    assert outcome[-1] == "good"
+
+
+def test_an_exception_in_forward_is_told_to_the_others() -> None:
+    ranks.run(exception_in_forward, 2)
+
+
+def unused_parameters(rank: int, world_size: int) -> None:
+    model = seeded(Experts)
+    ddp = DistributedDataParallel(model)
+    texts = []
+    for step in range(3):
+        with pytest.raises(BackwardError) as error:
+            square(ddp(batch(rank, step, 4, 8), min(rank, 1)).mixed).backward()
+        texts.append(str(error.value))
+    for number, text in enumerate(texts):
+        assert f"backward #{number + 1} " in text
+        assert f"on rank {rank} of {world_size}" in text
+        assert "'experts.3.bias' on every rank" in text
+        assert "'experts.0.weight' on rank" in text
+        assert "'experts.1.weight' on rank 0" in text
+        assert "find_unused_parameters=True" in text
+    ddp.zero_grad()
+    loss = sum(
+        (square(ddp.module.experts[i](batch(rank, i, 4, 8))) for i in range(4)),
+        ddp(batch(rank, 0, 4, 8), 0).balance,
+    )
+    loss.backward()  # all are used: good again
+
+
+@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("gloo", 2)])
+def test_unused_parameters_are_named_on_every_rank(backend: str, world_size: int) -> None:
+    ranks.run(unused_parameters, world_size, setup=ranks.Setup(backend=backend))
+
+
+def different_modules(rank: int, world_size: int) -> None:
+    with pytest.raises(InvalidArgument, match="different modules: rank 0 has parameter 'weight'"):
+        DistributedDataParallel(nn.Linear(4, 2 + rank))
+
+
+def changed_modules(rank: int, world_size: int) -> None:
+    ddp = DistributedDataParallel(Layers())
+    ddp.module.add_module("more", nn.Linear(3, 3))
+    with pytest.raises(InvalidArgument, match=r"more\.bias, more\.weight[\s\S]*wrap it again"):
+        ddp(torch.ones(1, 8))
+    del ddp.module.more
+    square(ddp(torch.ones(1, 8))).backward()
+    ddp.module[0].register_parameter("scale", nn.Parameter(torch.ones(1)))
+    with pytest.raises(InvalidArgument, match=r"removed[\s\S]*scale"):
+        ddp(torch.ones(1, 8))
+    ddp = DistributedDataParallel(ddp.module, find_unused_parameters=True)
+    square(ddp(torch.ones(1, 8))).backward()
+
+
+def different_options(rank: int, world_size: int) -> None:
+    ddp = DistributedDataParallel(Layers(), bucket_cap_mb=0.0001 * (1 + 20 * rank))
+    with pytest.raises(BackwardError, match="do not fit together"):
+        square(ddp(torch.ones(1, 8))).backward()
+
+
+def some_weights(rank: int, world_size: int) -> None:
+    ddp = DistributedDataParallel(Layers())
+    if rank == 1:
+        ddp.set_loss_weight(3)
+    with pytest.raises(BackwardError, match="only rank 1 gave the loss a weight"):
+        square(ddp(torch.ones(1, 8))).backward()
+    ddp.set_loss_weight(2)
+    square(ddp(torch.ones(1, 8))).backward()
+
+
+def arguments(rank: int, world_size: int) -> None:
+    layers = Layers()
+    cases: list[tuple[str, Callable[[], object]]] = [
+        ("nothing to average", lambda: DistributedDataParallel(nn.ReLU())),
+        ("nothing to average", lambda: DistributedDataParallel(Layers().requires_grad_(False))),
+        ("one process for each device", lambda: DistributedDataParallel(layers, [0, 1])),
+        ("for a module on cpu", lambda: DistributedDataParallel(layers, [0])),
+        ("for a module on cpu", lambda: DistributedDataParallel(layers, output_device=0)),
+        ("uninitialized", lambda: DistributedDataParallel(nn.LazyLinear(3))),
+        (
+            "pass both",
+            lambda: DistributedDataParallel(layers, param_to_hook_all_reduce=layers[0].weight),
+        ),
+        ("bucket_cap_mb got -1", lambda: DistributedDataParallel(layers, bucket_cap_mb=-1)),
+        (
+            "on cpu and meta",
+            lambda: DistributedDataParallel(
+                nn.ModuleList([layers, nn.Linear(1, 1, device="meta")])
+            ),
+        ),
+    ]
+    for text, make in cases:
+        with pytest.raises(InvalidArgument, match=text) as error:
+            make()
+        assert isinstance(error.value, (ValueError, RuntimeError))  # what torch raises
+    with pytest.raises(InvalidArgument, match="both process_group and device_mesh"):
+        DistributedDataParallel(layers, process_group=dist.group.WORLD, device_mesh=object())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        DistributedDataParallel(
+            layers,
+            check_reduction=True,
+            gradient_as_bucket_view=True,
+            skip_all_reduce_unused_params=True,
+            batched_grad_copy=True,
+            lazy_bucket_allocation=True,
+        )
+        DistributedDataParallel(layers, broadcast_buffers=True, forward_sync_buffers=False)
+    (warning,) = caught
+    for name in ("check_reduction", "gradient_as_bucket_view", "batched_grad_copy"):
+        assert f"{name} (" in str(warning.message)
+    assert warning.filename == __file__
+
+
+CHECKS = [different_modules, changed_modules, different_options, some_weights, arguments]
+
+
+def misuse(rank: int, world_size: int) -> None:
+    for check in CHECKS:
+        check(rank, world_size)
+
+
+def test_misuse_is_told() -> None:
+    ranks.run(misuse, 2)
+
+
+def test_there_must_be_a_group() -> None:
+    with pytest.raises(InvalidArgument, match="no default group"):
+        DistributedDataParallel(nn.Linear(1, 1))
+
+
+def dead_peer(rank: int, world_size: int) -> None:
+    import os
+
+    ddp = DistributedDataParallel(Layers())
+    for step in range(3):
+        if (rank, step) == (1, 2):
+            os._exit(0)
+        if step < 2:
+            square(ddp(torch.ones(1, 8))).backward()
+            continue
+        with pytest.raises(farandole.PeerFailure, match="rank 1"):
+            square(ddp(torch.ones(1, 8))).backward()
+        ddp.set_process_group(farandole.shrink_group([1]))
+        ddp.zero_grad()
+        square(ddp(torch.ones(1, 8))).backward()
+        assert ddp.process_group.size() == 1
+
+
+def test_training_goes_on_after_a_death() -> None:
+    ranks.run(dead_peer, 2, may_die=[1])

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Uneven inputs: ranks that have reached their end take part until all have."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from farandole import DistributedDataParallel
+from torch import Tensor, nn
+
+import ranks
+from ddp_models import Convolutional, Layers
+from ddp_oracle import assert_alike, batch, seeded
+
+LR = 0.1
+
+
+def square(output: Tensor) -> Tensor:
+    return output.square().mean()
+
+
+def steps_of(rank: int) -> int:
+    return 2 + 2 * rank
+
+
+def train_alone(model: nn.Module, world_size: int, by_all: bool) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), LR)
+    for step in range(steps_of(world_size - 1)):
+        optimizer.zero_grad()
+        active = [rank for rank in range(world_size) if step < steps_of(rank)]
+        for rank in active:
+            share = 1 / (world_size if by_all else len(active))
+            (square(model(batch(rank, step, 4, 8))) * share).backward()
+        optimizer.step()
+
+
+def uneven(rank: int, world_size: int, by_all: bool) -> None:
+    for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}):
+        model = seeded(Layers)
+        alone = copy.deepcopy(model)
+        train_alone(alone, world_size, by_all)
+        ddp = DistributedDataParallel(model, bucket_cap_mb=0.0005, **options)
+        optimizer = torch.optim.SGD(ddp.parameters(), LR)
+        with ddp.join(divide_by_initial_world_size=by_all):
+            for step in range(steps_of(rank)):
+                optimizer.zero_grad()
+                square(ddp(batch(rank, step, 4, 8))).backward()
+                optimizer.step()
+        for own, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(own, wanted, rtol=1e-9, atol=1e-12)
+            assert_alike(own.detach())
+
+
+@pytest.mark.parametrize(
+    ("backend", "world_size", "by_all"),
+    [("farandole", 3, True), ("farandole", 2, False), ("gloo", 2, True), ("gloo", 3, False)],
+)
+def test_uneven_inputs(backend: str, world_size: int, by_all: bool) -> None:
+    ranks.run(uneven, world_size, by_all, setup=ranks.Setup(backend=backend))
+
+
+def uneven_with_weights(rank: int, world_size: int) -> None:
+    """Sums over items of the batches that there are; buffers; one rank has no batch at all."""
+    model = seeded(Layers)
+    alone = copy.deepcopy(model)
+    sizes = [[3, 1, 2], [2, 5], []]
+    optimizer = torch.optim.SGD(alone.parameters(), LR)
+    for step in range(3):
+        optimizer.zero_grad()
+        parts = [batch(r, step, s[step], 8) for r, s in enumerate(sizes) if step < len(s)]
+        square(alone(torch.cat(parts))).backward()
+        optimizer.step()
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), LR)
+    ddp.set_loss_weight(0)
+    with ddp.join():
+        for step, size in enumerate(sizes[rank]):
+            optimizer.zero_grad()
+            ddp.set_loss_weight(size)
+            square(ddp(batch(rank, step, size, 8))).backward()
+            optimizer.step()
+    for own, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(own, wanted, rtol=1e-9, atol=1e-12)
+
+
+def uneven_with_buffers(rank: int, world_size: int) -> None:
+    ddp = DistributedDataParallel(seeded(Convolutional))
+    with ddp.join():
+        for step in range(1 + rank):
+            with ddp.no_sync():
+                square(ddp(batch(rank, 10 + step, 4, 192))).backward()
+            square(ddp(batch(rank, step, 4, 192))).backward()
+    for name, tensor in ddp.state_dict().items():
+        assert_alike(tensor, name)
+    assert ddp._get_ddp_logging_data()["join_uneven_inputs"] == 1
+    with ddp.join(enable=False):
+        square(ddp(batch(rank, 0, 4, 192))).backward()
+    assert ddp._get_ddp_logging_data()["join_uneven_inputs"] == 0
+
+
+def early_end(rank: int, world_size: int) -> None:
+    ddp = DistributedDataParallel(seeded(Layers))
+    text = "exhausted"
+    with pytest.raises(RuntimeError, match=text), ddp.join(throw_on_early_termination=True):  # noqa: PT012
+        for step in range(steps_of(rank)):
+            square(ddp(batch(rank, step, 4, 8))).backward()
+    with ddp.join(enable=False):
+        square(ddp(batch(rank, 0, 4, 8))).backward()
+    dist.barrier()
+
+
+CHECKS = [uneven_with_weights, uneven_with_buffers, early_end]
+
+
+def run_checks(rank: int, world_size: int) -> None:
+    for check in CHECKS:
+        check(rank, world_size)
+
+
+@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+def test_weights_buffers_and_early_ends(backend: str) -> None:
+    ranks.run(run_checks, 3, setup=ranks.Setup(backend=backend))
