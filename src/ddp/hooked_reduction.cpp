@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "farandole/comm/events.h"
+#include "farandole/ddp/hooks/all_reduce_hook.h"
 
 namespace farandole {
 
@@ -26,6 +27,7 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       parameters_(std::move(parameters)),
       group_(std::move(group)),
       hook_(std::move(hook)),
+      one_at_a_time_(dynamic_cast<const AllReduceHook*>(hook_.get()) == nullptr),
       note_bytes_(note_bytes),
       futures_(buckets_->size()),
       times_(buckets_->size()) {}
@@ -41,9 +43,7 @@ void HookedReduction::launch(size_t bucket) {
   times_[bucket].published_ns = comm::now_ns();
   launched_ = bucket + 1;
   const c10::NoGradGuard no_grad;
-  // A hook may start collectives when its first one is done (PowerSGD): one hook at a time, or
-  // ranks would start them in different orders.
-  if (bucket > 0 && futures_[bucket - 1]) futures_[bucket - 1]->wait();
+  if (one_at_a_time_ && bucket > 0 && futures_[bucket - 1]) futures_[bucket - 1]->wait();
   c10d::GradBucket view = bucket_for_hook(bucket);
   futures_[bucket] = hook_->runHook(view);
 }
@@ -64,6 +64,7 @@ c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
 
 /// Waits for a bucket and brings the hook's result home.
 void HookedReduction::collect(size_t bucket) {
+  if (!futures_[bucket]) return;  // the hook threw
   futures_[bucket]->waitAndThrow();
   const at::Tensor result = hook_->parseHookResult(futures_[bucket]->value());
   const at::Tensor flat = buckets_->flat(bucket);

@@ -44,6 +44,9 @@ class HookedReduction final : public BucketConsumer {
   const std::vector<std::vector<at::Tensor>> parameters_;
   const std::shared_ptr<ReplicaGroup> group_;
   const std::shared_ptr<c10d::CommHookInterface> hook_;
+  /// Unknown hooks may start collectives when their first one is done (torch's PowerSGD): were two
+  /// under way, ranks would start them in different orders.
+  const bool one_at_a_time_;
   const size_t note_bytes_;
   double weight_ = 1;
   size_t launched_ = 0;
