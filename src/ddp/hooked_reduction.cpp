@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "farandole/comm/events.h"
-#include "farandole/ddp/hooks/all_reduce_hook.h"
+#include "farandole/ddp/comm_hook.h"
 
 namespace farandole {
 
@@ -27,7 +27,7 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       parameters_(std::move(parameters)),
       group_(std::move(group)),
       hook_(std::move(hook)),
-      one_at_a_time_(dynamic_cast<const AllReduceHook*>(hook_.get()) == nullptr),
+      one_at_a_time_(dynamic_cast<const CommHook*>(hook_.get()) == nullptr),
       note_bytes_(note_bytes),
       futures_(buckets_->size()),
       times_(buckets_->size()) {}

@@ -44,8 +44,8 @@ class HookedReduction final : public BucketConsumer {
   const std::vector<std::vector<at::Tensor>> parameters_;
   const std::shared_ptr<ReplicaGroup> group_;
   const std::shared_ptr<c10d::CommHookInterface> hook_;
-  /// Unknown hooks may start collectives when their first one is done (torch's PowerSGD): were two
-  /// under way, ranks would start them in different orders.
+  /// Hooks of torch's interface may start collectives when their first one is done (its PowerSGD):
+  /// were two under way, ranks would start them in different orders. Ours must not be waited for.
   const bool one_at_a_time_;
   const size_t note_bytes_;
   double weight_ = 1;
