@@ -279,6 +279,21 @@ def buffer_hooks() -> None:
         ddp._register_buffer_comm_hook(None, 3)  # type: ignore[arg-type]
 
 
+def backward_that_is_prepared_by_hand() -> None:
+    """As Lightning does in manual optimization."""
+    ddp = wrapped()
+    for step in range(3):
+        wanted = expected(ddp.module, dist.get_world_size(), plain_loss, step)
+        ddp.zero_grad()
+        ddp.require_backward_grad_sync = False
+        loss = plain_loss(ddp, dist.get_rank(), step)
+        ddp.require_backward_grad_sync = True
+        ddp.reducer._rebuild_buckets()
+        ddp.reducer.prepare_for_backward([loss])
+        loss.backward()
+        assert_gradients(ddp, wanted)
+
+
 def semi_public_methods() -> None:
     ddp = wrapped(bucket_cap_mb=0.0005)
     assert str(ddp.stats()) == "no synchronized backward yet"
@@ -376,6 +391,7 @@ CHECKS = [
     mixed_precision,
     buffers,
     buffer_hooks,
+    backward_that_is_prepared_by_hand,
     semi_public_methods,
     other_groups,
     without_initial_sync,

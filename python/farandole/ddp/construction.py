@@ -68,16 +68,8 @@ def check_parameters(parameters: Sequence[nn.Parameter]) -> None:
     """Check that these can be averaged in buckets.
 
     Raises:
-        InvalidArgument: none is trained, some have no shape yet, or device types are mixed.
+        InvalidArgument: some have no shape yet, or device types are mixed.
     """
-    if not any(parameter.requires_grad for parameter in parameters):
-        raise InvalidArgument(
-            sentences(
-                "DistributedDataParallel got a module without parameters to train.",
-                "none of those that are not ignored has requires_grad.",
-                "use the module itself: without gradients there is nothing to average.",
-            )
-        )
     if any(isinstance(parameter, UninitializedParameter) for parameter in parameters):
         raise InvalidArgument(
             sentences(

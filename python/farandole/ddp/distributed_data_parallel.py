@@ -27,6 +27,7 @@ from farandole.ddp.buffer_hook import BufferCommHook, BufferCommHookLocation, Bu
 from farandole.ddp.delayed_reduction import DelayedReduction
 from farandole.ddp.logging_data import logging_data
 from farandole.ddp.outputs import find_tensors
+from farandole.ddp.reducer_interface import ReducerInterface
 from farandole.errors import InvalidArgument, sentences
 
 _DEFAULT_BUCKET_CAP_MB = 25.0
@@ -167,7 +168,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._averages_in_buckets = trained or not delayed
         parameters = [*self._module_parameters, *self._delayed_and_trigger[0]]
         construction.check_parameters(parameters)
-        self.device = parameters[0].device
+        self.device = parameters[0].device if parameters else torch.device("cpu")
         self.device_type = self.device.type
         self.is_multi_device_module = len({parameter.device for parameter in parameters}) > 1
 
@@ -275,7 +276,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         )
 
     def _after_forward(self, replica: _C.Replica | None, output: object) -> None:
-        tensors = find_tensors(output)
+        tensors = find_tensors(output) if torch.is_grad_enabled() else []
         if self._syncs_buffers_after_forward():
             self._sync_buffers()
         if self.buffer_hook is not None:
@@ -543,6 +544,11 @@ class DistributedDataParallel(nn.Module, Joinable):
     def _get_ddp_logging_data(self) -> dict[str, str | int]:
         """How the module was wrapped, its buckets and times, by torch's keys."""
         return logging_data(self)
+
+    @property
+    def reducer(self) -> ReducerInterface:
+        """What frameworks call of torch's reducer."""
+        return ReducerInterface(self)
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
         """Keep a rate; times are taken in every backward, since that costs nothing.
