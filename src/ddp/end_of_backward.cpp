@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a backward: what is left is settled, ranks tell each other how it went, and gradients
 // become averages or every rank an error.
-#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
 
@@ -19,6 +19,15 @@
 #include "farandole/error.h"
 
 namespace farandole {
+namespace {
+
+/// A gradient without rows, of the form that embeddings give theirs.
+at::Tensor nothing_sparse(const at::Tensor& parameter) {
+  return at::_sparse_coo_tensor_with_dims(1, parameter.dim() - 1, parameter.sizes(),
+                                          parameter.options().layout(at::kSparse));
+}
+
+}  // namespace
 
 void Reducer::end_backward(uint32_t flags) {
   const c10::NoGradGuard no_grad;
@@ -247,10 +256,7 @@ void Reducer::average_sparse(const std::vector<RoundNote>& notes) {
                                   [&](const RoundNote& note) { return note.has_gradient(index); });
     if (!used) continue;
     at::Tensor gradient = joined_weight_ ? at::Tensor() : parameter.parameter().grad();
-    if (!gradient.defined()) {
-      gradient = at::sparse_coo_tensor(parameter.parameter().sizes(),
-                                       parameter.parameter().options().layout(at::kSparse));
-    }
+    if (!gradient.defined()) gradient = nothing_sparse(parameter.parameter());
     std::vector<at::Tensor> tensors{gradient};
     const auto work = group_->group()->allreduce(tensors);
     if (work) work->wait();

@@ -316,6 +316,28 @@ TEST_P(ReducerOf, FollowsFreezingAndUnfreezing) {
   });
 }
 
+TEST_P(ReducerOf, WeighsLocalPassesOfAModuleConvertedBeforeThem) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    ddp.forward(integers({6, 4}, 0)).sum().backward();
+    ddp.module()->to(at::kDouble);
+    zero_gradients(ddp.parameters());
+    const at::Tensor batch = integers({6, 4}, 1).to(at::kDouble);
+    ddp.set_loss_weight(3);
+    {
+      const auto no_sync = ddp.no_sync();
+      ddp.forward(batch).sum().backward();
+    }
+    ddp.set_loss_weight(1);
+    ddp.forward(batch * 2).sum().backward();
+    Sequential plain = small_net();
+    plain->to(at::kDouble);
+    (plain->forward(batch).sum() * 0.75).backward();
+    (plain->forward(batch * 2).sum() * 0.25).backward();
+    expect_gradients(ddp.parameters(), gradients_of(plain->parameters()), "weighed");
+  });
+}
+
 TEST_P(ReducerOf, LeavesFrozenParametersAlone) {
   const auto make = [] {
     Sequential net = small_net();
@@ -417,8 +439,10 @@ struct Words : torch::nn::Module {
     fill_with_integers(*this);
   }
   at::Tensor forward(const at::Tensor& x) {
+    if (is_silent) return layer(x).sum();
     return layer(words(x.abs().to(at::kLong).flatten())).sum();
   }
+  bool is_silent = false;
   torch::nn::Embedding words{nullptr};
   Linear layer{nullptr};
 };
@@ -448,6 +472,32 @@ TEST_P(ReducerOf, LaysOutSparseGradientsThatNobodyAnnounced) {
       expect_gradients(net->parameters(), oracle(group->getSize(), step, make, body), "sparse");
       EXPECT_FALSE(net->words->weight.grad().is_sparse());
     }
+  });
+}
+
+TEST_P(ReducerOf, TakesAMissingSparseGradientForZero) {
+  expect_exact([] { return std::make_shared<Words>(true); },
+               [](const auto& pass) {
+                 pass.net->is_silent = pass.step < 2 && (pass.rank + pass.step) % 2 == 0;
+                 pass.forward(pass.batch()).backward();
+               },
+               finding_unused());
+}
+
+TEST_P(ReducerOf, AddsNothingSparseForARankWithoutInputs) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    const auto make = [] { return std::make_shared<Words>(true); };
+    DistributedDataParallel ddp(make(), group);
+    ddp.forward(integers({6, 4}, group->getRank())).backward();
+    if (group->getRank() == 0) {
+      zero_gradients(ddp.parameters());
+      ddp.forward(integers({6, 4}, 1000)).backward();
+    } else {
+      EXPECT_TRUE(ddp.replica().join_backward());
+    }
+    const auto alone =
+        oracle(1, 1, make, [](const auto& pass) { pass.forward(pass.batch()).backward(); });
+    expect_gradients(ddp.parameters(), alone, "of rank 0");
   });
 }
 
@@ -514,6 +564,38 @@ TEST_P(ReducerOf, TakesInnerBackwardPasses) {
           options);
     }
   }
+}
+
+TEST_P(ReducerOf, NamesGradientsThatComeAfterTheirBucketWasLaunched) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    const auto make = [](const std::set<int>& checkpointed) {
+      return std::make_shared<Blocks>(checkpointed);
+    };
+    const auto body = [](const auto& pass) {
+      pass.forward(integers({2, 4}, pass.rank + pass.step).requires_grad_()).sum().backward();
+    };
+    ReplicaOptions options;
+    options.bucket_cap_mb = 1e-5;
+    DistributedDataParallel ddp(make({}), group, options);
+    for (int step = 0; step < 2; ++step) {
+      expect_step(
+          ddp, group, step, [&] { return make({}); }, body);
+    }
+    // Block 3 brings the first gradient of layer 1, block 1 the second.
+    if (group->getRank() == 0) ddp.module()->checkpointed = {1, 3};
+    const std::string error = error_of<BackwardError>([&] {
+      ddp.forward(integers({2, 4}, 1).requires_grad_()).sum().backward();
+    });
+    EXPECT_NE(error.find("'layer1.weight' on rank 0"), std::string::npos) << error;
+    for (int step = 2; step < 4; ++step) {
+      expect_step(
+          ddp, group, step,
+          [&] {
+            return make({1, 3});
+          },
+          body);
+    }
+  });
 }
 
 TEST_P(ReducerOf, TakesAForwardWithinACheckpoint) {
