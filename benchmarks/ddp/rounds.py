@@ -18,6 +18,7 @@ from operations import MIB
 HERE = Path(__file__).parent
 VERIFIED_STEPS = 3  # the first three: torch makes its buckets anew after the first
 MEMORY_STEPS = 4
+FREE_AT_ONCE = "MALLOC_MMAP_THRESHOLD_=131072"  # glibc gives back what is freed, if it is larger
 
 Row = dict[str, Any]
 
@@ -53,16 +54,16 @@ class Times:
                 self.latest_stats_ms.append(stats["exposed_ms"])
 
 
-def commands(task: str, size: str, place: Place) -> list[list[str]]:
-    """Starts training.py on every rank."""
-    start = [sys.executable, str(HERE / "training.py"), task, size]
+def commands(task: str, size: str, settings: list[str], place: Place) -> list[list[str]]:
+    """Starts training.py on every rank; `settings` are variables of the environment."""
+    start = ["env", *settings, sys.executable, str(HERE / "training.py"), task, size]
     start += [str(place.socket), str(place.folder)]
     return [[*start, str(rank), str(place.ranks)] for rank in range(place.ranks)]
 
 
-def started(task: Task, size: str) -> Ranks:
+def started(task: Task, size: str, *settings: str) -> Ranks:
     """The ranks of a task."""
-    return Ranks(f"ddp, {task.name}", task.ranks, partial(commands, task.name, size))
+    return Ranks(f"ddp, {task.name}", task.ranks, partial(commands, task.name, size, [*settings]))
 
 
 def measure(plan: Plan, say: Callable[[str], None]) -> list[Row]:
@@ -81,16 +82,18 @@ def measure(plan: Plan, say: Callable[[str], None]) -> list[Row]:
 
 
 def measure_memory(plan: Plan, say: Callable[[str], None]) -> list[Row]:
-    """One row a lane, each in processes of its own; means over the ranks."""
+    """One row a lane, in processes of its own: those of users, and others that keep nothing."""
     rows = []
     for lane in plan.lanes:
-        with closing(started(plan.task, plan.size)) as ranks:
-            answers = ranks.ask(f"memory {lane} {MEMORY_STEPS}")
         row: Row = {"part": plan.part, "task": plan.task.name, "size": plan.size, "lane": lane}
         row["ranks"] = plan.task.ranks
-        for key in ("peak_bytes", "last_peak_bytes", "resident_bytes"):
-            row[key] = round(statistics.mean(answer[key] for answer in answers))
-        say(f"{plan.task.name}, {lane}: {row['peak_bytes'] / MIB:.1f} MiB at most")
+        for prefix, settings in (("", []), ("live_", [FREE_AT_ONCE])):
+            with closing(started(plan.task, plan.size, *settings)) as ranks:
+                answers = ranks.ask(f"memory {lane} {MEMORY_STEPS}")
+            for key in answers[0]:
+                row[prefix + key] = round(statistics.mean(answer[key] for answer in answers))
+        peaks = f"{row['peak_bytes'] / MIB:.1f} MiB, {row['live_peak_bytes'] / MIB:.1f} MiB in use"
+        say(f"{plan.task.name}, {lane}: at most {peaks}")
         rows.append(row)
     return rows
 

@@ -114,12 +114,12 @@ class Rank:
         peaks = []  # of each step; the first one's has what the wrapper takes
         peak = usage.Peak()
         lane = wrap_of(name)(self.model, self.groups)
-        for _ in range(steps):
+        for step in range(steps):
             lane.zero_grad(set_to_none=True)
+            if step:
+                peak.forget()
             backward(lane, self.batches[self.rank])
-            peak.look()
-            peaks.append(peak.bytes - share)
-            peak.forget()
+            peaks.append(peak.bytes() - share)
         peak.stop()
         return {
             "peak_bytes": max(peaks),

@@ -41,24 +41,25 @@ class Peak:
     """The most that share_bytes() is while a thread looks, as often as it can; stop() ends it."""
 
     def __init__(self) -> None:
-        self.bytes = share_bytes()
+        self._seen = [share_bytes()]
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    def bytes(self) -> int:
+        """Looks once more, and gives the most."""
+        self._seen.append(share_bytes())
+        return max(self._seen)
+
     def forget(self) -> None:
-        """Begins anew."""
-        self.bytes = share_bytes()
+        """Begins anew; what the thread is just looking at goes to the list of before."""
+        self._seen = [share_bytes()]
 
     def stop(self) -> None:
         """Joins the thread."""
         self._stopped.set()
         self._thread.join()
 
-    def look(self) -> None:
-        """Once more; for moments that must not be missed."""
-        self.bytes = max(self.bytes, share_bytes())
-
     def _run(self) -> None:
         while not self._stopped.wait(PAUSE_S):
-            self.look()
+            self._seen.append(share_bytes())
