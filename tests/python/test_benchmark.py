@@ -197,8 +197,8 @@ def test_quick_ddp_run_verifies_gradients_and_tells_what_each_lane_costs(tmp_pat
     assert ours["stats_exposed_ms"] >= 0
     assert ours["latest_stats_exposed_ms"] >= 0
     for each in by_part["memory", "transformer"]:
-        assert each["peak_bytes"] >= each["last_peak_bytes"] > 0
-        assert each["live_peak_bytes"] >= each["live_last_peak_bytes"] > 0
+        assert each["peak_bytes"] >= each["last_peak_bytes"]
+        assert each["live_peak_bytes"] >= each["live_last_peak_bytes"]
     assert (tmp_path / "ddp_buckets.svg").stat().st_size > 0
     assert "Farandole, buckets of 0.25 MiB" in printed
 
