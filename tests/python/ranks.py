@@ -19,9 +19,9 @@ DEADLINE_S = 60.0
 TIMEOUT_S = 30.0
 
 # A server that has imported torch forks the ranks: each starts in milliseconds, in a process that
-# has not computed anything.
+# has not computed anything. (torch.optim imports torch._dynamo in its first step, for seconds.)
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "farandole"])
+_context.set_forkserver_preload(["torch", "torch._dynamo", "farandole"])
 
 Body = Callable[..., Any]
 
