@@ -85,7 +85,8 @@ struct DeleteWithoutGil {
 };
 
 void bind_replica(py::module_& module) {
-  py::class_<Replica, std::unique_ptr<Replica, DeleteWithoutGil>>(module, "Replica", "One rank's copy of a model.")
+  py::class_<Replica, std::unique_ptr<Replica, DeleteWithoutGil>>(module, "Replica",
+                                                                  "One rank's copy of a model.")
       .def(py::init<NamedTensors, NamedTensors, const Group&, ReplicaOptions>(),
            py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("options"), NoGil(),
            "Compare and send the state. Collective.")
