@@ -53,7 +53,7 @@ void Reducer::end_backward(uint32_t flags) {
   publish_gradients(notes);
   average_sparse(notes);
   keep_stats(notes);
-  if (!is_first || !options_.static_graph) return;
+  if (!is_first || !options_.static_graph || joined_weight_) return;
   for (Progress& progress : progress_) progress.expected = progress.gradients;
 }
 

@@ -696,6 +696,39 @@ TEST_P(ReducerOf, DoesNotWaitForParametersThatAStaticGraphNeverUses) {
   }
 }
 
+TEST_P(ReducerOf, AStaticGraphIsNotThatOfARankWithoutInputs) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    ReplicaOptions options;
+    options.static_graph = true;
+    options.bucket_cap_mb = 1e-5;
+    DistributedDataParallel ddp(experts(), group, options);
+    const auto body = [](const auto& pass) {
+      pass.net->used = {1};
+      pass.forward(pass.batch()).backward();
+    };
+    if (group->getRank() == 0) {
+      ddp.forward(integers({6, 4}, 0)).backward();
+    } else {
+      EXPECT_TRUE(ddp.replica().join_backward());
+    }
+    zero_gradients(ddp.parameters());
+    for (int step = 1; step < 3; ++step) {
+      zero_gradients(ddp.parameters());
+      body(Pass<std::shared_ptr<Experts>>{ddp.module(),
+                                          group->getRank(),
+                                          step,
+                                          [&](const at::Tensor& x) { return ddp.forward(x); },
+                                          {}});
+      const auto expected = oracle(group->getSize(), step, experts, body);
+      const auto parameters = ddp.parameters();
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        if (!expected[i].defined()) continue;
+        EXPECT_TRUE(at::equal(parameters[i].grad(), expected[i])) << i;
+      }
+    }
+  });
+}
+
 /// Gives no gradient to its input.
 struct Stop : torch::autograd::Function<Stop> {
   using Context = torch::autograd::AutogradContext;
