@@ -65,7 +65,7 @@ format: $(VENV)/requirements-dev.stamp  ## rewrite C++ and Python in the project
 	ruff check --fix --exit-zero .
 	ruff format .
 
-sanitize: sanitize-asan sanitize-ubsan sanitize-tsan  ## test comm under ASan, UBSan and TSan
+sanitize: sanitize-asan sanitize-tsan  ## test comm under ASan, UBSan and TSan
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Compiles every public header alone, so that none leans on what another happened to include: those
-# of comm as C++17 and as C++20, those above it in the standard that torch asks for (each costs
-# 10 s), and the umbrella header, which includes them all, as C++20.
+# of comm as C++17 and as C++20, those above it in the standard that torch asks for, and the umbrella
+# header, which includes them all, as C++20. Torch's own headers, 10 s each time, are precompiled.
 
 # Adds a library of sources that include one header each.
 function(farandole_headers_alone name library standard)
@@ -15,9 +15,11 @@ function(farandole_headers_alone name library standard)
   if(sources)
     add_library(${name} OBJECT ${sources})
     set_target_properties(${name} PROPERTIES CXX_STANDARD ${standard})
-    target_compile_options(${name} PRIVATE -O0)
     target_link_libraries(${name} PRIVATE ${library})
     farandole_own_code(${name})
+    if(name STREQUAL "headers_alone_torch")
+      farandole_share_precompiled_header(${name})
+    endif()
   endif()
 endfunction()
 
