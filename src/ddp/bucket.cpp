@@ -72,11 +72,6 @@ at::Tensor Buckets::tensor_at(const BucketPlan::Bucket& bucket, int64_t offset,
       bucket.device);
 }
 
-at::Tensor Buckets::padded(size_t bucket) const {
-  const BucketPlan::Bucket& planned = plan_.buckets[bucket];
-  return tensor_at(planned, 0, {planned.padded_elements}, {1});
-}
-
 at::Tensor Buckets::flat(size_t bucket) const {
   const BucketPlan::Bucket& planned = plan_.buckets[bucket];
   return tensor_at(planned, 0, {planned.elements}, {1});

@@ -23,7 +23,6 @@ class CooperativeReduction final : public BucketConsumer {
   bool finish(const Note& note, bool complete) override;
   const std::byte* note_of(int rank) const override { return reduction_->note_of(rank); }
   comm::BucketTimes times_of(size_t bucket) const override { return reduction_->times_of(bucket); }
-  int latest_rank() const override { return reduction_->latest_rank(); }
 
  private:
   CooperativeReduction(std::shared_ptr<comm::Communicator> communicator,

@@ -287,7 +287,7 @@ void Reducer::keep_stats(const std::vector<RoundNote>& notes) {
   }
 }
 
-/// Whatever became of it, the backward is over.
+/// Whatever became of it, the backward is over. The caller says what state_ is then.
 void Reducer::reset() {
   for (Progress& progress : progress_) {
     if (progress.expected != 0 || progress.gradients != 0) {
@@ -303,7 +303,6 @@ void Reducer::reset() {
   weight_ = 0;
   weighted_task_ = -1;
   joined_weight_.reset();
-  state_ = State::kIdle;
 }
 
 /// An exception has left this backward. Until peers know they store into buckets that were

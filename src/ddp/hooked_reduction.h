@@ -27,7 +27,6 @@ class HookedReduction final : public BucketConsumer {
   bool finish(const Note& note, bool complete) override;
   const std::byte* note_of(int rank) const override;
   comm::BucketTimes times_of(size_t bucket) const override { return times_[bucket]; }
-  int latest_rank() const override { return -1; }
 
  private:
   struct Head;

@@ -19,9 +19,8 @@ at::Tensor dense(const at::Tensor& gradient) {
 
 }  // namespace
 
-ParameterGradient::ParameterGradient(std::string name, at::Tensor parameter, bool sparse)
-    : name_(std::move(name)),
-      parameter_(std::move(parameter)),
+ParameterGradient::ParameterGradient(at::Tensor parameter, bool sparse)
+    : parameter_(std::move(parameter)),
       sparse_(sparse),
       dtype_(parameter_.scalar_type()),
       device_(parameter_.device()) {}

@@ -7,7 +7,6 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 namespace farandole {
@@ -22,9 +21,8 @@ using NodePointer = decltype(torch::autograd::impl::grad_accumulator(at::Tensor(
 /// by share_memory() or made by autograd itself) is moved there first. Threads: one at a time.
 class ParameterGradient {
  public:
-  ParameterGradient(std::string name, at::Tensor parameter, bool sparse);
+  ParameterGradient(at::Tensor parameter, bool sparse);
 
-  const std::string& name() const { return name_; }
   const at::Tensor& parameter() const { return parameter_; }
   bool is_sparse() const { return sparse_; }
   /// Whether it gets gradients: if not it is frozen, as of the last renew().
@@ -63,7 +61,6 @@ class ParameterGradient {
  private:
   bool is_place(const at::Tensor& tensor) const;
 
-  std::string name_;
   at::Tensor parameter_;
   bool sparse_;
   NodePointer accumulator_;  ///< kept alive: it carries our hook

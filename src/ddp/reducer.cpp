@@ -29,9 +29,9 @@ Reducer::Reducer(std::vector<Parameter> parameters, std::shared_ptr<ReplicaGroup
                  Options options)
     : group_(std::move(group)), options_(std::move(options)), progress_(parameters.size()) {
   for (Parameter& parameter : parameters) {
-    names_.push_back(parameter.name);
-    parameters_.push_back(std::make_unique<ParameterGradient>(
-        std::move(parameter.name), std::move(parameter.tensor), parameter.sparse));
+    names_.push_back(std::move(parameter.name));
+    parameters_.push_back(
+        std::make_unique<ParameterGradient>(std::move(parameter.tensor), parameter.sparse));
   }
 }
 

@@ -62,8 +62,7 @@ BucketCaps bucket_caps(const ReplicaOptions& options, const ReplicaGroup& group)
   const double cap = options.bucket_cap_mb.value_or(shared ? 1 : 25);
   BucketCaps caps{};
   caps.bytes = bytes_of(cap, "bucket_cap_mb");
-  caps.first_bytes = std::min(caps.bytes, bytes_of(1, "bucket_cap_mb"));
-  if (shared) caps.first_bytes = std::min(caps.bytes, bytes_of(0.25, "bucket_cap_mb"));
+  caps.first_bytes = std::min(caps.bytes, bytes_of(shared ? 0.25 : 1, "bucket_cap_mb"));
   if (!options.bucket_cap_mb) caps.last_bytes = shared ? caps.bytes / 4 : caps.bytes / 25;
   for (const double mib : options.bucket_cap_mb_list) {
     caps.list.push_back(bytes_of(mib, "bucket_cap_mb_list"));

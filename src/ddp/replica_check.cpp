@@ -2,7 +2,6 @@
 #include "farandole/ddp/replica_check.h"
 
 #include <algorithm>
-#include <functional>
 #include <sstream>
 #include <string_view>
 

@@ -3,7 +3,6 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -42,17 +41,11 @@ Group wrap(const c10::intrusive_ptr<ProcessGroupFarandole>& backend) {
   return group;
 }
 
-bool serves_cpu(c10d::ProcessGroup& group) {
-  for (const auto& type : group.getDeviceTypes()) {
-    if (type == c10::DeviceType::CPU) return true;
-  }
-  return false;
-}
-
+/// The CPU if the group serves it, else the first device that it serves.
 at::Device message_device(c10d::ProcessGroup& group) {
-  if (serves_cpu(group)) return at::kCPU;
   const auto types = group.getDeviceTypes();
-  return types.empty() ? at::Device(at::kCPU) : at::Device(types.front());
+  const bool serves_cpu = std::count(types.begin(), types.end(), c10::DeviceType::CPU) != 0;
+  return serves_cpu || types.empty() ? at::Device(at::kCPU) : at::Device(types.front());
 }
 
 }  // namespace

@@ -24,9 +24,7 @@ class FARANDOLE_API Buckets {
 
   const BucketPlan& plan() const { return plan_; }
   size_t size() const { return plan_.buckets.size(); }
-  /// All elements of a bucket, padding included: one dimension.
-  at::Tensor padded(size_t bucket) const;
-  /// Its gradients alone, one after the other.
+  /// The gradients of a bucket, one after the other.
   at::Tensor flat(size_t bucket) const;
   /// The same as a tensor that resize_() may move to other memory, as torch's hooks do.
   at::Tensor resizable(size_t bucket) const;

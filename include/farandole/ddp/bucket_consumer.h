@@ -41,8 +41,6 @@ class FARANDOLE_API BucketConsumer {
 
   /// Of the present backward or the last one.
   virtual comm::BucketTimes times_of(size_t bucket) const = 0;
-  /// The peer that was waited for last in finish(); -1 if nobody was, or if it is not known.
-  virtual int latest_rank() const = 0;
 };
 
 }  // namespace farandole
