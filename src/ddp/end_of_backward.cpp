@@ -6,7 +6,6 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "ddp/cooperative_reduction.h"
 #include "ddp/hooked_reduction.h"
@@ -105,13 +104,9 @@ void Reducer::check_same_plan(const BucketPlan& plan) const {
   for (const auto& parameter : parameters_) {
     hash = hash * 31 + (parameter->is_active() ? 1 : 0);
   }
-  std::vector<std::byte> own(sizeof(hash));
-  std::memcpy(own.data(), &hash, sizeof(hash));
-  const std::vector<std::byte> all = group_->all_gather(own);
-  for (int rank = 0; rank < group_->world_size(); ++rank) {
-    const auto offset = static_cast<std::ptrdiff_t>(sizeof(hash)) * rank;
-    if (std::equal(all.begin() + offset, all.begin() + offset + sizeof(hash), all.begin()))
-      continue;
+  const std::vector<uint64_t> hashes = group_->all_gather(hash);
+  for (size_t rank = 1; rank < hashes.size(); ++rank) {
+    if (hashes[rank] == hashes[0]) continue;
     throw BackwardError(
         "the gradients of ranks 0 and " + std::to_string(rank) + " in group '" + group_->name() +
             "' do not fit together.",

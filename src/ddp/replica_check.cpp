@@ -65,9 +65,8 @@ void check_same_replicas(const NamedTensors& parameters, const NamedTensors& buf
                          const ReplicaGroup& group) {
   if (group.world_size() == 1) return;
   const std::string own = joined(description(parameters, buffers));
-  const std::vector<std::string> hashes = group.all_gather(std::to_string(hash_of(own)));
-  if (std::all_of(hashes.begin(), hashes.end(),
-                  [&](const std::string& hash) { return hash == hashes[0]; })) {
+  const std::vector<uint64_t> hashes = group.all_gather(hash_of(own));
+  if (std::all_of(hashes.begin(), hashes.end(), [&](uint64_t hash) { return hash == hashes[0]; })) {
     return;
   }
   throw InvalidArgument("the ranks of group '" + group.name() + "' have different modules: " +

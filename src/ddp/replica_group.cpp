@@ -119,15 +119,19 @@ std::vector<std::byte> ReplicaGroup::all_gather(const std::vector<std::byte>& by
   return {first, first + received.numel()};
 }
 
+std::vector<uint64_t> ReplicaGroup::all_gather(uint64_t number) const {
+  std::vector<std::byte> packed(sizeof(number));
+  std::memcpy(packed.data(), &number, sizeof(number));
+  const std::vector<std::byte> all = all_gather(packed);
+  std::vector<uint64_t> numbers(static_cast<size_t>(world_size_));
+  std::memcpy(numbers.data(), all.data(), all.size());
+  return numbers;
+}
+
 std::vector<std::string> ReplicaGroup::all_gather(const std::string& text) const {
-  uint64_t length = text.size();
-  std::vector<std::byte> packed(sizeof(length));
-  std::memcpy(packed.data(), &length, sizeof(length));
-  const std::vector<std::byte> lengths = all_gather(packed);
-  std::vector<uint64_t> sizes(static_cast<size_t>(world_size_));
-  std::memcpy(sizes.data(), lengths.data(), lengths.size());
+  const std::vector<uint64_t> sizes = all_gather(uint64_t{text.size()});
   const size_t longest = *std::max_element(sizes.begin(), sizes.end());
-  packed.assign(longest, std::byte{0});
+  std::vector<std::byte> packed(longest);
   std::memcpy(packed.data(), text.data(), text.size());
   const std::vector<std::byte> all = all_gather(packed);
   std::vector<std::string> texts;

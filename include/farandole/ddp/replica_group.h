@@ -43,6 +43,8 @@ class FARANDOLE_API ReplicaGroup {
   std::vector<int64_t> broadcast(std::vector<int64_t> numbers, int root = 0) const;
   /// Equally many bytes of every rank, in rank order.
   std::vector<std::byte> all_gather(const std::vector<std::byte>& bytes) const;
+  /// A number of every rank.
+  std::vector<uint64_t> all_gather(uint64_t number) const;
   /// A text of every rank, of any lengths.
   std::vector<std::string> all_gather(const std::string& text) const;
 
