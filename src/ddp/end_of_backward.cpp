@@ -46,7 +46,7 @@ void Reducer::end_backward(uint32_t flags) {
   afterwards = State::kIdle;
   bool reduced = false;
   const std::vector<RoundNote> notes = exchange(flags, complete, &reduced);
-  check_round(notes, {group_->name(), group_->rank(), backward_, names_});
+  check_round(notes, {group_->name(), group_->rank(), backward_, reduced, names_});
   if (!reduced) return;
   forward_failed_ = false;
   publish_gradients(notes);

@@ -13,6 +13,7 @@ struct RoundContext {
   std::string group;
   int rank;
   uint64_t backward;
+  bool reduced;  ///< every rank was complete: no gradient was missing or late
   const std::vector<std::string>& parameters;  ///< their names
 };
 
