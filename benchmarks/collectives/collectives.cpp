@@ -4,7 +4,6 @@
 // Protocol, one line each way (worker.py speaks it too): on
 //   <lane> <operation> <bytes> <pieces> <warm-up> <iterations>
 // it verifies, warms up, measures and verifies again, and answers with one line of JSON.
-#include <iostream>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -62,25 +61,19 @@ void serve(Driver& driver, Communicator& communicator) {
   }
 }
 
+void serve_rank(const std::string& socket, const std::string& folder, int rank, int world_size) {
+  farandole::comm::CommunicatorOptions options;
+  options.name = "benchmark";
+  options.rank = rank;
+  options.world_size = world_size;
+  farandole::benchmark::DirectoryStore store(folder, rank);
+  const auto communicator = farandole::comm::make_communicator("shm", store, options);
+  Driver driver(socket, rank);
+  serve(driver, *communicator);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::cerr << "usage: " << argv[0] << " SOCKET FOLDER RANK WORLD_SIZE (started by run.py)\n";
-    return 2;
-  }
-  try {
-    farandole::comm::CommunicatorOptions options;
-    options.name = "benchmark";
-    options.rank = std::stoi(argv[3]);
-    options.world_size = std::stoi(argv[4]);
-    farandole::benchmark::DirectoryStore store(argv[2], options.rank);
-    const auto communicator = farandole::comm::make_communicator("shm", store, options);
-    Driver driver(argv[1], options.rank);
-    serve(driver, *communicator);
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
-  return 0;
+  return farandole::benchmark::run_program(argc, argv, serve_rank);
 }

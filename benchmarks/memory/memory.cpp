@@ -4,7 +4,6 @@
 // It does what each line asks (make, mix, look) and answers with its memory, one line of JSON.
 #include <algorithm>
 #include <chrono>
-#include <iostream>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -89,16 +88,4 @@ void serve(const std::string& socket, const std::string& folder, int rank, int w
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::cerr << "usage: " << argv[0] << " SOCKET FOLDER RANK WORLD_SIZE (started by run.py)\n";
-    return 2;
-  }
-  try {
-    serve(argv[1], argv[2], std::stoi(argv[3]), std::stoi(argv[4]));
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
-  return 0;
-}
+int main(int argc, char** argv) { return farandole::benchmark::run_program(argc, argv, serve); }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <iostream>
 #include <stdexcept>
 
 namespace farandole::benchmark {
@@ -38,6 +39,20 @@ void Driver::answer(std::string line) {
     if (count < 0) throw std::runtime_error("run.py has gone");
     sent += static_cast<size_t>(count);
   }
+}
+
+int run_program(int argc, char** argv, Serve serve) {
+  if (argc != 5) {
+    std::cerr << "usage: " << argv[0] << " SOCKET FOLDER RANK WORLD_SIZE (started by run.py)\n";
+    return 2;
+  }
+  try {
+    serve(argv[1], argv[2], std::stoi(argv[3]), std::stoi(argv[4]));
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+  return 0;
 }
 
 }  // namespace farandole::benchmark

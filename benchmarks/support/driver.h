@@ -24,4 +24,11 @@ class Driver {
   int socket_;
 };
 
+/// What a program does that a script starts once for each rank.
+using Serve = void (*)(const std::string& socket, const std::string& folder, int rank,
+                       int world_size);
+/// The main() of such a program: its arguments are SOCKET FOLDER RANK WORLD_SIZE. Errors are
+/// printed and make it fail.
+int run_program(int argc, char** argv, Serve serve);
+
 }  // namespace farandole::benchmark
