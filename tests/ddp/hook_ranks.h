@@ -17,7 +17,7 @@ namespace farandole::test {
 /// A backend that is not ours and knows no AVG, such as gloo, whose headers torch does not install.
 class SummingBackend : public c10d::Backend {
  public:
-  explicit SummingBackend(c10::intrusive_ptr<ProcessGroupFarandole> inner)
+  explicit SummingBackend(GroupPointer inner)
       : Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)) {}
   const std::string getBackendName() const override { return "summing"; }
 
@@ -27,41 +27,17 @@ class SummingBackend : public c10d::Backend {
   }
 
  private:
-  const c10::intrusive_ptr<ProcessGroupFarandole> inner_;
+  const GroupPointer inner_;
 };
-
-inline c10::intrusive_ptr<c10d::Backend> make_backend(const std::string& name,
-                                                      const c10::intrusive_ptr<c10d::Store>& store,
-                                                      int rank, int world_size) {
-  auto ours = c10::make_intrusive<ProcessGroupFarandole>(
-      store, rank, world_size,
-      c10::make_intrusive<ProcessGroupFarandole::Options>(std::chrono::seconds(30)));
-  if (name == "farandole") return ours;
-  return c10::make_intrusive<SummingBackend>(std::move(ours));
-}
 
 /// Runs `body` on ranks that are threads, each with a group of `backend`, "farandole" or "summing".
 /// Rethrows the first error of the lowest rank.
 inline void run_hook_ranks(const std::string& backend, int world_size,
                            const std::function<void(const Group&)>& body) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  constexpr auto type = c10d::ProcessGroup::BackendType::CUSTOM;
-  std::vector<std::future<void>> ranks;
-  for (int rank = 0; rank < world_size; ++rank) {
-    ranks.push_back(std::async(std::launch::async, [&, rank] {
-      const auto group = c10::make_intrusive<c10d::ProcessGroup>(rank, world_size);
-      group->setDefaultBackend(type);
-      group->setBackend(c10::DeviceType::CPU, type, make_backend(backend, store, rank, world_size));
-      body(group);
-    }));
-  }
-  const auto deadline = std::chrono::steady_clock::now() + rank_deadline();
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (ranks[rank].wait_until(deadline) == std::future_status::ready) continue;
-    fprintf(stderr, "rank %zu of %d was not done at the deadline\n", rank, world_size);
-    std::_Exit(1);
-  }
-  for (auto& rank : ranks) rank.get();
+  run_group_pointers(world_size, [&](const GroupPointer& ours) {
+    const bool summing = backend == "summing";
+    body(summing ? group_around(c10::make_intrusive<SummingBackend>(ours)) : group_around(ours));
+  });
 }
 
 /// A bucket of a reducer: parameters whose gradients lie in one buffer.

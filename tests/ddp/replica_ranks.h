@@ -32,15 +32,6 @@ class ForeignBackend final : public c10d::Backend {
   const GroupPointer lender_;
 };
 
-/// A c10d group around `backend`, unknown to the registry of groups.
-inline Group group_around(const c10::intrusive_ptr<c10d::Backend>& backend) {
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(backend->getRank(), backend->getSize());
-  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
-  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
-  group->setGroupDesc("default");
-  return group;
-}
-
 /// Runs `body` on ranks that are threads, each with a group of backend "farandole" or "foreign".
 inline void run_replicas(const std::string& backend, int world_size,
                          const std::function<void(const Group&)>& body,

@@ -108,6 +108,19 @@ void backward(DistributedDataParallel<Net>& ddp, const Group& group, int step) {
   ddp.forward(integers({6, 4}, 10 * step + group->getRank())).sum().backward();
 }
 
+/// A backward that fails on rank 1, above the layer `above`, and is told to the others.
+void abandon_on_rank_1(DistributedDataParallel<Chain>& ddp, const Group& group, int step,
+                       int above) {
+  if (group->getRank() == 1) {
+    ddp.module()->backward_fails_above = above;
+    EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
+    ddp.module()->backward_fails_above = -1;
+  } else {
+    const std::string error = error_of<BackwardError>([&] { backward(ddp, group, step); });
+    EXPECT_THAT(error, HasSubstr("was abandoned by rank 1."));
+  }
+}
+
 // --- parameters without gradients
 
 TEST_P(ReplicaOf, NamesParametersAndRanksWithoutAGradient) {
@@ -207,14 +220,7 @@ TEST_P(ReplicaOf, NamesARankThatAbandonedItsBackward) {
     DistributedDataParallel ddp(chain(), group, small_buckets());
     int step = 0;
     for (const int above : {1, 0, 1, 0}) {
-      if (group->getRank() == 1) {
-        ddp.module()->backward_fails_above = above;
-        EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
-        ddp.module()->backward_fails_above = -1;
-      } else {
-        const std::string error = error_of<BackwardError>([&] { backward(ddp, group, step); });
-        EXPECT_THAT(error, HasSubstr("was abandoned by rank 1."));
-      }
+      abandon_on_rank_1(ddp, group, step, above);
       expect_training(ddp, group, ++step);
       ++step;
     }
@@ -237,13 +243,7 @@ TEST_P(ReplicaOf, TellsOfAnAbandonedBackwardInALocalPassToo) {
   run([&](const Group& group) {
     DistributedDataParallel ddp(chain(), group);
     for (int step = 0; step < 9; step += 3) {
-      if (group->getRank() == 1) {
-        ddp.module()->backward_fails_above = 1;
-        EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
-        ddp.module()->backward_fails_above = -1;
-      } else {
-        error_of<BackwardError>([&] { backward(ddp, group, step); });
-      }
+      abandon_on_rank_1(ddp, group, step, 1);
       {
         const auto no_sync = ddp.no_sync();
         ddp.forward(at::ones({1, 4}));
@@ -467,13 +467,7 @@ TEST_P(ReplicaOf, TakesAHookAfterAnAbandonedBackward) {
   run([&](const Group& group) {
     DistributedDataParallel ddp(chain(), group);
     for (int step = 0; step < 9; step += 3) {
-      if (group->getRank() == 1) {
-        ddp.module()->backward_fails_above = 1;
-        EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
-        ddp.module()->backward_fails_above = -1;
-      } else {
-        error_of<BackwardError>([&] { backward(ddp, group, step); });
-      }
+      abandon_on_rank_1(ddp, group, step, 1);
       ddp.register_comm_hook(std::make_shared<AllReduceHook>(group));
       expect_training(ddp, group, step + 1);
       ddp.register_comm_hook(nullptr);

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
+#include "farandole/process_group/init.h"
 #include "farandole/process_group/process_group.h"
 #include "support/raised.h"
 #include "support/ranks.h"
@@ -36,6 +37,15 @@ inline void run_group_pointers(int world_size, const std::function<void(const Gr
     std::_Exit(1);
   }
   for (auto& rank : ranks) rank.get();
+}
+
+/// A c10d group around `backend`, unknown to the registry of groups.
+inline Group group_around(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(backend->getRank(), backend->getSize());
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, backend);
+  group->setGroupDesc("default");
+  return group;
 }
 
 using GroupBody = std::function<void(ProcessGroupFarandole&)>;
