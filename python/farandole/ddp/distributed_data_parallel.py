@@ -257,7 +257,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if replica is not None:
             replica.synchronize = self.require_backward_grad_sync
             replica.before_forward()
-        if self._syncs_buffers_before_forward():
+        if self._syncs_buffers(after_forward=False):
             self._sync_buffers()
         if self._join_config.enable:
             joining.tell_synchronization(self, self.require_backward_grad_sync)
@@ -277,7 +277,7 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     def _after_forward(self, replica: _C.Replica | None, output: object) -> None:
         tensors = find_tensors(output) if torch.is_grad_enabled() else []
-        if self._syncs_buffers_after_forward():
+        if self._syncs_buffers(after_forward=True):
             self._sync_buffers()
         if self.buffer_hook is not None:
             self.buffer_hook.wait_after_backward(tensors)
@@ -347,21 +347,14 @@ class DistributedDataParallel(nn.Module, Joinable):
             and bool(self._present_buffers())
         )
 
-    def _syncs_buffers_before_forward(self) -> bool:
-        after = BufferCommHookLocation.POST_FORWARD
+    def _syncs_buffers(self, *, after_forward: bool) -> bool:
+        """Whether buffers are brought together at this side of the present forward."""
         hooked = self.buffer_hook
-        return (
-            hooked is None or hooked.buffer_comm_hook_location != after
-        ) and self.will_sync_module_buffers()
-
-    def _syncs_buffers_after_forward(self) -> bool:
-        after = BufferCommHookLocation.POST_FORWARD
-        hooked = self.buffer_hook
-        return (
+        hooked_after = (
             hooked is not None
-            and hooked.buffer_comm_hook_location == after
-            and self.will_sync_module_buffers()
+            and hooked.buffer_comm_hook_location == BufferCommHookLocation.POST_FORWARD
         )
+        return hooked_after == after_forward and self.will_sync_module_buffers()
 
     def _sync_buffers(self, root: int | None = None) -> None:
         """Make the buffers ``root``'s; without one those of rank 0, or of a rank with inputs."""

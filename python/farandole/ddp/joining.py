@@ -25,7 +25,7 @@ class JoinedRank(JoinHook):
     def main_hook(self) -> None:
         """Do what the others do with one batch."""
         ddp = self._ddp
-        if ddp._syncs_buffers_before_forward():
+        if ddp._syncs_buffers(after_forward=False):
             ddp._sync_buffers(common_rank(ddp, False))
         synchronizes = tell_synchronization(ddp, False)
         ddp.require_forward_param_sync = synchronizes
