@@ -362,6 +362,11 @@ class BackwardStats:
         In the order of the plan.
         """
     @property
+    def copied_bytes(self) -> int:
+        """
+        Of gradients that were not born in their buckets.
+        """
+    @property
     def end_ns(self) -> int:
         """
         The last gradient had come.

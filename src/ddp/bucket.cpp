@@ -91,9 +91,13 @@ at::Tensor Buckets::resizable(size_t bucket) const {
 
 at::Tensor Buckets::place_of(size_t bucket, const BucketPlan::Slot& slot,
                              const at::Tensor& parameter) const {
-  const bool dense = parameter.is_non_overlapping_and_dense();
   return tensor_at(plan_.buckets[bucket], slot.offset, parameter.sizes(),
-                   dense ? parameter.strides().vec() : row_major(parameter.sizes()));
+                   strides_of_place(parameter));
+}
+
+std::vector<int64_t> Buckets::strides_of_place(const at::Tensor& parameter) {
+  return parameter.is_non_overlapping_and_dense() ? parameter.strides().vec()
+                                                  : row_major(parameter.sizes());
 }
 
 std::vector<comm::BucketRange> Buckets::ranges() const {

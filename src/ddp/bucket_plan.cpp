@@ -125,7 +125,7 @@ class Packing {
     if (in_tail && position == kind.tail_begin) close(kind);
     if (!kind.open) open(kind);
     BucketPlan::Bucket& bucket = buckets_[*kind.open];
-    bucket.slots.push_back({parameter, bucket.elements, elements});
+    bucket.slots.push_back({parameter, /*offset=*/0, elements});
     bucket.elements += elements;
     last_positions_[*kind.open] = position;
     if (!in_tail && bucket.elements * element_bytes(bucket.dtype) >= cap_of(kind)) close(kind);
@@ -167,9 +167,23 @@ class Packing {
   std::vector<size_t> last_positions_;  ///< for each bucket, of its last parameter in the order
 };
 
+/// One slot after the other, those of whole cache lines first: each of them begins at one.
+void place_slots(BucketPlan::Bucket& bucket) {
+  int64_t offset = 0;
+  for (const bool whole_lines : {true, false}) {
+    for (BucketPlan::Slot& slot : bucket.slots) {
+      const int64_t rest = slot.elements * element_bytes(bucket.dtype) % kShardBytes;
+      if ((rest == 0) != whole_lines) continue;
+      slot.offset = offset;
+      offset += slot.elements;
+    }
+  }
+}
+
 /// Pads the buckets and lays those of each device one after the other.
 void lay_out(BucketPlan& plan, int world_size) {
   for (BucketPlan::Bucket& bucket : plan.buckets) {
+    place_slots(bucket);
     const int64_t offset = plan.buffer_bytes(bucket.device);  // of those before, which are padded
     const int64_t unit = world_size * (kShardBytes / element_bytes(bucket.dtype));
     bucket.padded_elements = rounded_up(bucket.elements, unit);

@@ -4,9 +4,11 @@
 #include <ATen/ops/_sparse_coo_tensor_with_dims.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
+#include <malloc.h>
 
 #include <algorithm>
 
+#include "ddp/birth_schedule.h"
 #include "ddp/cooperative_reduction.h"
 #include "ddp/hooked_reduction.h"
 #include "ddp/parameter_gradient.h"
@@ -19,6 +21,20 @@
 
 namespace farandole {
 namespace {
+
+/// Freed memory that goes back to the system while gradients move into their places.
+constexpr size_t kFreedBytes = 32 << 20;
+
+/// Backward passes with a plan until memory is used as in all that follow: in the first, gradients
+/// move into their buckets; in the second, they are born there.
+constexpr int kUnsettledBackwards = 2;
+
+/// What malloc keeps of freed memory would be needed twice: here, and for the buckets.
+void give_back_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
+}
 
 /// A gradient without rows, of the form that embeddings give theirs.
 at::Tensor nothing_sparse(const at::Tensor& parameter) {
@@ -38,6 +54,7 @@ void Reducer::end_backward(uint32_t flags) {
   end_ns_ = comm::now_ns();
   const bool is_first = !consumer_;
   if (is_first) {
+    give_back_memory();
     make_plan();
     start_buckets();
   }
@@ -46,6 +63,10 @@ void Reducer::end_backward(uint32_t flags) {
   afterwards = State::kIdle;
   bool reduced = false;
   const std::vector<RoundNote> notes = exchange(flags, complete, &reduced);
+  if (unsettled_ > 0) {
+    --unsettled_;
+    give_back_memory();
+  }
   check_round(notes, {group_->name(), group_->rank(), backward_, reduced, names_});
   if (!reduced) return;
   forward_failed_ = false;
@@ -86,16 +107,31 @@ void Reducer::make_plan() {
   BucketPlan plan = make_bucket_plan(planned, order, options_.caps, group_->world_size());
   check_same_plan(plan);
   buckets_ = std::make_shared<Buckets>(std::move(plan), hook_ ? nullptr : group_->communicator());
+  settle_gradients();
+  consumer_ = make_consumer();
+  unsettled_ = kUnsettledBackwards;
+}
+
+/// Gives each gradient its place, and lends it to what computes the gradient if the ranks share it.
+void Reducer::settle_gradients() {
+  std::vector<std::shared_ptr<Birthplace>> birthplaces(parameters_.size());
+  if (!buckets_->symmetric()) births_.reset();
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     for (const auto& slot : buckets_->plan().buckets[bucket].slots) {
       progress_[slot.parameter].bucket = bucket;
-      const at::Tensor& tensor = parameters_[slot.parameter]->parameter();
-      parameters_[slot.parameter]->settle([buckets = buckets_, bucket, slot, tensor] {
-        return buckets->place_of(bucket, slot, tensor);
-      });
+      ParameterGradient& parameter = *parameters_[slot.parameter];
+      const at::Tensor& tensor = parameter.parameter();
+      auto& birthplace = birthplaces[slot.parameter];
+      if (births_ && births_->wants(slot.parameter)) {
+        const at::Tensor place = buckets_->place_of(bucket, slot, tensor);
+        birthplace = Birthplace::of(place.mutable_data_ptr(), place.nbytes(), buckets_);
+      }
+      parameter.settle([buckets = buckets_, bucket, slot,
+                        tensor] { return buckets->place_of(bucket, slot, tensor); },
+                       birthplace);
     }
   }
-  consumer_ = make_consumer();
+  if (births_) births_->settle(std::move(birthplaces));
 }
 
 /// Throws on every rank unless all have made the same plan of the same parameters.
@@ -146,7 +182,9 @@ void Reducer::start_buckets() {
       Progress& progress = progress_[slot.parameter];
       progress.is_ready = progress.expected == 0 && !joined_weight_;
       if (progress.is_ready) settle_missing(slot.parameter);
-      if (!progress.is_ready) ++missing_[bucket];
+      if (progress.is_ready) continue;
+      parameters_[slot.parameter]->open_place();
+      ++missing_[bucket];
     }
   }
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
@@ -159,6 +197,7 @@ void Reducer::start_buckets() {
 bool Reducer::settle_unready(uint32_t flags) {
   if ((flags & RoundNote::kAbandoned) != 0) return false;
   bool complete = true;
+  size_t moved = 0;
   for (size_t index = 0; index < parameters_.size(); ++index) {
     ParameterGradient& parameter = *parameters_[index];
     const Progress& progress = progress_[index];
@@ -172,7 +211,12 @@ bool Reducer::settle_unready(uint32_t flags) {
     if (progress.gradients == 0 || is_empty(index)) {
       settle_missing(index);
     } else {
+      if (!parameter.is_home()) moved += parameter.parameter().nbytes();
       parameter.adopt();
+    }
+    if (moved >= kFreedBytes) {
+      give_back_memory();
+      moved = 0;
     }
     mark_ready(index);
   }
@@ -266,6 +310,7 @@ void Reducer::keep_stats(const std::vector<RoundNote>& notes) {
   stats_.begin_ns = begin_ns_;
   stats_.end_ns = end_ns_;
   stats_.finish_ns = comm::now_ns();
+  stats_.copied_bytes = copied_bytes_;
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     const auto& planned = buckets_->plan().buckets[bucket];
     const comm::BucketTimes times = consumer_->times_of(bucket);
@@ -284,6 +329,7 @@ void Reducer::keep_stats(const std::vector<RoundNote>& notes) {
 
 /// Whatever became of it, the backward is over. The caller says what state_ is then.
 void Reducer::reset() {
+  watch_births(false);
   for (Progress& progress : progress_) {
     if (progress.expected != 0 || progress.gradients != 0) {
       progress.expected = std::max(progress.expected, progress.gradients);
@@ -297,6 +343,7 @@ void Reducer::reset() {
   early_.clear();
   weight_ = 0;
   weighted_task_ = -1;
+  copied_bytes_ = 0;
   joined_weight_.reset();
 }
 
@@ -304,6 +351,7 @@ void Reducer::reset() {
 /// launched, so p.grad leaves those: zeros that the program writes stay zeros. Does not throw.
 void Reducer::abandon() {
   state_ = State::kAbandoned;
+  watch_births(false);
   for (size_t index = 0; index < parameters_.size(); ++index) {
     if (!is_launched(index)) continue;
     try {

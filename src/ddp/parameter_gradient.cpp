@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ddp/gradient_move.h"
+#include "farandole/ddp/bucket.h"
 
 namespace farandole {
 namespace {
@@ -37,8 +38,10 @@ NodePointer ParameterGradient::renew() {
   active_ = parameter_.requires_grad();
   dtype_ = parameter_.scalar_type();
   device_ = parameter_.device();
+  strides_ = Buckets::strides_of_place(parameter_);
   make_place_ = nullptr;
   place_ = at::Tensor();
+  birthplace_.reset();
   address_ = nullptr;
   if (!active_) return nullptr;
   auto node = torch::autograd::impl::grad_accumulator(parameter_);
@@ -47,16 +50,20 @@ NodePointer ParameterGradient::renew() {
   return node;
 }
 
-void ParameterGradient::settle(std::function<at::Tensor()> make_place) {
+void ParameterGradient::settle(std::function<at::Tensor()> make_place,
+                               std::shared_ptr<Birthplace> birthplace) {
   make_place_ = std::move(make_place);
+  birthplace_ = std::move(birthplace);
   place_ = make_place_();
-  strides_ = place_.strides().vec();
   address_ = place_.const_data_ptr();
 }
 
 bool ParameterGradient::is_place(const at::Tensor& tensor) const {
-  return tensor.defined() && tensor.layout() == at::kStrided &&
-         tensor.const_data_ptr() == address_ && tensor.scalar_type() == dtype_ &&
+  return tensor.defined() && lies_as_place(tensor) && tensor.const_data_ptr() == address_;
+}
+
+bool ParameterGradient::lies_as_place(const at::Tensor& tensor) const {
+  return tensor.layout() == at::kStrided && tensor.scalar_type() == dtype_ &&
          tensor.strides() == at::IntArrayRef(strides_) && tensor.sizes() == parameter_.sizes();
 }
 
@@ -65,9 +72,35 @@ const at::Tensor& ParameterGradient::place() {
   return place_;
 }
 
+const at::Tensor& ParameterGradient::cleared_place() {
+  close_place();
+  return place();
+}
+
+void ParameterGradient::open_place() {
+  if (birthplace_ && !parameter_.grad().defined()) birthplace_->open();
+}
+
+void ParameterGradient::close_place() {
+  if (birthplace_) birthplace_->evict();
+}
+
+bool ParameterGradient::could_be_born(const at::Tensor& gradient) const {
+  return !parameter_.grad().defined() && lies_as_place(gradient) && !gradient.is_conj() &&
+         !gradient.is_neg();
+}
+
+bool ParameterGradient::is_born(const at::Tensor& gradient) const {
+  return birthplace_ && could_be_born(gradient) && birthplace_->holds(gradient);
+}
+
 void ParameterGradient::take(const at::Tensor& gradient, double scale) {
-  const bool accumulate = adopt();
-  move_gradient(dense(gradient), place(), {scale, accumulate, /*check_finite=*/false});
+  if (is_born(gradient)) {
+    if (scale != 1) move_gradient(place(), place(), {scale});
+  } else {
+    const bool accumulate = adopt();
+    move_gradient(dense(gradient), cleared_place(), {scale, accumulate});
+  }
   expose();
 }
 
@@ -76,14 +109,14 @@ bool ParameterGradient::adopt() {
   if (!gradient.defined()) return false;
   if (is_home()) return true;
   const c10::NoGradGuard no_grad;
-  move_gradient(dense(gradient.detach()), place(), {});
+  move_gradient(dense(gradient.detach()), cleared_place(), {});
   expose();
   return true;
 }
 
 void ParameterGradient::clear_place() {
   const c10::NoGradGuard no_grad;
-  place().zero_();
+  cleared_place().zero_();
 }
 
 void ParameterGradient::expose() {
@@ -101,7 +134,7 @@ at::Tensor ParameterGradient::saved() const {
 
 void ParameterGradient::restore(const at::Tensor& saved) {
   const c10::NoGradGuard no_grad;
-  if (saved.defined()) place().copy_(saved);
+  if (saved.defined()) cleared_place().copy_(saved);
 }
 
 }  // namespace farandole

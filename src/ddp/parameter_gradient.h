@@ -9,6 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "ddp/birthplace.h"
+
 namespace farandole {
 
 /// What holds a node of autograd: a shared_ptr, and since torch 2.15 an intrusive_ptr.
@@ -38,8 +40,17 @@ class ParameterGradient {
 
   bool has_place() const { return make_place_ != nullptr; }
   /// Gives the gradient a place in a bucket; p.grad stays where it is until adopt() or take().
-  /// `make_place` makes a tensor of it, always of the same memory.
-  void settle(std::function<at::Tensor()> make_place);
+  /// `make_place` makes a tensor of it, always of the same memory. `birthplace`: the same memory,
+  /// if gradients may be born there; else null.
+  void settle(std::function<at::Tensor()> make_place, std::shared_ptr<Birthplace> birthplace);
+  /// Lends the place to whoever computes the next gradient, if there is none yet.
+  void open_place();
+  /// Nobody but the bucket has the place from now on.
+  void close_place();
+  /// Whether `gradient` was born in the place, as it is to be.
+  bool is_born(const at::Tensor& gradient) const;
+  /// Whether `gradient` could be born in the place: it comes first, and lies in the same order.
+  bool could_be_born(const at::Tensor& gradient) const;
 
   /// p.grad += scale * gradient, in its place.
   void take(const at::Tensor& gradient, double scale);
@@ -60,6 +71,7 @@ class ParameterGradient {
 
  private:
   bool is_place(const at::Tensor& tensor) const;
+  bool lies_as_place(const at::Tensor& tensor) const;
 
   at::Tensor parameter_;
   bool sparse_;
@@ -70,10 +82,13 @@ class ParameterGradient {
   /// The tensor of the place. A program that reaches it as p.grad may point it elsewhere
   /// (share_memory(), p.grad.data = ...); then a new one takes its part.
   const at::Tensor& place();
+  /// The same, to be written to.
+  const at::Tensor& cleared_place();
 
   std::function<at::Tensor()> make_place_;
   at::Tensor place_;
-  std::vector<int64_t> strides_;
+  std::vector<int64_t> strides_;  ///< of the place
+  std::shared_ptr<Birthplace> birthplace_;
   const void* address_ = nullptr;  ///< of the place, as the ranks have agreed; null if it is empty
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ddp/birth_schedule.h"
 #include "ddp/gradient_hook.h"
 #include "ddp/parameter_gradient.h"
 #include "ddp/round_note.h"
@@ -14,6 +15,20 @@
 #include "farandole/error.h"
 
 namespace farandole {
+
+namespace {
+
+/// Gradients of less are copied into their places, which costs no more.
+constexpr size_t kLeastBornBytes = 16 << 10;
+
+/// Whether gradients of a parameter are to be computed in their place.
+bool may_be_born(const ParameterGradient& parameter) {
+  const at::Tensor& tensor = parameter.parameter();
+  return parameter.is_active() && !parameter.is_sparse() && tensor.is_cpu() &&
+         tensor.nbytes() >= kLeastBornBytes;
+}
+
+}  // namespace
 
 BucketConsumer::~BucketConsumer() = default;
 
@@ -41,12 +56,16 @@ Reducer::~Reducer() = default;
 /// plan.
 void Reducer::renew_parameters() {
   consumer_.reset();
+  births_.reset();
   buckets_.reset();
   order_.clear();
+  std::vector<size_t> born_bytes(parameters_.size());
   for (size_t index = 0; index < parameters_.size(); ++index) {
     progress_[index].is_ordered = false;
     progress_[index].expected = 1;
     const auto node = parameters_[index]->renew();
+    if (may_be_born(*parameters_[index]))
+      born_bytes[index] = parameters_[index]->parameter().nbytes();
     if (!node) continue;
     node->add_pre_hook(std::make_unique<GradientHook>(
         weak_from_this(),
@@ -54,6 +73,7 @@ void Reducer::renew_parameters() {
     node->add_post_hook(std::make_unique<AccumulatedHook>(
         weak_from_this(), [this, index] { on_accumulated(index); }));
   }
+  if (group_->communicator()) births_ = std::make_shared<BirthSchedule>(born_bytes);
 }
 
 void Reducer::before_forward() {
@@ -151,14 +171,22 @@ void Reducer::begin_backward() {
         if (self->state_ == State::kRunning && self->backward_ == backward) self->abandon();
       });
   if (consumer_) start_buckets();
+  watch_births(true);
   const int task = current_graph_task();
   for (const auto& [early_task, index] : std::exchange(early_, {})) {
     if (early_task == task) count_gradient(index);
   }
 }
 
-/// Moves a gradient into its bucket. Returns what autograd is to add to p.grad: nothing, unless it
-/// has no place yet.
+/// From the begin to the end of a backward.
+void Reducer::watch_births(bool begin) {
+  if (!births_) return;
+  begin ? births_->begin() : births_->end();
+  watch_allocations(begin ? births_ : nullptr);
+}
+
+/// Moves a gradient into its bucket, if it was not born there. Returns what autograd is to add to
+/// p.grad: nothing, unless it has no place yet.
 at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (begins_at_parameter_ && state_ != State::kRunning) begin_pass(*begins_at_parameter_);
@@ -167,6 +195,10 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   if (state_ == State::kRunning && is_launched(index)) {
     progress_[index].is_late = true;
     return {};
+  }
+  if (!parameter.is_born(gradient)) {
+    copied_bytes_ += static_cast<int64_t>(parameter.parameter().nbytes());
+    if (births_ && parameter.could_be_born(gradient)) births_->learn(index, gradient);
   }
   const double scale = loss_weight_.value_or(1);
   // With create_graph=True p.grad gets a graph of its own; its values are moved at the end.
@@ -207,6 +239,7 @@ void Reducer::mark_ready(size_t index) {
   Progress& progress = progress_[index];
   if (progress.is_ready) return;
   progress.is_ready = true;
+  parameters_[index]->close_place();
   if (--missing_[progress.bucket] == 0) launch(progress.bucket);
 }
 

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -147,7 +148,7 @@ TEST(BucketPlan, ParametersWithoutElementsHaveSlots) {
   const BucketPlan plan = plan_of(float_parameters({0, 3, 0}), {kManyBytes, kManyBytes});
   ASSERT_THAT(packed(plan), ElementsAre(ElementsAre(0, 1, 2)));
   EXPECT_EQ(plan.buckets[0].slots[0].elements, 0);
-  EXPECT_EQ(plan.buckets[0].slots[2].offset, 3);
+  EXPECT_EQ(plan.buckets[0].slots[2].elements, 0);
   const BucketPlan empty = plan_of(float_parameters({0}), {1, 1});
   ASSERT_EQ(empty.buckets.size(), 1U);
   EXPECT_EQ(empty.buckets[0].padded_elements, 0);
@@ -233,13 +234,25 @@ void for_each_random_plan(const PlanCheck& check) {
   }
 }
 
+std::vector<BucketPlan::Slot> by_offset(std::vector<BucketPlan::Slot> slots) {
+  std::stable_sort(slots.begin(), slots.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.offset, a.elements) < std::tie(b.offset, b.elements);
+  });
+  return slots;
+}
+
 void expect_one_place(const RandomCase& random, const BucketPlan& plan) {
   std::multiset<size_t> placed;
   for (const BucketPlan::Bucket& bucket : plan.buckets) {
     int64_t end = 0;
-    for (const BucketPlan::Slot& slot : bucket.slots) {
+    bool whole_lines = true;
+    for (const BucketPlan::Slot& slot : by_offset(bucket.slots)) {
       placed.insert(slot.parameter);
       EXPECT_EQ(slot.offset, end);
+      const bool ends_line =
+          slot.elements * static_cast<int64_t>(c10::elementSize(bucket.dtype)) % 64 == 0;
+      EXPECT_TRUE(whole_lines || !ends_line) << "large gradients begin at cache lines";
+      whole_lines = ends_line;
       EXPECT_EQ(slot.elements, random.parameters[slot.parameter].elements);
       EXPECT_EQ(bucket.dtype, random.parameters[slot.parameter].dtype);
       EXPECT_EQ(bucket.device, random.parameters[slot.parameter].device);

@@ -101,11 +101,10 @@ TEST_P(ReducerOf, KeepsAveragesInBuckets) {
       const BucketPlan plan = ddp.replica().plan();
       ASSERT_FALSE(plan.buckets.empty());
       const auto& slots = plan.buckets[0].slots;
-      for (size_t i = 1; i < slots.size(); ++i) {
-        const auto* first = parameters[slots[0].parameter].grad().const_data_ptr<float>();
-        EXPECT_EQ(first + slots[i].offset,
-                  parameters[slots[i].parameter].grad().const_data_ptr<float>());
-      }
+      const auto place = [&](const BucketPlan::Slot& slot) {
+        return parameters[slot.parameter].grad().const_data_ptr<float>() - slot.offset;
+      };
+      for (const auto& slot : slots) EXPECT_EQ(place(slot), place(slots[0]));
     }
   });
 }

@@ -31,9 +31,10 @@ void fill_with_integers(Module& module) {
   for (auto& parameter : module.parameters()) parameter.copy_(integers(parameter.sizes(), ++seed));
 }
 
-/// A net of two layers.
+/// A net of two layers, with weights that are large enough to be born in their buckets.
 inline torch::nn::Sequential small_net() {
-  torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::ReLU(), torch::nn::Linear(8, 2));
+  torch::nn::Sequential net(torch::nn::Linear(4, 2048), torch::nn::ReLU(),
+                            torch::nn::Linear(2048, 2));
   fill_with_integers(*net);
   return net;
 }
@@ -115,13 +116,13 @@ void expect_step(DistributedDataParallel<Net>& ddp, const Group& group, int step
       "on rank " + std::to_string(group->getRank()) + " in step " + std::to_string(step));
 }
 
-/// Three steps: the first one plans, the others overlap.
+/// Four steps: the first one plans, in the others gradients are born in their buckets.
 template <class Make, class Body>
 void expect_as_one_process(const std::string& backend, int world_size, const Make& make,
                            const Body& body, const ReplicaOptions& options = {}) {
   run_replicas(backend, world_size, [&](const Group& group) {
     DistributedDataParallel ddp(make(), group, options);
-    for (int step = 0; step < 3; ++step) expect_step(ddp, group, step, make, body);
+    for (int step = 0; step < 4; ++step) expect_step(ddp, group, step, make, body);
   });
 }
 

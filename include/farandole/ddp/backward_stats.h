@@ -26,8 +26,9 @@ struct BackwardStats {
   uint64_t end_ns =
       0;  ///< the last gradient had come: begin..end is compute, hidden reduction included
   uint64_t finish_ns =
-      0;                 ///< end..finish is exposed communication, waiting for late ranks included
-  int latest_rank = -1;  ///< the rank that ended its compute last
+      0;  ///< end..finish is exposed communication, waiting for late ranks included
+  int64_t copied_bytes = 0;          ///< of gradients that were not born in their buckets
+  int latest_rank = -1;              ///< the rank that ended its compute last
   std::vector<Bucket> buckets = {};  ///< in the order of the plan
   std::vector<Rank> ranks = {};
 };

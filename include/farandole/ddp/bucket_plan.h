@@ -42,7 +42,7 @@ struct FARANDOLE_API BucketPlan {
   /// The place of one gradient.
   struct Slot {
     size_t parameter;  ///< index into the parameters
-    int64_t offset;    ///< elements from the start of the bucket
+    int64_t offset;    ///< elements from the start of the bucket; slots of whole cache lines first
     int64_t elements;
   };
   struct Bucket {
@@ -51,7 +51,7 @@ struct FARANDOLE_API BucketPlan {
     int64_t elements;         ///< of its gradients, without gaps; may be 0
     int64_t padded_elements;  ///< a multiple of world_size * 64 bytes, so that shards are equal
     int64_t offset_bytes;     ///< in the flat buffer of its device, a multiple of 128
-    std::vector<Slot> slots;
+    std::vector<Slot> slots;  ///< in the order in which gradients come
   };
   std::vector<Bucket> buckets;
 

@@ -21,6 +21,7 @@
 
 namespace farandole {
 
+class BirthSchedule;
 class ParameterGradient;
 struct RoundNote;
 
@@ -119,6 +120,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   bool reaches_parameters() const;
   void begin_pass(bool synchronize);
   void begin_backward();
+  void watch_births(bool begin);
   void count_weight();
   at::Tensor take(size_t index, const at::Tensor& gradient);
   void on_accumulated(size_t index);
@@ -132,6 +134,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void abandon();
   void tell_of_abandoned();
   void make_plan();
+  void settle_gradients();
   std::vector<int64_t> first_order() const;
   void check_same_plan(const BucketPlan& plan) const;
   std::unique_ptr<BucketConsumer> make_consumer() const;
@@ -159,9 +162,11 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
 
   std::shared_ptr<Buckets> buckets_;  ///< null before the first plan
   std::unique_ptr<BucketConsumer> consumer_;
-  std::vector<int64_t> missing_;   ///< by bucket: parameters that are not ready
-  std::vector<bool> is_launched_;  ///< by bucket
-  size_t next_to_launch_ = 0;      ///< in the order of the plan
+  int unsettled_ = 0;  ///< backward passes until memory is used as in all that follow
+  std::shared_ptr<BirthSchedule> births_;  ///< null if gradients are copied into their places
+  std::vector<int64_t> missing_;           ///< by bucket: parameters that are not ready
+  std::vector<bool> is_launched_;          ///< by bucket
+  size_t next_to_launch_ = 0;              ///< in the order of the plan
 
   State state_ = State::kIdle;
   /// Whether the next backward is synchronized, if it may come to parameters and to no output of
@@ -181,6 +186,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   uint64_t backward_ = 0;
   uint64_t begin_ns_ = 0;
   uint64_t end_ns_ = 0;
+  int64_t copied_bytes_ = 0;  ///< of gradients, since the last synchronized backward
   BackwardStats stats_;
 };
 

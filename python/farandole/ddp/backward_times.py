@@ -36,6 +36,8 @@ class BackwardTimes:
     """Which rank's last gradient came last; -1 before the first backward."""
     rank_compute_ms: tuple[float, ...]
     """``compute_ms`` of each rank."""
+    copied_bytes: int
+    """Of gradients that were copied into their buckets, instead of being computed there."""
     buckets: tuple[BucketTimes, ...]
     """In the order in which they are launched."""
 
@@ -58,7 +60,7 @@ class BackwardTimes:
 def backward_times(stats: _C.BackwardStats | None) -> BackwardTimes:
     """Nanoseconds of a clock as milliseconds since backward began; None: there was none."""
     if stats is None:
-        return BackwardTimes(0, 0.0, 0.0, -1, (), ())
+        return BackwardTimes(0, 0.0, 0.0, -1, (), 0, ())
 
     begin_ns = stats.begin_ns
 
@@ -71,6 +73,7 @@ def backward_times(stats: _C.BackwardStats | None) -> BackwardTimes:
         exposed_ms=(stats.finish_ns - stats.end_ns) / 1e6,
         latest_rank=stats.latest_rank,
         rank_compute_ms=tuple((rank.end_ns - rank.begin_ns) / 1e6 for rank in stats.ranks),
+        copied_bytes=stats.copied_bytes,
         buckets=tuple(
             BucketTimes(
                 bytes=bucket.bytes,

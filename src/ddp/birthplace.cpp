@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/birthplace.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace farandole {
+namespace {
+
+constexpr size_t kAlignment = 64;  // that torch promises for tensors
+/// A tensor that has to be evicted costs more than a copy.
+constexpr int kMostEvictions = 4;
+
+size_t page_size() {
+  static const auto bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+std::byte* page_of(std::byte* data) {
+  return data - reinterpret_cast<uintptr_t>(data) % page_size();
+}
+
+size_t whole_pages(size_t bytes) { return (bytes + page_size() - 1) / page_size() * page_size(); }
+
+/// Maps shared pages once more (mremap(2): an old size of 0), at `target` if there is one.
+std::byte* map_again(std::byte* pages, size_t bytes, std::byte* target = nullptr) {
+  void* const mapped = target == nullptr
+                           ? ::mremap(pages, 0, bytes, MREMAP_MAYMOVE)
+                           : ::mremap(pages, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+  if (mapped == MAP_FAILED) return nullptr;
+  ::madvise(mapped, bytes, MADV_DONTFORK);
+  return static_cast<std::byte*>(mapped);
+}
+
+}  // namespace
+
+std::shared_ptr<Birthplace> Birthplace::of(void* data, size_t bytes, std::shared_ptr<void> owner) {
+  if (bytes == 0 || reinterpret_cast<uintptr_t>(data) % kAlignment != 0) return nullptr;
+  std::shared_ptr<Birthplace> place(
+      new Birthplace(static_cast<std::byte*>(data), bytes, std::move(owner)));
+  return place->alias_ != nullptr ? place : nullptr;
+}
+
+Birthplace::Birthplace(std::byte* data, size_t bytes, std::shared_ptr<void> owner)
+    : pages_(page_of(data)),
+      page_bytes_(whole_pages(static_cast<size_t>(data - pages_) + bytes)),
+      offset_(static_cast<size_t>(data - pages_)),
+      bytes_(bytes),
+      owner_(std::move(owner)),
+      alias_(map_again(pages_, page_bytes_)) {}
+
+Birthplace::~Birthplace() {
+  if (alias_ != nullptr && fork_guard_.in_creator()) ::munmap(alias_, page_bytes_);
+}
+
+void Birthplace::open() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kClosed && evictions_ < kMostEvictions) state_ = State::kOpen;
+}
+
+at::DataPtr Birthplace::lend() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ != State::kOpen || !fork_guard_.in_creator()) return {};
+  state_ = State::kLent;
+  auto self = std::make_unique<std::shared_ptr<Birthplace>>(shared_from_this());
+  return {alias_ + offset_, self.release(),
+          [](void* context) {
+            const std::unique_ptr<std::shared_ptr<Birthplace>> place(
+                static_cast<std::shared_ptr<Birthplace>*>(context));
+            (*place)->take_back();
+          },
+          at::Device(at::kCPU)};
+}
+
+bool Birthplace::holds(const at::Tensor& tensor) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return state_ == State::kLent && tensor.layout() == at::kStrided &&
+         tensor.const_data_ptr() == alias_ + offset_;
+}
+
+void Birthplace::evict() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ == State::kOpen) state_ = State::kClosed;
+  if (state_ != State::kLent || !fork_guard_.in_creator()) return;
+  void* const own =
+      ::mmap(nullptr, page_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (own == MAP_FAILED) throw std::bad_alloc();
+  std::memcpy(static_cast<std::byte*>(own) + offset_, alias_ + offset_, bytes_);
+  if (::mremap(own, page_bytes_, page_bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, alias_) ==
+      MAP_FAILED) {
+    ::munmap(own, page_bytes_);
+    throw std::bad_alloc();
+  }
+  state_ = State::kEvicted;
+  ++evictions_;
+}
+
+void Birthplace::take_back() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!fork_guard_.in_creator()) return;  // the child has no such pages
+  const bool is_place =
+      state_ != State::kEvicted || map_again(pages_, page_bytes_, alias_) != nullptr;
+  state_ = is_place ? State::kClosed : State::kLost;
+}
+
+}  // namespace farandole
