@@ -103,8 +103,9 @@ void bind_replica(py::module_& module) {
       .def(
           "set_python_hook",
           [](Replica& self, py::object state, py::object hook) {
-            self.set_hook(
-                std::make_shared<c10d::PythonCommHook>(std::move(state), std::move(hook)));
+            auto given = std::make_shared<c10d::PythonCommHook>(std::move(state), std::move(hook));
+            const py::gil_scoped_release no_gil;
+            self.set_hook(std::move(given));
           },
           py::arg("state"), py::arg("hook"), "Give full buckets to ``hook(state, bucket)``.")
       .def("broadcast", &Replica::broadcast, py::arg("root") = 0, NoGil(),

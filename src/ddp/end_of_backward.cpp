@@ -368,7 +368,7 @@ void Reducer::tell_of_abandoned() {
 }
 
 bool Reducer::join_backward(double weight) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   tell_of_abandoned();
   ++backward_;
   state_ = State::kRunning;
@@ -381,7 +381,7 @@ bool Reducer::join_backward(double weight) {
 }
 
 void Reducer::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (state_ == State::kRunning) {
     throw InvalidArgument("a communication hook was registered in the middle of backward.",
                           "its first buckets have gone another way already.",

@@ -77,7 +77,7 @@ void Reducer::renew_parameters() {
 }
 
 void Reducer::before_forward() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (state_ == State::kRunning) return;  // a forward within backward: activation checkpointing
   tell_of_abandoned();
   const bool changed = std::any_of(parameters_.begin(), parameters_.end(),
@@ -86,7 +86,7 @@ void Reducer::before_forward() {
 }
 
 void Reducer::after_forward(const std::vector<at::Tensor>& outputs, bool synchronize) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (state_ == State::kRunning) return;  // within backward, which has its end already
   if (synchronize) ++forward_;
   begins_at_parameter_ = synchronize;
@@ -109,7 +109,7 @@ void Reducer::watch(const at::Tensor& output, bool synchronize) {
 }
 
 void Reducer::forward_failed() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (state_ == State::kRunning) return;
   ++forward_;
   forward_failed_ = true;
@@ -121,12 +121,12 @@ void Reducer::set_loss_weight(std::optional<double> weight) {
                           "a weight says how many items the loss is a mean over.",
                           "pass a number of at least 0: tokens, samples, pixels.");
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   loss_weight_ = weight;
 }
 
 void Reducer::output_has_gradient(bool synchronize) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (state_ == State::kRunning) return;  // a second output, or an inner backward
   if (reaches_parameters()) {
     begin_pass(synchronize);
@@ -163,11 +163,11 @@ void Reducer::begin_backward() {
   const auto self = shared_from_this();
   at_end_of_backward(
       [self] {
-        const std::lock_guard<std::mutex> lock(self->mutex_);
+        const std::lock_guard lock(self->mutex_);
         self->end_backward(0);
       },
       [self, backward = ++backward_] {
-        const std::lock_guard<std::mutex> lock(self->mutex_);
+        const std::lock_guard lock(self->mutex_);
         if (self->state_ == State::kRunning && self->backward_ == backward) self->abandon();
       });
   if (consumer_) start_buckets();
@@ -188,7 +188,7 @@ void Reducer::watch_births(bool begin) {
 /// Moves a gradient into its bucket, if it was not born there. Returns what autograd is to add to
 /// p.grad: nothing, unless it has no place yet.
 at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (begins_at_parameter_ && state_ != State::kRunning) begin_pass(*begins_at_parameter_);
   if (!gradient.defined()) return gradient;
   ParameterGradient& parameter = *parameters_[index];
@@ -210,7 +210,7 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
 }
 
 void Reducer::on_accumulated(size_t index) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   count_gradient(index);
 }
 
@@ -257,17 +257,17 @@ void Reducer::launch(size_t bucket) {
 }
 
 BucketPlan Reducer::plan() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   return buckets_ ? buckets_->plan() : BucketPlan();
 }
 
 int Reducer::leader() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   return leader_;
 }
 
 BackwardStats Reducer::stats() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard lock(mutex_);
   return stats_;
 }
 

@@ -176,6 +176,23 @@ def hook_that_raises() -> None:
     assert texts == [(1, True)]
 
 
+def hook_that_looks_at_the_model() -> None:
+    ddp = wrapped()
+    backwards = []
+
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        backwards.append(ddp.stats().backward)
+        assert ddp._get_ddp_logging_data()["comm_hook"]
+        with pytest.raises(InvalidArgument, match="a second communication hook"):
+            ddp.register_comm_hook(None, hook)
+        return default_hooks.allreduce_hook(None, bucket)
+
+    del hook.__annotations__["return"], hook.__annotations__["bucket"]
+    ddp.register_comm_hook(None, hook)
+    check_steps(ddp, plain_loss)
+    assert sorted(set(backwards)) == [0, 1, 2]
+
+
 def hooks_beside_other_options() -> None:
     for options in ({"find_unused_parameters": True}, {"static_graph": True}):
         ddp = wrapped(**options)
@@ -219,6 +236,7 @@ CHECKS = [
     power_sgd,
     checks,
     hook_that_raises,
+    hook_that_looks_at_the_model,
     hooks_beside_other_options,
     optimizers_in_backward,
 ]

@@ -153,7 +153,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
 
   const std::shared_ptr<ReplicaGroup> group_;
   const Options options_;
-  mutable std::mutex mutex_;  // guards all below; held through end_backward()
+  // Guards all below; held through end_backward(), where a communication hook may ask for stats().
+  mutable std::recursive_mutex mutex_;
   std::vector<std::unique_ptr<ParameterGradient>> parameters_;
   std::vector<std::string> names_;  ///< by parameter
   std::vector<Progress> progress_;  ///< by parameter
