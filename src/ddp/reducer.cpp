@@ -80,6 +80,7 @@ void Reducer::before_forward() {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kRunning) return;  // a forward within backward: activation checkpointing
   tell_of_abandoned();
+  check_outputs_were_used();
   const bool changed = std::any_of(parameters_.begin(), parameters_.end(),
                                    [](const auto& parameter) { return parameter->has_changed(); });
   if (changed) renew_parameters();
@@ -96,6 +97,7 @@ void Reducer::after_forward(const std::vector<at::Tensor>& outputs, bool synchro
     // A view that is changed in place afterwards gets another node than the one hooked here.
     if (output.is_view()) watch(at::Tensor(output._base()), synchronize);
   }
+  awaits_outputs_ = synchronize && !begins_at_parameter_;
 }
 
 void Reducer::watch(const at::Tensor& output, bool synchronize) {
@@ -143,7 +145,21 @@ bool Reducer::reaches_parameters() const {
   });
 }
 
+/// A backward of a loss that the module keeps, and of nothing that its forward returned, is local.
+void Reducer::check_outputs_were_used() {
+  awaits_outputs_ = false;
+  if (!std::exchange(outputs_were_passed_by_, false)) return;
+  throw InvalidArgument(
+      "gradients of the last backward stayed those of this rank alone.",
+      "its loss was made of nothing that the forward before it returned, which tells that they are "
+      "to be averaged.",
+      "return the loss, or what it is made of, from forward; or run a forward whose outputs are "
+      "not used under no_grad() or no_sync().");
+}
+
 void Reducer::begin_pass(bool synchronize) {
+  awaits_outputs_ = false;
+  outputs_were_passed_by_ = false;
   tell_of_abandoned();
   count_weight();
   if (synchronize) begin_backward();
@@ -223,6 +239,7 @@ void Reducer::count_gradient(size_t index) {
     const int task = current_graph_task();
     if (!early_.empty() && early_.front().first != task) early_.clear();
     early_.emplace_back(task, index);
+    outputs_were_passed_by_ = awaits_outputs_;
     return;
   }
   ++progress.gradients;

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/batchnorm.h>
 
@@ -160,6 +161,69 @@ TEST_P(ReplicaOf, NamesMissingGradientsWhereOnlySomeRanksTakeThemForZero) {
       EXPECT_THAT(error, HasSubstr("'layer0.weight' on rank"));
       ddp.module()->left_out = {};
       expect_training(ddp, group, step + 1);
+    }
+  });
+}
+
+// --- losses that are not returned
+
+/// Keeps its loss; what it returns has no part in it.
+struct Keeping : torch::nn::Module {
+  Keeping() {
+    layer = register_module("layer", Linear(4, 2));
+    other = register_module("other", Linear(4, 2));
+    fill_with_integers(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    loss = layer(x).sum();
+    return other(x);
+  }
+  Linear layer{nullptr}, other{nullptr};
+  at::Tensor loss;
+};
+std::shared_ptr<Keeping> keeping() { return std::make_shared<Keeping>(); }
+
+const auto train_keeping = [](const auto& pass) {
+  const at::Tensor output = pass.forward(pass.batch()).sum();
+  (output + pass.net->loss).backward();
+};
+
+TEST_P(ReplicaOf, TellsThatALossWasNotReturned) {
+  run([&](const Group& group) {
+    DistributedDataParallel ddp(keeping(), group);
+    const auto batch = integers({6, 4}, group->getRank());
+    for (int step = 0; step < 3; ++step) {
+      ddp.forward(batch);
+      ddp.module()->loss.backward();
+      EXPECT_THAT(error_of<InvalidArgument>([&] { ddp.forward(batch); }),
+                  HasSubstr("stayed those of this rank alone."));
+      expect_step(ddp, group, step, keeping, train_keeping);
+    }
+  });
+}
+
+TEST_P(ReplicaOf, TakesForwardsAndLossesThatAreMeantToBeLocal) {
+  run([&](const Group& group) {
+    ReplicaOptions options;
+    options.find_unused_parameters = true;
+    DistributedDataParallel ddp(keeping(), group, options);
+    const auto batch = integers({6, 4}, group->getRank());
+    for (int step = 0; step < 3; ++step) {
+      {
+        const auto no_sync = ddp.no_sync();
+        ddp.forward(batch);
+        ddp.module()->loss.backward();
+      }
+      {
+        const c10::NoGradGuard no_grad;
+        ddp.forward(batch);
+      }
+      const at::Tensor output = ddp.forward(batch);
+      torch::autograd::grad({ddp.module()->loss}, {ddp.module()->layer->weight}, {}, true);
+      ddp.module()->loss.backward();
+      output.sum().backward();
+      ddp.module()->forward(batch).sum().backward();
+      expect_step(ddp, group, step, keeping, train_keeping);
     }
   });
 }

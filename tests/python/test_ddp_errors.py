@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import ranks
 from ddp_models import Experts, Layers
-from ddp_oracle import assert_gradients, batch, expected, seeded
+from ddp_oracle import assert_alike, assert_gradients, batch, expected, seeded
 
 
 def square(output: Tensor) -> Tensor:
@@ -164,8 +164,37 @@ def some_weights(rank: int, world_size: int) -> None:
         ddp.set_loss_weight(3)
     with pytest.raises(BackwardError, match="only rank 1 gave the loss a weight"):
         square(ddp(torch.ones(1, 8))).backward()
+    ddp.zero_grad()
     ddp.set_loss_weight(2)
     square(ddp(torch.ones(1, 8))).backward()
+
+
+class Keeping(nn.Module):
+    """Keeps its loss, and returns something that has no part in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.other = Layers(), nn.Linear(8, 3)
+        self.loss = torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.loss = square(self.layers(x))
+        return self.other(x)
+
+
+def losses_that_are_not_returned(rank: int, world_size: int) -> None:
+    ddp = DistributedDataParallel(seeded(Keeping), find_unused_parameters=True)
+    for step in range(3):
+        ddp(batch(rank, step, 4, 8))
+        ddp.module.loss.backward()
+        with pytest.raises(InvalidArgument, match=r"this rank alone[\s\S]*return the loss"):
+            ddp(batch(rank, step, 4, 8))
+        ddp.zero_grad()
+        output = ddp(batch(rank, step, 4, 8))
+        (square(output) + ddp.module.loss).backward()
+        for parameter in ddp.parameters():
+            assert parameter.grad is not None
+            assert_alike(parameter.grad)
 
 
 def arguments(rank: int, world_size: int) -> None:
@@ -212,7 +241,14 @@ def arguments(rank: int, world_size: int) -> None:
     assert warning.filename == __file__
 
 
-CHECKS = [different_modules, changed_modules, different_options, some_weights, arguments]
+CHECKS = [
+    different_modules,
+    changed_modules,
+    different_options,
+    some_weights,
+    losses_that_are_not_returned,
+    arguments,
+]
 
 
 def misuse(rank: int, world_size: int) -> None:

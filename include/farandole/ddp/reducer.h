@@ -67,7 +67,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
                                        std::shared_ptr<ReplicaGroup> group, Options options);
   ~Reducer();
 
-  /// Before a forward with gradients. Collective only if this rank has abandoned a backward.
+  /// Before a forward with gradients. Collective only if this rank has abandoned a backward. Throws
+  /// InvalidArgument if gradients stayed local that seem to belong to the forward before.
   void before_forward();
   /// After it: backward from `outputs` is synchronized if `synchronize`, else local.
   void after_forward(const std::vector<at::Tensor>& outputs, bool synchronize);
@@ -118,6 +119,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void watch(const at::Tensor& output, bool synchronize);
   void output_has_gradient(bool synchronize);
   bool reaches_parameters() const;
+  void check_outputs_were_used();
   void begin_pass(bool synchronize);
   void begin_backward();
   void watch_births(bool begin);
@@ -173,6 +175,9 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   /// Whether the next backward is synchronized, if it may come to parameters and to no output of
   /// the last forward.
   std::optional<bool> begins_at_parameter_;
+  /// The last forward was synchronized, and no backward has come to what it returned.
+  bool awaits_outputs_ = false;
+  bool outputs_were_passed_by_ = false;  ///< gradients came to parameters meanwhile
   bool forward_failed_ = false;
   uint64_t forward_ = 0;
   std::optional<double> loss_weight_;
