@@ -168,9 +168,6 @@ std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
                                            note_bytes);
 }
 
-/// What this rank's gradients count for.
-double Reducer::own_weight() const { return joined_weight_.value_or(loss_weight_ ? weight_ : 1); }
-
 /// Empty buckets, none launched. Under a static graph those that never get a gradient are full.
 void Reducer::start_buckets() {
   consumer_->begin(own_weight());
@@ -341,9 +338,8 @@ void Reducer::reset() {
   }
   missing_gradients_.clear();
   early_.clear();
-  weight_ = 0;
-  weighted_task_ = -1;
   copied_bytes_ = 0;
+  forget_weight();
   joined_weight_.reset();
 }
 

@@ -5,7 +5,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "ddp/birth_schedule.h"
 #include "ddp/gradient_hook.h"
@@ -117,16 +116,6 @@ void Reducer::forward_failed() {
   forward_failed_ = true;
 }
 
-void Reducer::set_loss_weight(std::optional<double> weight) {
-  if (weight && !(*weight >= 0 && *weight <= std::numeric_limits<double>::max())) {
-    throw InvalidArgument("set_loss_weight() got " + std::to_string(*weight) + ".",
-                          "a weight says how many items the loss is a mean over.",
-                          "pass a number of at least 0: tokens, samples, pixels.");
-  }
-  const std::lock_guard lock(mutex_);
-  loss_weight_ = weight;
-}
-
 void Reducer::output_has_gradient(bool synchronize) {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kRunning) return;  // a second output, or an inner backward
@@ -161,16 +150,9 @@ void Reducer::begin_pass(bool synchronize) {
   awaits_outputs_ = false;
   outputs_were_passed_by_ = false;
   tell_of_abandoned();
-  count_weight();
+  const bool adds_up = count_weight();
   if (synchronize) begin_backward();
-}
-
-/// Adds the loss weight of this pass, once for each.
-void Reducer::count_weight() {
-  const int task = current_graph_task();
-  if (task == weighted_task_) return;
-  weighted_task_ = task;
-  weight_ += loss_weight_.value_or(0);
+  if (!adds_up) refuse_weight();  // leaves the backward, which the others are told
 }
 
 void Reducer::begin_backward() {

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/conv.h>
@@ -206,6 +207,14 @@ TEST_P(ReducerOf, TakesABackwardThatNamesItsParameters) {
 TEST_P(ReducerOf, AveragesValuesUnderCreateGraph) {
   expect_exact(smooth, [](const auto& pass) {
     pass.forward(integers({2, 4}, pass.rank + pass.step)).sum().backward({}, true, true);
+  });
+}
+
+TEST_P(ReducerOf, TakesABackwardOfARegularizerBeforeThatOfTheOutputs) {
+  expect_exact(small_net, [](const auto& pass) {
+    const at::Tensor output = pass.forward(pass.batch());
+    (pass.net->parameters()[0].pow(2).sum() * (pass.rank + 1)).backward();
+    output.sum().backward();
   });
 }
 
@@ -787,6 +796,65 @@ TEST_P(ReducerOf, WeighsLossesThatAreMeans) {
       }
       run(0);
       expect_gradients(ddp.parameters(), gradients_of(plain->parameters()), "weighed");
+    }
+  });
+}
+
+TEST_P(ReducerOf, ForgetsWeightsOfPassesThatWereDropped) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    ddp.set_loss_weight(2);
+    const auto drop_and_train = [&](const auto& pass) {
+      pass.locally([&] { pass.forward(pass.batch(1)).sum().backward(); });
+      zero_gradients(pass.net->parameters());
+      pass.forward(pass.batch()).sum().backward();
+    };
+    for (int step = 0; step < 3; ++step) expect_step(ddp, group, step, small_net, drop_and_train);
+  });
+}
+
+TEST_P(ReducerOf, AddsNoWeighedGradientsToThoseWithoutAWeight) {
+  const auto forward_sum = [](auto& ddp, int rank, int part) {
+    return ddp.forward(integers({2, 4}, 10 * rank + part)).sum();
+  };
+  const auto to_an_average = [&](auto& ddp, int rank) {
+    ddp.set_loss_weight(2);
+    forward_sum(ddp, rank, 0).backward();
+    forward_sum(ddp, rank, 1).backward();
+  };
+  const auto to_a_local_pass = [&](auto& ddp, int rank) {
+    const bool first_has_one = rank < 100;
+    ddp.set_loss_weight(first_has_one ? std::optional<double>(2) : std::nullopt);
+    {
+      const auto no_sync = ddp.no_sync();
+      forward_sum(ddp, rank, 0).backward();
+    }
+    ddp.set_loss_weight(first_has_one ? std::nullopt : std::optional<double>(2));
+    forward_sum(ddp, rank, 1).backward();
+  };
+  const auto by_hand = [&](auto& ddp, int rank) {
+    ddp.set_loss_weight(2);
+    ddp.parameters()[1].mutable_grad() = at::ones_like(ddp.parameters()[1]);
+    forward_sum(ddp, rank, 1).backward();
+  };
+  const auto train = [](const auto& pass) { pass.forward(pass.batch()).sum().backward(); };
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    const int rank = group->getRank();
+    for (int step = 0; step < 3; ++step) {
+      const auto expect_error = [&](const auto& body, int who, const std::string& text) {
+        zero_gradients(ddp.parameters());
+        EXPECT_THAT(error_of<InvalidArgument>([&] { body(ddp, who); }), testing::HasSubstr(text));
+        ddp.set_loss_weight(2);
+        expect_step(ddp, group, step, small_net, train);
+      };
+      expect_error(to_an_average, rank,
+                   "with a weight was to be added to gradients that have none");
+      expect_error(by_hand, rank, "with a weight was to be added to gradients that have none");
+      expect_error(to_a_local_pass, rank,
+                   "without a weight was to be added to gradients that have one");
+      expect_error(to_a_local_pass, rank + 100,
+                   "with a weight was to be added to gradients that have none");
     }
   });
 }

@@ -169,6 +169,21 @@ def some_weights(rank: int, world_size: int) -> None:
     square(ddp(torch.ones(1, 8))).backward()
 
 
+def weights_beside_other_gradients(rank: int, world_size: int) -> None:
+    """An average that was not zeroed has no weight."""
+    ddp = DistributedDataParallel(seeded(Layers))
+    ddp.set_loss_weight(2)
+    for set_to_none in (True, False):
+        plain_loss(ddp, rank, 0).backward()
+        with pytest.raises(InvalidArgument, match="with a weight was to be added to gradients"):
+            plain_loss(ddp, rank, 1).backward()
+        wanted = expected(ddp.module, world_size, plain_loss, 2)
+        ddp.zero_grad(set_to_none)
+        plain_loss(ddp, rank, 2).backward()
+        assert_gradients(ddp, wanted)
+        ddp.zero_grad(set_to_none)
+
+
 class Keeping(nn.Module):
     """Keeps its loss, and returns something that has no part in it."""
 
@@ -246,6 +261,7 @@ CHECKS = [
     changed_modules,
     different_options,
     some_weights,
+    weights_beside_other_gradients,
     losses_that_are_not_returned,
     arguments,
 ]

@@ -77,6 +77,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
 
   /// What the loss of the next backward passes is a mean over (tokens, samples): gradients become
   /// sum(w * g) / sum(w) over ranks and accumulated passes. All ranks or none; nullopt: no weights.
+  /// Backward throws InvalidArgument where it would add to gradients that have none.
   void set_loss_weight(std::optional<double> weight);
   /// Gives full buckets to `hook`, torch's interface, instead of averaging them; null: averages
   /// them again. Not in a backward. Collective.
@@ -123,13 +124,20 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void begin_pass(bool synchronize);
   void begin_backward();
   void watch_births(bool begin);
-  void count_weight();
   at::Tensor take(size_t index, const at::Tensor& gradient);
   void on_accumulated(size_t index);
   void count_gradient(size_t index);
   bool is_launched(size_t index) const;
   void mark_ready(size_t index);
   void launch(size_t bucket);
+
+  // loss_weight.cpp: all with mutex_ held
+  bool count_weight();
+  bool gradients_are_gone() const;
+  bool has_old_gradients() const;
+  [[noreturn]] void refuse_weight();
+  void forget_weight();
+  double own_weight() const;
 
   // end_of_backward.cpp: all with mutex_ held
   void end_backward(uint32_t flags);
@@ -140,7 +148,6 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<int64_t> first_order() const;
   void check_same_plan(const BucketPlan& plan) const;
   std::unique_ptr<BucketConsumer> make_consumer() const;
-  double own_weight() const;
   void start_buckets();
   bool settle_unready(uint32_t flags);
   bool is_empty(size_t index) const;
@@ -182,6 +189,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   uint64_t forward_ = 0;
   std::optional<double> loss_weight_;
   double weight_ = 0;  ///< of the passes since the last synchronized backward, this one included
+  std::optional<bool> is_weighted_;            ///< whether those have one; nullopt: none so far
   std::optional<double> joined_weight_;        ///< in join_backward()
   int weighted_task_ = -1;                     ///< the graph task that weight_ has counted last
   std::vector<std::pair<int, size_t>> early_;  ///< gradients (graph task, parameter) before a begin

@@ -499,7 +499,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         """Say what the loss of the next backward passes is a mean over: tokens, samples, pixels.
 
         Gradients become sum(weight * gradient) / sum(weight) over ranks and accumulated passes.
-        Call it before each backward, on every rank; None ends it.
+        Call it before each backward, on every rank; None ends it. Backward raises InvalidArgument
+        where it would add to gradients without a weight: an average that was not zeroed, for one.
 
         Raises:
             InvalidArgument: it is negative or not a number.
