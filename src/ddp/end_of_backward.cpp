@@ -60,6 +60,7 @@ void Reducer::end_backward(uint32_t flags) {
   }
   afterwards = State::kAbandoned;  // if a hook throws: peers wait
   const bool complete = settle_unready(flags);
+  consumer_->launch_rest();
   afterwards = State::kIdle;
   bool reduced = false;
   const std::vector<RoundNote> notes = exchange(flags, complete, &reduced);

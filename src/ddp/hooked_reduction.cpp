@@ -35,6 +35,7 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
 void HookedReduction::begin(double weight) {
   weight_ = weight;
   launched_ = 0;
+  failed_.reset();
   std::fill(futures_.begin(), futures_.end(), nullptr);
   std::fill(times_.begin(), times_.end(), comm::BucketTimes{});
 }
@@ -45,7 +46,12 @@ void HookedReduction::launch(size_t bucket) {
   const c10::NoGradGuard no_grad;
   if (one_at_a_time_ && bucket > 0 && futures_[bucket - 1]) futures_[bucket - 1]->wait();
   c10d::GradBucket view = bucket_for_hook(bucket);
-  futures_[bucket] = hook_->runHook(view);
+  try {
+    futures_[bucket] = hook_->runHook(view);
+  } catch (...) {
+    failed_ = bucket;
+    throw;
+  }
 }
 
 c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
@@ -88,10 +94,21 @@ void HookedReduction::collect_all() {
   if (error) std::rethrow_exception(error);
 }
 
+/// Peers have launched theirs: all take part in all, or some would wait for ever. They wait in what
+/// a hook that threw did not start, so it is called once more.
+void HookedReduction::launch_rest() {
+  if (const auto failed = std::exchange(failed_, std::nullopt)) {
+    try {
+      launch(*failed);
+    } catch (...) {  // the program has got the first error
+      failed_.reset();
+    }
+  }
+  while (launched_ < buckets_->size()) launch(launched_);
+}
+
 bool HookedReduction::finish(const Note& note, bool complete) {
   const c10::NoGradGuard no_grad;
-  // Peers have launched theirs: all take part in all, or some would wait for ever.
-  while (launched_ < buckets_->size()) launch(launched_);
   collect_all();
   messages_ = exchange(note, complete);
   for (int rank = 0; rank < group_->world_size(); ++rank) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <vector>
 
@@ -24,6 +25,7 @@ class HookedReduction final : public BucketConsumer {
   bool in_plan_order() const override { return true; }
   void begin(double weight) override;
   void launch(size_t bucket) override;
+  void launch_rest() override;
   bool finish(const Note& note, bool complete) override;
   const std::byte* note_of(int rank) const override;
   comm::BucketTimes times_of(size_t bucket) const override { return times_[bucket]; }
@@ -49,6 +51,7 @@ class HookedReduction final : public BucketConsumer {
   const size_t note_bytes_;
   double weight_ = 1;
   size_t launched_ = 0;
+  std::optional<size_t> failed_;  ///< a bucket for which the hook threw
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;  ///< of the hook, by bucket
   std::vector<comm::BucketTimes> times_;
   Note messages_;  ///< of all ranks in the last finish()

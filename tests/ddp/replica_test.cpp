@@ -506,14 +506,16 @@ TEST_P(ReplicaOf, AnAbortOfTheProgramsGroupWakesBackward) {
 /// Fails at one bucket, as often as it is told.
 class FailingHook : public AllReduceHook {
  public:
-  FailingHook(const Group& group, int failures) : AllReduceHook(group), failures_(failures) {}
+  FailingHook(const Group& group, int failures, size_t bucket = 3)
+      : AllReduceHook(group), failures_(failures), bucket_(bucket) {}
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    if (bucket.isLast() && failures_-- > 0) throw FunctionFailed();
+    if (bucket.getIndex() == bucket_ && failures_-- > 0) throw FunctionFailed();
     return AllReduceHook::runHook(bucket);
   }
 
  private:
   int failures_;
+  size_t bucket_;
 };
 
 TEST_P(ReplicaOf, GoesOnAfterAHookHasFailed) {
@@ -524,6 +526,35 @@ TEST_P(ReplicaOf, GoesOnAfterAHookHasFailed) {
       EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
       expect_training(ddp, group, step + 1);
     }
+  });
+}
+
+TEST_P(ReplicaOf, NamesARankWhoseHookHasFailed) {
+  run([&](const Group& group) {
+    DistributedDataParallel ddp(chain(), group, small_buckets());
+    for (int step = 0; step < 9; step += 3) {
+      const int failures = group->getRank() == 1 ? 1 : 0;
+      ddp.register_comm_hook(std::make_shared<FailingHook>(group, failures, step % 2));
+      if (group->getRank() == 1) {
+        EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
+      } else {
+        const std::string error = error_of<BackwardError>([&] { backward(ddp, group, step); });
+        EXPECT_THAT(error, HasSubstr("was abandoned by rank 1."));
+      }
+      expect_training(ddp, group, step + 1);
+    }
+  });
+}
+
+TEST_P(ReplicaOf, GoesOnWhenAHookFailsAgainAndAgain) {
+  run([&](const Group& group) {
+    DistributedDataParallel ddp(chain(), group, small_buckets());
+    expect_training(ddp, group, 0);
+    ddp.register_comm_hook(std::make_shared<FailingHook>(group, 5, 1));
+    for (int step = 2; step < 5; ++step) {
+      EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
+    }
+    expect_training(ddp, group, 5);
   });
 }
 

@@ -17,7 +17,7 @@ using Note = std::vector<std::byte>;
 /// buckets (see Buckets in bucket.h).
 ///
 /// From launch() to finish() a bucket belongs to the consumer. Calls come from the thread of
-/// autograd, one at a time. What launch() or finish() throws leaves backward.
+/// autograd, one at a time. What they throw leaves backward.
 class FARANDOLE_API BucketConsumer {
  public:
   virtual ~BucketConsumer();
@@ -31,7 +31,10 @@ class FARANDOLE_API BucketConsumer {
   virtual void launch(size_t bucket) = 0;
   /// Called at every gradient: time to do what peers have made possible.
   virtual void progress() {}
-  /// The backward of this rank has ended: waits for the peers and exchanges notes of note_bytes().
+  /// The backward of this rank has ended, if some buckets are not full: does for those what peers
+  /// wait for. If it throws, or launch() has, it is called again for the abandoned backward.
+  virtual void launch_rest() {}
+  /// Waits for the peers and exchanges notes of note_bytes().
   /// True if all ranks were `complete`, which says that they have launched every bucket: then
   /// buckets hold the average, sum_r(bucket_r) / sum_r(weight_r), on every rank. Else they hold
   /// anything. Collective.
