@@ -146,7 +146,7 @@ void Replica::set_tensors(NamedTensors parameters, NamedTensors buffers) {
   NamedTensors others = without(options_.ignored, parameters);
   if (same_tensors(parameters_, others)) return;
   parameters_ = std::move(others);
-  reducer_ = make_reducer();
+  std::exchange(reducer_, make_reducer())->before_forward();  // peers may wait for the old one
 }
 
 }  // namespace farandole

@@ -71,7 +71,23 @@ def goes_on_after_an_exception(where: str, rank: int, world_size: int) -> None:
     assert outcome[2] == ("own" if rank == 1 else "peer"), outcome
 
 
+def parameters_are_replaced_after_an_exception(rank: int, world_size: int) -> None:
+    """Before the rank that failed has told its peers."""
+    model = seeded(Failing)
+    ddp = DistributedDataParallel(model)
+    for step in range(0, 6, 2):
+        model.fails_in = "backward" if rank == 1 else ""
+        with pytest.raises(KeyError if rank == 1 else BackwardError):
+            plain_loss(ddp, rank, step).backward()
+        model.fails_in = ""
+        ddp.load_state_dict({k: v.clone() for k, v in ddp.state_dict().items()}, assign=True)
+        wanted = expected(model, world_size, plain_loss, step + 1)
+        plain_loss(ddp, rank, step + 1).backward()
+        assert_gradients(ddp, wanted)
+
+
 def exceptions(rank: int, world_size: int) -> None:
+    parameters_are_replaced_after_an_exception(rank, world_size)
     goes_on_after_an_exception("backward", rank, world_size)
 
 
