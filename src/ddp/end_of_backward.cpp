@@ -336,9 +336,9 @@ void Reducer::reset() {
     progress.is_ready = false;
     progress.is_late = false;
     progress.was_touched = false;
+    progress.early_task = -1;
   }
   missing_gradients_.clear();
-  early_.clear();
   copied_bytes_ = 0;
   forget_weight();
   joined_weight_.reset();

@@ -72,7 +72,8 @@ void Reducer::refuse_weight() {
           " a weight was to be added to gradients that have " + (is_weighted ? "none." : "one."),
       "gradients become sum(w * g) / sum(w) if each pass since the last average has a weight; that "
       "average itself has none.",
-      "zero the gradients after each synchronized backward; add passes up under no_sync(), and call "
+      "zero the gradients after each synchronized backward; add passes up under no_sync(), and "
+      "call "
       "set_loss_weight() before each of them or before none.");
 }
 

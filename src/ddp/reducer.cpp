@@ -171,8 +171,9 @@ void Reducer::begin_backward() {
   if (consumer_) start_buckets();
   watch_births(true);
   const int task = current_graph_task();
-  for (const auto& [early_task, index] : std::exchange(early_, {})) {
-    if (early_task == task) count_gradient(index);
+  for (size_t index = 0; index < progress_.size(); ++index) {
+    // Inner graph tasks of checkpoints are later ones.
+    if (std::exchange(progress_[index].early_task, -1) >= task) count_gradient(index);
   }
 }
 
@@ -218,9 +219,7 @@ void Reducer::count_gradient(size_t index) {
   if (!buckets_ && !std::exchange(progress.is_ordered, true)) order_.push_back(index);
   progress.was_touched = true;
   if (state_ != State::kRunning) {
-    const int task = current_graph_task();
-    if (!early_.empty() && early_.front().first != task) early_.clear();
-    early_.emplace_back(task, index);
+    progress.early_task = current_graph_task();
     outputs_were_passed_by_ = awaits_outputs_;
     return;
   }

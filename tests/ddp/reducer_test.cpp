@@ -531,6 +531,17 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 };
 
+TEST_P(ReducerOf, TakesACheckpointedRegularizerOutsideOfTheForward) {
+  expect_exact([] { return std::make_shared<Regularized>(); },
+               [](const auto& pass) {
+                 const Block penalty = [&](const at::Tensor& x) { return x * pass.net->apart; };
+                 const at::Tensor output = pass.forward(pass.batch()).sum();
+                 const at::Tensor ones = at::ones({5}).requires_grad_();
+                 // Its node was made last and runs first.
+                 (output + Checkpoint::apply(ones, &penalty).sum()).backward();
+               });
+}
+
 /// Blocks of which some are checkpointed; blocks 1 and 3 share their layer.
 struct Blocks : torch::nn::Module {
   explicit Blocks(std::set<int> which) : checkpointed(std::move(which)) {

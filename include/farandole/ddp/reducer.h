@@ -110,6 +110,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
     bool is_ready = false;
     bool is_late = false;      ///< one came after its bucket was launched
     bool was_touched = false;  ///< a gradient came since the last synchronized backward
+    int early_task = -1;       ///< the graph task of one that came before a begin
     size_t bucket = 0;
   };
 
@@ -189,10 +190,9 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   uint64_t forward_ = 0;
   std::optional<double> loss_weight_;
   double weight_ = 0;  ///< of the passes since the last synchronized backward, this one included
-  std::optional<bool> is_weighted_;            ///< whether those have one; nullopt: none so far
-  std::optional<double> joined_weight_;        ///< in join_backward()
-  int weighted_task_ = -1;                     ///< the graph task that weight_ has counted last
-  std::vector<std::pair<int, size_t>> early_;  ///< gradients (graph task, parameter) before a begin
+  std::optional<bool> is_weighted_;      ///< whether those have one; nullopt: none so far
+  std::optional<double> joined_weight_;  ///< in join_backward()
+  int weighted_task_ = -1;               ///< the graph task that weight_ has counted last
   /// Parameters without a gradient in this backward, and a copy of the p.grad that they had.
   std::vector<std::pair<size_t, at::Tensor>> missing_gradients_;
   bool others_had_inputs_ = false;  ///< in the last join_backward()
