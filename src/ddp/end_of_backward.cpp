@@ -50,6 +50,7 @@ void Reducer::end_backward(uint32_t flags) {
   const auto whatever_happens = c10::make_scope_exit([&] {
     reset();
     state_ = afterwards;
+    if (state_ == State::kAbandoned) abandon();
   });
   end_ns_ = comm::now_ns();
   const bool is_first = !consumer_;
@@ -344,13 +345,13 @@ void Reducer::reset() {
   joined_weight_.reset();
 }
 
-/// An exception has left this backward. Until peers know they store into buckets that were
-/// launched, so p.grad leaves those: zeros that the program writes stay zeros. Does not throw.
+/// An exception has left this backward. Until peers know, averages are stored into buckets: by them
+/// where they were launched, by hooks when they are. So p.grad leaves its place: zeros that the
+/// program writes stay zeros. Does not throw.
 void Reducer::abandon() {
   state_ = State::kAbandoned;
   watch_births(false);
   for (size_t index = 0; index < parameters_.size(); ++index) {
-    if (!is_launched(index)) continue;
     try {
       parameters_[index]->leave_place();
     } catch (const std::exception&) {  // no memory: then there is no gradient

@@ -339,6 +339,33 @@ TEST_P(ReplicaOf, GradientsOfAnAbandonedBackwardAreItsRanksOwn) {
   });
 }
 
+TEST_P(ReplicaOf, ZerosAfterAnAbandonedBackwardStayZeros) {
+  run([&](const Group& group) {
+    DistributedDataParallel ddp(chain(), group, small_buckets());
+    expect_training(ddp, group, 0);
+    const auto zero_in_place = [&] {
+      for (at::Tensor& parameter : ddp.parameters()) parameter.mutable_grad().zero_();
+    };
+    for (int step = 2; step < 8; step += 2) {
+      zero_in_place();
+      const auto fail = [&] {
+        ddp.forward(integers({6, 4}, step + group->getRank())).sum().backward();
+      };
+      if (group->getRank() == 1) {
+        ddp.module()->backward_fails_above = step % 4 / 2;
+        EXPECT_THROW(fail(), FunctionFailed);
+        ddp.module()->backward_fails_above = -1;
+      } else {
+        error_of<BackwardError>(fail);
+      }
+      zero_in_place();
+      const int next = step + 1;
+      ddp.forward(integers({6, 4}, 1000 * next + group->getRank())).sum().backward();
+      expect_gradients(ddp.parameters(), oracle(group->getSize(), next, chain, train), "after it");
+    }
+  });
+}
+
 TEST_P(ReplicaOf, NamesRanksThatSetAWeight) {
   run([&](const Group& group) {
     DistributedDataParallel ddp(chain(), group);
