@@ -201,7 +201,8 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   }
   const double scale = loss_weight_.value_or(1);
   // With create_graph=True p.grad gets a graph of its own; its values are moved at the end.
-  if (!parameter.has_place() || c10::GradMode::is_enabled()) {
+  // Peers may still store into the places of a backward that was abandoned.
+  if (!parameter.has_place() || c10::GradMode::is_enabled() || state_ == State::kAbandoned) {
     return scale == 1 ? gradient : gradient * scale;
   }
   parameter.take(gradient, scale);

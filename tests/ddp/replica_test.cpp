@@ -339,6 +339,29 @@ TEST_P(ReplicaOf, GradientsOfAnAbandonedBackwardAreItsRanksOwn) {
   });
 }
 
+TEST_P(ReplicaOf, LocalGradientsAfterAnAbandonedBackwardAreItsRanksOwn) {
+  run([&](const Group& group) {
+    DistributedDataParallel ddp(chain(), group, small_buckets());
+    expect_training(ddp, group, 0);
+    if (group->getRank() == 1) {
+      ddp.module()->backward_fails_above = 0;
+      EXPECT_THROW(backward(ddp, group, 2), FunctionFailed);
+      ddp.module()->backward_fails_above = -1;
+      const auto plain = chain();
+      zero_gradients(ddp.parameters());
+      for (const auto& module : {ddp.module(), plain}) {
+        module->forward(integers({6, 4}, 7)).sum().backward();
+      }
+      std::this_thread::sleep_for(milliseconds(300));  // peers reduce what was launched
+      expect_gradients(ddp.parameters(), gradients_of(plain->parameters()), "local");
+    } else {
+      std::this_thread::sleep_for(milliseconds(100));
+      error_of<BackwardError>([&] { backward(ddp, group, 2); });
+    }
+    expect_training(ddp, group, 3);
+  });
+}
+
 TEST_P(ReplicaOf, ZerosAfterAnAbandonedBackwardStayZeros) {
   run([&](const Group& group) {
     DistributedDataParallel ddp(chain(), group, small_buckets());
