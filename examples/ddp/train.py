@@ -58,6 +58,17 @@ for x, y in batches(3):
         continue
     optimizer.step()
 
+# A batch that one rank cannot use is left out by all.
+for x, y in batches(3):
+    optimizer.zero_grad()
+    loss = loss_of(plain(x), y)
+    bad = (~loss.isfinite()).float()
+    torch.distributed.all_reduce(bad)  # now alike on every rank
+    if bad:
+        continue
+    loss.backward()
+    optimizer.step()
+
 if farandole.rank() == 0:
     print(model.stats())
     torch.save(net.state_dict(), "/dev/null")  # or model.state_dict(), with "module." before names

@@ -73,8 +73,7 @@ void Reducer::refuse_weight() {
       "gradients become sum(w * g) / sum(w) if each pass since the last average has a weight; that "
       "average itself has none.",
       "zero the gradients after each synchronized backward; add passes up under no_sync(), and "
-      "call "
-      "set_loss_weight() before each of them or before none.");
+      "call set_loss_weight() before each of them or before none.");
 }
 
 void Reducer::forget_weight() {
