@@ -10,6 +10,8 @@
 #include <map>
 #include <utility>
 
+#include "process_group/torch_compat.h"
+
 namespace farandole {
 namespace {
 
@@ -112,7 +114,7 @@ std::vector<std::byte> ReplicaGroup::all_gather(const std::vector<std::byte>& by
   at::Tensor output = at::empty({world_size_ * input.numel()}, input.options());
   c10d::AllgatherOptions options;
   options.asyncOp = false;
-  const auto work = group_->_allgather_base(output, input, options);
+  const auto work = all_gather_single(*group_, output, input, options);
   if (work) work->wait();
   const at::Tensor received = output.cpu();
   const auto* first = static_cast<const std::byte*>(received.const_data_ptr());
