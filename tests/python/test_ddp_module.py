@@ -63,6 +63,8 @@ def state_is_as_torchs() -> None:
         "modules_buffers", "named_module_buffers", "gradient_as_bucket_view",
     ):  # fmt: skip
         assert type(getattr(ddp, name)) is type(getattr(other, name)), name
+    ddp.forward_sync_buffers = False
+    assert not ddp.broadcast_buffers
     for name in dir(TorchDDP):  # all public methods are here
         assert name.startswith("_") or hasattr(ddp, name), name
 
@@ -294,6 +296,33 @@ def backward_that_is_prepared_by_hand() -> None:
         assert_gradients(ddp, wanted)
 
 
+def backward_that_is_finalized_by_hand() -> None:
+    """As torch 2.15's programs may do it; with an older torch they can too."""
+    ddp = wrapped()
+    with pytest.raises(InvalidArgument, match="without need"):
+        ddp.finalize_backward()
+    ddp.require_manual_backward_finalization = True
+    for step in range(3):
+        wanted = expected(ddp.module, dist.get_world_size(), plain_loss, step)
+        ddp.zero_grad()
+        loss = plain_loss(ddp, dist.get_rank(), step)
+        assert ddp.should_finalize_after_backward
+        loss.backward()
+        ddp.finalize_backward()
+        assert_gradients(ddp, wanted)
+    loss = plain_loss(ddp, dist.get_rank(), 0)
+    errors: list[InvalidArgument] = []
+
+    def finalize_too_early(_: Tensor) -> None:
+        with pytest.raises(InvalidArgument, match="within backward") as error:
+            ddp.finalize_backward()
+        errors.append(error.value)
+
+    loss.register_hook(finalize_too_early)
+    loss.backward()
+    assert errors
+
+
 def semi_public_methods() -> None:
     ddp = wrapped(bucket_cap_mb=0.0005)
     assert str(ddp.stats()) == "no synchronized backward yet"
@@ -392,6 +421,7 @@ CHECKS = [
     buffers,
     buffer_hooks,
     backward_that_is_prepared_by_hand,
+    backward_that_is_finalized_by_hand,
     semi_public_methods,
     other_groups,
     without_initial_sync,

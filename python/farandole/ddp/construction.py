@@ -22,7 +22,6 @@ _WITHOUT_EFFECT = {
     "skip_all_reduce_unused_params": "to see that a parameter is unused costs no message",
     "batched_grad_copy": "gradients are moved into the buckets as they come",
     "lazy_bucket_allocation": "buckets are made at the end of the first backward anyway",
-    "require_manual_backward_finalization": "backward is final when it returns",
 }
 
 

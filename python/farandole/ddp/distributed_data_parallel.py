@@ -66,7 +66,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         batched_grad_copy: Without effect.
         forward_sync_buffers: As ``broadcast_buffers``, for forward alone.
         lazy_bucket_allocation: Without effect.
-        require_manual_backward_finalization: Without effect.
 
     Raises:
         InvalidArgument: arguments or modules that cannot be; the text says why.
@@ -98,7 +97,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         batched_grad_copy: bool = False,
         forward_sync_buffers: bool | None = None,
         lazy_bucket_allocation: bool = False,
-        require_manual_backward_finalization: bool = False,
     ) -> None:
         super().__init__()
         Joinable.__init__(self)
@@ -109,7 +107,6 @@ class DistributedDataParallel(nn.Module, Joinable):
                 "skip_all_reduce_unused_params": skip_all_reduce_unused_params,
                 "batched_grad_copy": batched_grad_copy,
                 "lazy_bucket_allocation": lazy_bucket_allocation,
-                "require_manual_backward_finalization": require_manual_backward_finalization,
             }
         )
         construction.check_pair(delay_all_reduce_named_params, param_to_hook_all_reduce)
@@ -135,6 +132,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._loss_weight: float | None = None
         self._runtime_logging_sample_rate = 100
         self._ddp_sink_clone = True
+        self.require_manual_backward_finalization = False
         self._looked_for_optimizers = False
         self.buffer_hook: BufferCommHook | None = None
         if mixed_precision is not None:
@@ -311,6 +309,28 @@ class DistributedDataParallel(nn.Module, Joinable):
         finally:
             self.require_backward_grad_sync = before
 
+    @property
+    def should_finalize_after_backward(self) -> bool:
+        """Whether finalize_backward() belongs after backward: always, if it is required."""
+        return self.require_manual_backward_finalization
+
+    def finalize_backward(self) -> None:
+        """Nothing, where torch 2.15 waits for averages: backward is final when it returns.
+
+        Raises:
+            InvalidArgument: within backward, or without require_manual_backward_finalization.
+        """
+        if self.require_manual_backward_finalization and torch._C._current_graph_task_id() == -1:
+            return
+        raise InvalidArgument(
+            sentences(
+                "finalize_backward() was called within backward or without need.",
+                "backward itself finalizes the gradients, at its end.",
+                "set require_manual_backward_finalization and call it after backward, or not at "
+                "all.",
+            )
+        )
+
     def train(self, mode: bool = True) -> DistributedDataParallel:
         """Set training or evaluation mode of the module."""
         super().train(mode)
@@ -329,6 +349,15 @@ class DistributedDataParallel(nn.Module, Joinable):
         return gather(outputs, output_device, dim=self.dim)
 
     # Buffers.
+
+    @property
+    def forward_sync_buffers(self) -> bool:
+        """broadcast_buffers, by the name that it has since torch 2.15."""
+        return self.broadcast_buffers
+
+    @forward_sync_buffers.setter
+    def forward_sync_buffers(self, value: bool) -> None:
+        self.broadcast_buffers = value
 
     @property
     def modules_buffers(self) -> list[Tensor]:
