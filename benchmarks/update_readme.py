@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the measured numbers of benchmarks/results into README.md: run it after `make bench`.
+"""Writes the numbers of benchmarks/results into README.md: run it after a benchmark.
 
 With --check it writes nothing and fails where README.md differs from the results.
 """
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY / "benchmarks" / "collectives"))
+sys.path[:0] = [str(REPOSITORY / "benchmarks" / folder) for folder in ("collectives", "ddp")]
 
 from operations import OPERATIONS  # noqa: E402
 from report import (  # noqa: E402
@@ -26,6 +26,7 @@ from report import (  # noqa: E402
     size_text,
     time_text,
 )
+from summary import summary  # noqa: E402
 
 BEGIN = "<!-- measured: begin; written by benchmarks/update_readme.py -->"
 END = "<!-- measured: end -->"
@@ -103,6 +104,26 @@ def operations_section(rows: list[Row]) -> str:
     return f"The other operations, commit {row['commit']}, {row['timestamp'][:10]}:\n\n{table_text}"
 
 
+def ddp_section(rows: list[Row]) -> str:
+    """Markdown: training steps; empty if none were measured."""
+    if not rows:
+        return ""
+    row = rows[0]
+    text = (
+        "Training steps with DistributedDataParallel, one thread a rank, commit "
+        f"{row['commit']}, {row['timestamp'][:10]}. Scaling is the throughput of both ranks over "
+        "twice that of one alone; without DDP it is what the machine allows. All rows are in "
+        "[ddp.jsonl](benchmarks/results/ddp.jsonl)."
+    )
+    return f"{text}\n\n{summary(rows)}"
+
+
+def rows_of(name: str) -> list[Row]:
+    """Of a file in benchmarks/results."""
+    path = REPOSITORY / "benchmarks" / "results" / name
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def filled(readme: str, text: str) -> str:
     """README.md with `text` between the markers."""
     before, found, rest = readme.partition(BEGIN)
@@ -114,11 +135,10 @@ def filled(readme: str, text: str) -> str:
 
 def main() -> None:
     """Reads the results, rewrites README.md or checks it."""
-    lines = (REPOSITORY / "benchmarks/results/collectives.jsonl").read_text().splitlines()
     path = REPOSITORY / "README.md"
     readme = path.read_text()
-    rows = [json.loads(line) for line in lines]
-    parts = [section(Results(rows)), operations_section(rows)]
+    rows = rows_of("collectives.jsonl")
+    parts = [ddp_section(rows_of("ddp.jsonl")), section(Results(rows)), operations_section(rows)]
     wanted = filled(readme, "\n\n".join(part for part in parts if part))
     if "--check" not in sys.argv:
         path.write_text(wanted)

@@ -5,15 +5,8 @@ from models import TASKS
 from operations import MIB
 from report import columns, verdict
 from rounds import Row
+from summary import LABELS
 
-LABELS = {
-    "alone": "without DDP, one rank alone",
-    "local": "without DDP",
-    "farandole": "Farandole",
-    "torch_gloo_view": "torch over gloo, bucket views",
-    "torch_gloo": "torch over gloo",
-    "torch_farandole": "torch over Farandole, bucket views",
-}
 TIME_HEADS = ["", "median ms", "p95", "x without DDP", "quartiles", "exposed ms", "by stats()"]
 TIME_HEADS += ["latest rank", "scaling"]
 

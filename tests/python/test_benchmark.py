@@ -26,7 +26,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     yield SimpleNamespace(
         measure=measure, operations=operations, report=report, update_readme=update_readme
     )
-    for name in ("measure", "operations", "report", "lanes", "update_readme"):
+    for name in ("measure", "operations", "report", "lanes", "summary", "update_readme"):
         sys.modules.pop(name, None)
 
 
@@ -272,6 +272,17 @@ def test_what_a_library_lacks_is_said_in_its_own_words(scripts: SimpleNamespace)
     text = scripts.report.table(scripts.report.Results(rows, "gather"), 2)
     assert text.splitlines()[-1] == "n/a in gloo: gather is not supported"
     assert text.splitlines()[-2].split() == ["1", "KiB", "31.0", "us", "n/a"]
+
+
+def test_readme_has_training_steps_with_and_without_ddp(scripts: SimpleNamespace) -> None:
+    machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "task": "tiny"}
+    local = {"part": "times", "lane": "local", "median_ms": 40.0, **machine}
+    ours = {"part": "times", "lane": "farandole", "median_ms": 41.0, "ratio": 1.025, **machine}
+    peak = {"part": "memory", "lane": "farandole", "peak_bytes": 3 << 20, **machine}
+    text = scripts.update_readme.ddp_section([local, ours, peak])
+    assert "| without DDP | 40.0 ms |  |  |  |" in text
+    assert "| Farandole | 41.0 ms | 1.025x |  | 3 MiB |" in text
+    assert scripts.update_readme.ddp_section([]) == ""
 
 
 def test_readme_gets_the_numbers_between_its_markers(scripts: SimpleNamespace) -> None:
