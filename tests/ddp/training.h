@@ -77,6 +77,7 @@ std::vector<at::Tensor> oracle(int world_size, int step, const Make& make, const
     body(Pass<Net>{net, rank, step, [net](const at::Tensor& x) mutable { return net->forward(x); },
                    [](const std::function<void()>& local) { local(); }});
     const std::vector<at::Tensor> gradients = gradients_of(net->parameters());
+    zero_gradients(net->parameters());  // one with a graph of its own would keep itself alive
     sums.resize(gradients.size());
     for (size_t i = 0; i < sums.size(); ++i) {
       if (!gradients[i].defined()) continue;
