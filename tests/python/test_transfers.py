@@ -216,6 +216,7 @@ def wrong(rank: int, world_size: int) -> None:
     dist.all_reduce(ones)
     assert ones[0].item() == world_size  # the group stays usable
     pending = dist.irecv(ones, 1 - rank)
+    dist.barrier()  # or the peer's end comes before this rank's irecv()
     dist.destroy_process_group()
     with pytest.raises(farandole.CommError):
         pending.wait()
