@@ -270,12 +270,15 @@ def outlived(rank: int, world_size: int) -> None:
     for work in works:
         work.wait()
     peer = (rank + 1) % world_size
-    lost = [dist.isend(large, peer, group=group), dist.irecv(reduced, peer, group=group, tag=9)]
+    sent = dist.isend(
+        large, peer, group=group
+    )  # may end: a peer takes in what it has not asked for
+    lost = [dist.irecv(reduced, peer, group=group, tag=tag) for tag in (8, 9)]
     dist.barrier()
     dist.destroy_process_group(group)
     del group
     gc.collect()
-    assert all(work.is_completed() for work in works + lost)
+    assert all(work.is_completed() for work in [sent, *works, *lost])
     for work in works:
         work.wait()
     for work in lost:
