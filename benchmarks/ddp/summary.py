@@ -18,7 +18,7 @@ MODELS = {
     "resnet50": "ResNet-50, 25.6 M parameters, 2 ranks",
     "tiny": "2,000 tiny parameters, 1 rank",
 }
-HEADS = ["forward and backward", "against no DDP", "scaling", "peak memory"]
+HEADS = ["forward and backward", "against no DDP", "middle half", "scaling", "peak memory"]
 MIB = 1 << 20
 
 
@@ -39,7 +39,9 @@ def table(rows: list[Row], task: str) -> str:
     for row in times:
         lane = row["lane"]
         ratio = f"{row['ratio']:.3f}x" if "ratio" in row else ""
+        low, high = row.get("ratio_quartiles", (None, None))
+        half = f"{low:.3f}x to {high:.3f}x" if low is not None else ""
         scaling = f"{row['efficiency']:.3f}" if "efficiency" in row else ""
         peak = f"{peaks[lane] / MIB:.0f} MiB" if lane in peaks else ""
-        lines.append([LABELS[lane], f"{row['median_ms']:.1f} ms", ratio, scaling, peak])
+        lines.append([LABELS[lane], f"{row['median_ms']:.1f} ms", ratio, half, scaling, peak])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -57,7 +57,7 @@ def draw_panel(axes: Axes, rows: list[Row]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:g}"))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=9, loc="upper right", bbox_to_anchor=(1, 0.94))
 
 
 if __name__ == "__main__":

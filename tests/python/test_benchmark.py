@@ -277,11 +277,12 @@ def test_what_a_library_lacks_is_said_in_its_own_words(scripts: SimpleNamespace)
 def test_readme_has_training_steps_with_and_without_ddp(scripts: SimpleNamespace) -> None:
     machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "task": "tiny"}
     local = {"part": "times", "lane": "local", "median_ms": 40.0, **machine}
-    ours = {"part": "times", "lane": "farandole", "median_ms": 41.0, "ratio": 1.025, **machine}
+    ours = {"part": "times", "lane": "farandole", "median_ms": 41.0, **machine}
+    ours |= {"ratio": 1.025, "ratio_quartiles": [0.99, 1.06]}
     peak = {"part": "memory", "lane": "farandole", "peak_bytes": 3 << 20, **machine}
     text = scripts.update_readme.ddp_section([local, ours, peak])
-    assert "| without DDP | 40.0 ms |  |  |  |" in text
-    assert "| Farandole | 41.0 ms | 1.025x |  | 3 MiB |" in text
+    assert "| without DDP | 40.0 ms |  |  |  |  |" in text
+    assert "| Farandole | 41.0 ms | 1.025x | 0.990x to 1.060x |  | 3 MiB |" in text
     assert scripts.update_readme.ddp_section([]) == ""
 
 
