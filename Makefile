@@ -31,7 +31,7 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
-.PHONY: help demo test test-all bench bench-ddp lint format sanitize clean
+.PHONY: help demo test test-all bench bench-ddp lint format sanitize sanitize-ddp clean
 .PHONY: setup build test-cpp test-python system-packages
 
 help:  ## list the targets
@@ -66,6 +66,8 @@ format: $(VENV)/requirements-dev.stamp  ## rewrite C++ and Python in the project
 	ruff format .
 
 sanitize: sanitize-asan sanitize-tsan  ## test comm under ASan, UBSan and TSan
+
+sanitize-ddp: sanitize-asan-ddp sanitize-tsan-ddp  ## the same for ddp, which CI leaves out
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache

@@ -24,7 +24,7 @@ if(FARANDOLE_SANITIZER MATCHES "^(address|thread)$")
   # Undefined behaviour is looked for beside addresses: one build and one run less.
   string(REPLACE "address" "address,undefined" sanitizers ${FARANDOLE_SANITIZER})
   add_compile_options(-fsanitize=${sanitizers} -fno-sanitize-recover=all
-                      -fno-omit-frame-pointer -g)
+                      -fno-omit-frame-pointer -g1)  # -g1: lines and names, for reports
   add_link_options(-fsanitize=${sanitizers})
   # Sources leave out what sanitizers cannot run: target_clones resolvers start before the runtime.
   add_compile_definitions(FARANDOLE_SANITIZED=1)
