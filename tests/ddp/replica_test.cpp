@@ -109,13 +109,18 @@ void backward(DistributedDataParallel<Net>& ddp, const Group& group, int step) {
   ddp.forward(integers({6, 4}, 10 * step + group->getRank())).sum().backward();
 }
 
+/// This rank's backward fails above the layer `above`.
+void abandon_here(DistributedDataParallel<Chain>& ddp, const Group& group, int step, int above) {
+  ddp.module()->backward_fails_above = above;
+  EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
+  ddp.module()->backward_fails_above = -1;
+}
+
 /// A backward that fails on rank 1, above the layer `above`, and is told to the others.
 void abandon_on_rank_1(DistributedDataParallel<Chain>& ddp, const Group& group, int step,
                        int above) {
   if (group->getRank() == 1) {
-    ddp.module()->backward_fails_above = above;
-    EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
-    ddp.module()->backward_fails_above = -1;
+    abandon_here(ddp, group, step, above);
   } else {
     const std::string error = error_of<BackwardError>([&] { backward(ddp, group, step); });
     EXPECT_THAT(error, HasSubstr("was abandoned by rank 1."));
@@ -295,9 +300,7 @@ TEST_P(ReplicaOf, GoesOnWhenAllRanksAbandonTheirBackward) {
   run([&](const Group& group) {
     DistributedDataParallel ddp(chain(), group, small_buckets());
     for (int step = 0; step < 9; step += 3) {
-      ddp.module()->backward_fails_above = group->getRank() % 2;
-      EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
-      ddp.module()->backward_fails_above = -1;
+      abandon_here(ddp, group, step, group->getRank() % 2);
       expect_training(ddp, group, step + 1);
     }
   });
@@ -322,9 +325,7 @@ TEST_P(ReplicaOf, GradientsOfAnAbandonedBackwardAreItsRanksOwn) {
     DistributedDataParallel ddp(chain(), group, small_buckets());
     expect_training(ddp, group, 0);
     if (group->getRank() == 1) {
-      ddp.module()->backward_fails_above = 0;
-      EXPECT_THROW(backward(ddp, group, 2), FunctionFailed);
-      ddp.module()->backward_fails_above = -1;
+      abandon_here(ddp, group, 2, 0);
       for (at::Tensor& parameter : ddp.parameters()) {
         if (parameter.grad().defined()) parameter.mutable_grad().zero_();
       }
@@ -344,9 +345,7 @@ TEST_P(ReplicaOf, LocalGradientsAfterAnAbandonedBackwardAreItsRanksOwn) {
     DistributedDataParallel ddp(chain(), group, small_buckets());
     expect_training(ddp, group, 0);
     if (group->getRank() == 1) {
-      ddp.module()->backward_fails_above = 0;
-      EXPECT_THROW(backward(ddp, group, 2), FunctionFailed);
-      ddp.module()->backward_fails_above = -1;
+      abandon_here(ddp, group, 2, 0);
       const auto plain = chain();
       zero_gradients(ddp.parameters());
       for (const auto& module : {ddp.module(), plain}) {
