@@ -22,6 +22,7 @@ from report import (  # noqa: E402
     TORCH,
     Results,
     Row,
+    markdown,
     ratio_text,
     size_text,
     time_text,
@@ -76,7 +77,7 @@ def table(results: Results, ranks: int) -> str:
             for peer in (GLOO, OPENMPI)
         ]
         lines.append([size_text(size), *map(time_text, times), *map(ratio_text, ratios)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(lines)
 
 
 def operations_section(rows: list[Row]) -> str:
@@ -100,7 +101,7 @@ def operations_section(rows: list[Row]) -> str:
     if len(lines) == 2:
         return ""
     row = next(row for row in rows if row.get("operation", "all_reduce") != "all_reduce")
-    table_text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    table_text = markdown(lines)
     return f"The other operations, commit {row['commit']}, {row['timestamp'][:10]}:\n\n{table_text}"
 
 

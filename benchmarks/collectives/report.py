@@ -106,6 +106,11 @@ def cell_text(results: Results, lane: str, ranks: int, size: int) -> str:
     return time_text(results.median(lane, ranks, size))
 
 
+def markdown(lines: list[list[str]]) -> str:
+    """A table of README.md: heads, how they are aligned, and the rest."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def columns(lines: list[list[str]]) -> str:
     """Right-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

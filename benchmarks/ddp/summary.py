@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of ddp.jsonl as README.md has them. Needs no torch."""
 
-from typing import Any
-
-Row = dict[str, Any]
+from operations import MIB
+from report import Row, markdown
 
 LABELS = {
     "alone": "without DDP, one rank alone",
@@ -19,7 +18,6 @@ MODELS = {
     "tiny": "2,000 tiny parameters, 1 rank",
 }
 HEADS = ["forward and backward", "against no DDP", "middle half", "scaling", "peak memory"]
-MIB = 1 << 20
 
 
 def summary(rows: list[Row]) -> str:
@@ -44,4 +42,4 @@ def table(rows: list[Row], task: str) -> str:
         scaling = f"{row['efficiency']:.3f}" if "efficiency" in row else ""
         peak = f"{peaks[lane] / MIB:.0f} MiB" if lane in peaks else ""
         lines.append([LABELS[lane], f"{row['median_ms']:.1f} ms", ratio, half, scaling, peak])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(lines)
