@@ -123,14 +123,15 @@ void Reducer::settle_gradients() {
       progress_[slot.parameter].bucket = bucket;
       ParameterGradient& parameter = *parameters_[slot.parameter];
       const at::Tensor& tensor = parameter.parameter();
+      const auto make_place = [buckets = buckets_, bucket, slot, tensor] {
+        return buckets->place_of(bucket, slot, tensor);
+      };
       auto& birthplace = birthplaces[slot.parameter];
       if (births_ && births_->wants(slot.parameter)) {
-        const at::Tensor place = buckets_->place_of(bucket, slot, tensor);
+        const at::Tensor place = make_place();
         birthplace = Birthplace::of(place.mutable_data_ptr(), place.nbytes(), buckets_);
       }
-      parameter.settle([buckets = buckets_, bucket, slot,
-                        tensor] { return buckets->place_of(bucket, slot, tensor); },
-                       birthplace);
+      parameter.settle(make_place, birthplace);
     }
   }
   if (births_) births_->settle(std::move(birthplaces));
@@ -213,7 +214,7 @@ bool Reducer::settle_unready(uint32_t flags) {
       if (!parameter.is_home()) moved += parameter.parameter().nbytes();
       parameter.adopt();
     }
-    if (moved >= kFreedBytes) {
+    if (unsettled_ > 0 && moved >= kFreedBytes) {
       give_back_memory();
       moved = 0;
     }

@@ -94,13 +94,14 @@ bool ParameterGradient::is_born(const at::Tensor& gradient) const {
   return birthplace_ && could_be_born(gradient) && birthplace_->holds(gradient);
 }
 
+void ParameterGradient::keep_born(double scale) {
+  if (scale != 1) move_gradient(place(), place(), {scale});
+  expose();
+}
+
 void ParameterGradient::take(const at::Tensor& gradient, double scale) {
-  if (is_born(gradient)) {
-    if (scale != 1) move_gradient(place(), place(), {scale});
-  } else {
-    const bool accumulate = adopt();
-    move_gradient(dense(gradient), cleared_place(), {scale, accumulate});
-  }
+  const bool accumulate = adopt();
+  move_gradient(dense(gradient), cleared_place(), {scale, accumulate});
   expose();
 }
 

@@ -195,7 +195,8 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
     progress_[index].is_late = true;
     return {};
   }
-  if (!parameter.is_born(gradient)) {
+  const bool is_born = parameter.is_born(gradient);
+  if (!is_born) {
     copied_bytes_ += static_cast<int64_t>(parameter.parameter().nbytes());
     if (births_ && parameter.could_be_born(gradient)) births_->learn(index, gradient);
   }
@@ -205,7 +206,11 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   if (!parameter.has_place() || c10::GradMode::is_enabled() || state_ == State::kAbandoned) {
     return scale == 1 ? gradient : gradient * scale;
   }
-  parameter.take(gradient, scale);
+  if (is_born) {
+    parameter.keep_born(scale);
+  } else {
+    parameter.take(gradient, scale);
+  }
   return {};
 }
 

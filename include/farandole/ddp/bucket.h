@@ -32,6 +32,7 @@ class FARANDOLE_API Buckets {
   /// `parameter`. It keeps the memory alive and is no view in the sense of autograd.
   at::Tensor place_of(size_t bucket, const BucketPlan::Slot& slot,
                       const at::Tensor& parameter) const;
+  /// The strides of that place.
   static std::vector<int64_t> strides_of_place(const at::Tensor& parameter);
 
   /// The symmetric memory of the buckets; null if there is none.
