@@ -29,8 +29,8 @@ struct UpdateMoment {
 
 /// How one step changes a parameter: the formula of an optimizer with its hyperparameters.
 ///
-/// Element-wise rules have update() alone. Layer-wise ones (LAMB, LARS) first measure() all elements
-/// of a parameter, on whichever ranks they are, and update() with the sums.
+/// Element-wise rules have update() alone. Layer-wise ones (LAMB, LARS) first measure() all
+/// elements of a parameter, on whichever ranks they are, and update() with the sums.
 ///
 /// Threads: any; const. Blocks of one parameter may be worked on at the same time.
 class FARANDOLE_API UpdateRule {

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/optim/adam.h"
+
+#include <cmath>
+
+#include "optim/adam_loops.h"
+#include "optim/hyperparameters.h"
+
+namespace farandole {
+namespace {
+
+/// Scalars are computed in float64 and rounded once, as torch does.
+template <class T>
+AdamStep<T> step_of(const AdamHyperparameters& adam, const UpdateMoment& moment) {
+  const auto steps = static_cast<double>(moment.step);
+  const bool decoupled = adam.decoupled_weight_decay;
+  return {Moments<T>(adam.beta1, adam.beta2),
+          static_cast<T>(adam.maximize ? -1 : 1),
+          static_cast<T>(decoupled ? 0 : adam.weight_decay),
+          static_cast<T>(decoupled ? 1 - adam.lr * adam.weight_decay : 1),
+          static_cast<T>(adam.eps),
+          static_cast<T>(std::sqrt(1 - std::pow(adam.beta2, steps))),
+          static_cast<T>(-(adam.lr / (1 - std::pow(adam.beta1, steps)))),
+          adam.amsgrad};
+}
+
+const char* name_of(const AdamHyperparameters& adam) {
+  return adam.decoupled_weight_decay ? "AdamW" : "Adam";
+}
+
+}  // namespace
+
+AdamRule::AdamRule(const AdamHyperparameters& hyperparameters) : adam_(hyperparameters) {
+  const char* const name = name_of(adam_);
+  check_not_negative(name, "lr", adam_.lr);
+  check_beta(name, "beta1", adam_.beta1);
+  check_beta(name, "beta2", adam_.beta2);
+  check_not_negative(name, "eps", adam_.eps);
+  check_not_negative(name, "weight_decay", adam_.weight_decay);
+}
+
+AdamRule::~AdamRule() = default;
+
+std::string AdamRule::description() const {
+  return std::string(name_of(adam_)) + "(lr=" + text_of(adam_.lr) + ", betas=(" +
+         text_of(adam_.beta1) + ", " + text_of(adam_.beta2) + "), eps=" + text_of(adam_.eps) +
+         ", weight_decay=" + text_of(adam_.weight_decay) + ", amsgrad=" + text_of(adam_.amsgrad) +
+         ", maximize=" + text_of(adam_.maximize) + ")";
+}
+
+std::vector<std::string> AdamRule::state_names() const {
+  if (adam_.amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  return {"exp_avg", "exp_avg_sq"};
+}
+
+void AdamRule::update(const UpdateBlock<float>& block, const UpdateMoment& moment) const {
+  adam_loop(block, step_of<float>(adam_, moment));
+}
+
+void AdamRule::update(const UpdateBlock<double>& block, const UpdateMoment& moment) const {
+  adam_loop(block, step_of<double>(adam_, moment));
+}
+
+}  // namespace farandole

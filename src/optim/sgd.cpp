@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/optim/sgd.h"
+
+#include "optim/hyperparameters.h"
+#include "optim/sgd_loops.h"
+
+namespace farandole {
+namespace {
+
+template <class T>
+SgdStep<T> step_of(const SgdHyperparameters& sgd, const UpdateMoment& moment) {
+  SgdStep<T> step;
+  step.sign = static_cast<T>(sgd.maximize ? -1 : 1);
+  step.weight_decay = static_cast<T>(sgd.weight_decay);
+  step.scale = 1;
+  step.momentum = static_cast<T>(sgd.momentum);
+  step.share = static_cast<T>(1 - sgd.dampening);
+  step.negative_lr = static_cast<T>(-sgd.lr);
+  step.is_first = moment.is_first;
+  step.nesterov = sgd.nesterov;
+  return step;
+}
+
+}  // namespace
+
+SgdRule::SgdRule(const SgdHyperparameters& hyperparameters) : sgd_(hyperparameters) {
+  check_not_negative("SGD", "lr", sgd_.lr);
+  check_not_negative("SGD", "momentum", sgd_.momentum);
+  check_not_negative("SGD", "weight_decay", sgd_.weight_decay);
+  if (sgd_.nesterov) check_nesterov("SGD", sgd_.momentum, sgd_.dampening);
+}
+
+SgdRule::~SgdRule() = default;
+
+std::string SgdRule::description() const {
+  return "SGD(lr=" + text_of(sgd_.lr) + ", momentum=" + text_of(sgd_.momentum) +
+         ", dampening=" + text_of(sgd_.dampening) + ", weight_decay=" + text_of(sgd_.weight_decay) +
+         ", nesterov=" + text_of(sgd_.nesterov) + ", maximize=" + text_of(sgd_.maximize) + ")";
+}
+
+std::vector<std::string> SgdRule::state_names() const {
+  if (sgd_.momentum == 0) return {};
+  return {"momentum_buffer"};
+}
+
+void SgdRule::update(const UpdateBlock<float>& block, const UpdateMoment& moment) const {
+  sgd_loop(block, step_of<float>(sgd_, moment));
+}
+
+void SgdRule::update(const UpdateBlock<double>& block, const UpdateMoment& moment) const {
+  sgd_loop(block, step_of<double>(sgd_, moment));
+}
+
+}  // namespace farandole
