@@ -9,6 +9,7 @@ InvalidArgument::~InvalidArgument() = default;
 CommError::~CommError() = default;
 MismatchError::~MismatchError() = default;
 BackwardError::~BackwardError() = default;
+StepError::~StepError() = default;
 PeerFailure::~PeerFailure() = default;
 TimeoutError::~TimeoutError() = default;
 AbortedError::~AbortedError() = default;

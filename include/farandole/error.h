@@ -49,6 +49,15 @@ class FARANDOLE_API BackwardError : public CommError {
   ~BackwardError() override;
 };
 
+/// The ranks cannot take one optimizer step together: an exception left one, their hyperparameters
+/// differ, or a parameter has a gradient on some ranks only. Thrown on every rank (one that met an
+/// exception gets its own); parameters stay alike on all ranks. The group stays usable.
+class FARANDOLE_API StepError : public CommError {
+ public:
+  using CommError::CommError;
+  ~StepError() override;
+};
+
 /// A peer died or left the group while this rank waited for it.
 class FARANDOLE_API PeerFailure : public CommError {
  public:

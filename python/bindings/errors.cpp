@@ -24,9 +24,10 @@ bool is(const Error* error) {
 }
 
 // Derived classes before their bases.
-std::array<Binding, 10> errors{{{is<InvalidArgument>, "InvalidArgument"},
+std::array<Binding, 11> errors{{{is<InvalidArgument>, "InvalidArgument"},
                                 {is<MismatchError>, "MismatchError"},
                                 {is<BackwardError>, "BackwardError"},
+                                {is<StepError>, "StepError"},
                                 {is<PeerFailure>, "PeerFailure"},
                                 {is<TimeoutError>, "TimeoutError"},
                                 {is<AbortedError>, "AbortedError"},

@@ -77,6 +77,11 @@ at::Tensor Buckets::flat(size_t bucket) const {
   return tensor_at(planned, 0, {planned.elements}, {1});
 }
 
+at::Tensor Buckets::padded(size_t bucket) const {
+  const BucketPlan::Bucket& planned = plan_.buckets[bucket];
+  return tensor_at(planned, 0, {planned.padded_elements}, {1});
+}
+
 at::Tensor Buckets::resizable(size_t bucket) const {
   const BucketPlan::Bucket& planned = plan_.buckets[bucket];
   const Buffer& buffer = buffer_of(planned.device);

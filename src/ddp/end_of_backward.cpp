@@ -97,8 +97,20 @@ std::vector<int64_t> Reducer::first_order() const {
   return order;
 }
 
-/// Plans the buckets in rank 0's order and gives each gradient its place.
+/// Plans the buckets and gives each gradient its place.
 void Reducer::make_plan() {
+  if (sharded_ && sharded_->plan) check_sharded_plan();
+  BucketPlan plan = sharded_ && sharded_->plan ? *sharded_->plan : own_plan();
+  check_same_plan(plan);
+  const bool shares = !hook_ && !(sharded_ && sharded_->scatter);
+  buckets_ = std::make_shared<Buckets>(std::move(plan), shares ? group_->communicator() : nullptr);
+  settle_gradients();
+  consumer_ = make_consumer();
+  unsettled_ = kUnsettledBackwards;
+}
+
+/// In rank 0's order.
+BucketPlan Reducer::own_plan() const {
   std::vector<PlannedParameter> planned;
   for (const auto& parameter : parameters_) {
     const at::Tensor& tensor = parameter->parameter();
@@ -106,12 +118,23 @@ void Reducer::make_plan() {
   }
   const std::vector<int64_t> agreed = group_->broadcast(first_order());
   const std::vector<size_t> order(agreed.begin(), std::find(agreed.begin(), agreed.end(), -1));
-  BucketPlan plan = make_bucket_plan(planned, order, options_.caps, group_->world_size());
-  check_same_plan(plan);
-  buckets_ = std::make_shared<Buckets>(std::move(plan), hook_ ? nullptr : group_->communicator());
-  settle_gradients();
-  consumer_ = make_consumer();
-  unsettled_ = kUnsettledBackwards;
+  return make_bucket_plan(planned, order, options_.caps, group_->world_size());
+}
+
+/// The optimizer has planned for the parameters that were active when it was made.
+void Reducer::check_sharded_plan() const {
+  std::vector<bool> is_planned(parameters_.size());
+  for (const auto& bucket : sharded_->plan->buckets) {
+    for (const auto& slot : bucket.slots) is_planned[slot.parameter] = true;
+  }
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    const ParameterGradient& parameter = *parameters_[index];
+    if (parameter.is_sparse() || parameter.is_active() == is_planned[index]) continue;
+    throw InvalidArgument(
+        "requires_grad of '" + names_[index] + "' has changed since the sharded optimizer was made.",
+        "with gradients=\"shard\" over this group gradients go to ranks as planned then.",
+        "call rebuild() of the optimizer on every rank, before the next forward.");
+  }
 }
 
 /// Gives each gradient its place, and lends it to what computes the gradient if the ranks share it.
@@ -156,7 +179,7 @@ void Reducer::check_same_plan(const BucketPlan& plan) const {
 
 std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
   const size_t note_bytes = RoundNote::bytes(parameters_.size());
-  if (!hook_) {
+  if (!hook_ && !sharded_) {
     auto cooperative = CooperativeReduction::make(*buckets_, *group_, note_bytes);
     if (cooperative) return cooperative;
   }
@@ -166,9 +189,13 @@ std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
       parameters[bucket].push_back(parameters_[slot.parameter]->parameter());
     }
   }
-  auto hook = hook_ ? hook_ : std::make_shared<AllReduceHook>(group_->group());
+  auto hook = sharded_ ? sharded_->scatter
+              : hook_  ? hook_
+                       : std::make_shared<AllReduceHook>(group_->group());
+  const auto result =
+      sharded_ ? HookedReduction::Result::kElsewhere : HookedReduction::Result::kAverages;
   return std::make_unique<HookedReduction>(buckets_, std::move(parameters), group_, std::move(hook),
-                                           note_bytes);
+                                           result, note_bytes);
 }
 
 /// Empty buckets, none launched. Under a static graph those that never get a gradient are full.
@@ -262,6 +289,9 @@ std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* re
     notes.push_back(RoundNote::unpack(consumer_->note_of(rank), parameters_.size()));
     forward_ = std::max(forward_, notes.back().forward);
   }
+  divisor_ = 0;
+  for (const RoundNote& note : notes) divisor_ += note.weight;
+  if (divisor_ == 0) divisor_ = 1;
   const auto has_inputs = [](const RoundNote& note) { return !note.has(RoundNote::kJoined); };
   const auto first = std::find_if(notes.begin(), notes.end(), has_inputs);
   others_had_inputs_ = first != notes.end();
@@ -379,8 +409,27 @@ bool Reducer::join_backward(double weight) {
   return others_had_inputs_;
 }
 
+void Reducer::set_sharded(std::optional<ShardedGradients> sharded) {
+  const std::lock_guard lock(mutex_);
+  if (sharded && hook_) {
+    throw InvalidArgument(
+        "a sharded optimizer and a communication hook were to share gradients.",
+        "with gradients=\"shard\" the optimizer averages them, and the hook would have none.",
+        "use gradients=\"full\", or no hook.");
+  }
+  tell_of_abandoned();
+  sharded_ = std::move(sharded);
+  renew_parameters();
+}
+
 void Reducer::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
   const std::lock_guard lock(mutex_);
+  if (hook && sharded_) {
+    throw InvalidArgument(
+        "a communication hook was registered where a sharded optimizer averages gradients.",
+        "with gradients=\"shard\" there is no all_reduce that a hook could replace.",
+        "use gradients=\"full\", or no hook.");
+  }
   if (state_ == State::kRunning) {
     throw InvalidArgument("a communication hook was registered in the middle of backward.",
                           "its first buckets have gone another way already.",

@@ -22,12 +22,14 @@ struct HookedReduction::Head {
 HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
                                  std::vector<std::vector<at::Tensor>> parameters,
                                  std::shared_ptr<ReplicaGroup> group,
-                                 std::shared_ptr<c10d::CommHookInterface> hook, size_t note_bytes)
+                                 std::shared_ptr<c10d::CommHookInterface> hook, Result result,
+                                 size_t note_bytes)
     : buckets_(std::move(buckets)),
       parameters_(std::move(parameters)),
       group_(std::move(group)),
       hook_(std::move(hook)),
       one_at_a_time_(dynamic_cast<const CommHook*>(hook_.get()) == nullptr),
+      result_(result),
       note_bytes_(note_bytes),
       futures_(buckets_->size()),
       times_(buckets_->size()) {}
@@ -43,6 +45,7 @@ void HookedReduction::begin(double weight) {
 void HookedReduction::launch(size_t bucket) {
   times_[bucket].published_ns = comm::now_ns();
   launched_ = bucket + 1;
+  if (!hook_) return;
   const c10::NoGradGuard no_grad;
   if (one_at_a_time_ && bucket > 0 && futures_[bucket - 1]) futures_[bucket - 1]->wait();
   c10d::GradBucket view = bucket_for_hook(bucket);
@@ -70,14 +73,15 @@ c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
 
 /// Waits for a bucket and brings the hook's result home.
 void HookedReduction::collect(size_t bucket) {
-  if (!futures_[bucket]) return;  // the hook threw
+  if (!futures_[bucket]) return;  // the hook threw, or there is none
   futures_[bucket]->waitAndThrow();
+  times_[bucket].reduced_ns = comm::now_ns();
+  if (result_ == Result::kElsewhere) return;
   const at::Tensor result = hook_->parseHookResult(futures_[bucket]->value());
   const at::Tensor flat = buckets_->flat(bucket);
   if (result.const_data_ptr() != flat.const_data_ptr()) {
     flat.copy_(result.reshape({-1}).slice(0, 0, flat.numel()));
   }
-  times_[bucket].reduced_ns = comm::now_ns();
 }
 
 /// Waits for every bucket, so that nothing is stored into one any more, and then throws the first
@@ -114,7 +118,7 @@ bool HookedReduction::finish(const Note& note, bool complete) {
   for (int rank = 0; rank < group_->world_size(); ++rank) {
     if (head_of(rank).complete == 0) return false;
   }
-  divide_by_weights();
+  if (result_ == Result::kAverages) divide_by_weights();
   return true;
 }
 

@@ -16,11 +16,19 @@ namespace farandole {
 /// end of backward exchanges one small note more.
 class HookedReduction final : public BucketConsumer {
  public:
-  /// `parameters`: of each bucket, in the order of its slots.
+  /// What the hook makes of gradients.
+  enum class Result {
+    kAverages,   ///< its future has them, and they become the bucket's contents
+    kElsewhere,  ///< it keeps what it made; buckets stay as they are
+  };
+
+  /// `parameters`: of each bucket, in the order of its slots. `hook` may be null if its result is
+  /// elsewhere: then nothing is done.
   HookedReduction(std::shared_ptr<const Buckets> buckets,
                   std::vector<std::vector<at::Tensor>> parameters,
                   std::shared_ptr<ReplicaGroup> group,
-                  std::shared_ptr<c10d::CommHookInterface> hook, size_t note_bytes);
+                  std::shared_ptr<c10d::CommHookInterface> hook, Result result,
+                  size_t note_bytes);
 
   bool in_plan_order() const override { return true; }
   void begin(double weight) override;
@@ -48,6 +56,7 @@ class HookedReduction final : public BucketConsumer {
   /// Hooks of torch's interface may start collectives when their first one is done (its PowerSGD):
   /// were two under way, ranks would start them in different orders. Ours must not be waited for.
   const bool one_at_a_time_;
+  const Result result_;
   const size_t note_bytes_;
   double weight_ = 1;
   size_t launched_ = 0;

@@ -150,6 +150,7 @@ void Reducer::begin_pass(bool synchronize) {
   awaits_outputs_ = false;
   outputs_were_passed_by_ = false;
   tell_of_abandoned();
+  if (sharded_ && sharded_->before_backward) sharded_->before_backward();
   const bool adds_up = count_weight();
   if (synchronize) begin_backward();
   if (!adds_up) refuse_weight();  // leaves the backward, which the others are told
@@ -268,6 +269,23 @@ BucketPlan Reducer::plan() const {
 int Reducer::leader() const {
   const std::lock_guard lock(mutex_);
   return leader_;
+}
+
+std::shared_ptr<const Buckets> Reducer::buckets() const {
+  const std::lock_guard lock(mutex_);
+  return buckets_;
+}
+
+double Reducer::divisor() const {
+  const std::lock_guard lock(mutex_);
+  return divisor_;
+}
+
+void Reducer::adopt_gradients() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& parameter : parameters_) {
+    if (parameter->has_place()) parameter->adopt();
+  }
 }
 
 BackwardStats Reducer::stats() const {

@@ -4,6 +4,8 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "farandole/error.h"
@@ -53,6 +55,36 @@ void check_trainable(const NamedTensors& parameters) {
                         "use the module itself: without gradients there is nothing to average.");
 }
 
+/// Replicas by their parameters.
+class ReplicaRegistry {
+ public:
+  static ReplicaRegistry& instance() {
+    static auto* const registry = new ReplicaRegistry;  // outlives whatever asks it
+    return *registry;
+  }
+
+  void put(const NamedTensors& parameters, const std::shared_ptr<ReplicaLink>& link) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, tensor] : parameters) links_[tensor.unsafeGetTensorImpl()] = link;
+  }
+  void remove(const NamedTensors& parameters, const ReplicaLink* link) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, tensor] : parameters) {
+      const auto found = links_.find(tensor.unsafeGetTensorImpl());
+      if (found != links_.end() && found->second.get() == link) links_.erase(found);
+    }
+  }
+  std::shared_ptr<ReplicaLink> find(const at::Tensor& parameter) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = links_.find(parameter.unsafeGetTensorImpl());
+    return found == links_.end() ? nullptr : found->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<const c10::TensorImpl*, std::shared_ptr<ReplicaLink>> links_;
+};
+
 }  // namespace
 
 BucketCaps bucket_caps(const ReplicaOptions& options, const ReplicaGroup& group) {
@@ -80,6 +112,20 @@ Replica::Replica(NamedTensors parameters, NamedTensors buffers, const Group& gro
   check_trainable(parameters_);
   if (options_.init_sync) broadcast();
   reducer_ = make_reducer();
+  ReplicaRegistry::instance().put(parameters_, link_);
+}
+
+Replica::~Replica() {
+  ReplicaRegistry::instance().remove(parameters_, link_.get());
+  link_->replica = nullptr;
+}
+
+std::shared_ptr<ReplicaLink> Replica::of(const at::Tensor& parameter) {
+  return ReplicaRegistry::instance().find(parameter);
+}
+
+void Replica::await_parameters() const {
+  if (awaits_) awaits_();
 }
 
 std::shared_ptr<Reducer> Replica::make_reducer() const {
@@ -92,6 +138,7 @@ std::shared_ptr<Reducer> Replica::make_reducer() const {
       {bucket_caps(options_, *group_), options_.find_unused_parameters, options_.static_graph});
   reducer->set_loss_weight(loss_weight_);
   if (hook_) reducer->set_hook(hook_);
+  if (sharded_) reducer->set_sharded(sharded_);
   return reducer;
 }
 
@@ -100,6 +147,7 @@ bool Replica::will_send_buffers() const {
 }
 
 void Replica::before_forward() {
+  await_parameters();
   if (c10::GradMode::is_enabled()) reducer_->before_forward();
   if (will_send_buffers()) broadcast_buffers(reducer_->leader());
 }
@@ -117,12 +165,18 @@ void Replica::set_loss_weight(std::optional<double> weight) {
   loss_weight_ = weight;
 }
 
+void Replica::set_sharded(std::optional<ShardedGradients> sharded) {
+  reducer_->set_sharded(sharded);
+  sharded_ = std::move(sharded);
+}
+
 void Replica::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
   reducer_->set_hook(hook);
   hook_ = std::move(hook);
 }
 
 void Replica::broadcast(int root) {
+  await_parameters();
   std::vector<at::Tensor> tensors = tensors_of(parameters_);
   for (const at::Tensor& buffer : tensors_of(buffers_)) tensors.push_back(buffer);
   group_->broadcast(tensors, root);
@@ -137,7 +191,10 @@ bool Replica::join_backward(double weight) {
 }
 
 void Replica::set_group(const Group& group) {
+  await_parameters();
   group_ = std::make_shared<ReplicaGroup>(group);
+  sharded_.reset();  // until the optimizer has planned for these ranks
+  awaits_ = nullptr;
   reducer_ = make_reducer();
 }
 
@@ -145,7 +202,10 @@ void Replica::set_tensors(NamedTensors parameters, NamedTensors buffers) {
   buffers_ = without(options_.ignored, buffers);
   NamedTensors others = without(options_.ignored, parameters);
   if (same_tensors(parameters_, others)) return;
+  ReplicaRegistry::instance().remove(parameters_, link_.get());
   parameters_ = std::move(others);
+  ReplicaRegistry::instance().put(parameters_, link_);
+  sharded_.reset();  // the optimizer has planned for the old ones
   std::exchange(reducer_, make_reducer())->before_forward();  // peers may wait for the old one
 }
 

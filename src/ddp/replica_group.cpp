@@ -52,7 +52,7 @@ at::Device message_device(c10d::ProcessGroup& group) {
 
 }  // namespace
 
-ReplicaGroup::ReplicaGroup(const Group& group)
+ReplicaGroup::ReplicaGroup(const Group& group, const std::string& purpose)
     : of_program_(group ? group : default_group()),
       group_(of_program_),
       rank_(of_program_->getRank()),
@@ -61,7 +61,7 @@ ReplicaGroup::ReplicaGroup(const Group& group)
       device_(message_device(*of_program_)) {
   const auto backend = ProcessGroupFarandole::of(*of_program_);
   if (!backend) return;
-  own_ = backend->duplicate("ddp");
+  own_ = backend->duplicate(purpose);
   name_ = own_->name();
   group_ = wrap(own_);
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/parallel.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
 
 namespace farandole {
 
 void run_parallel(int64_t count, int64_t grain, c10::function_ref<void(int64_t, int64_t)> work) {
-  if (count <= grain) return work(0, count);
+  if (count <= grain || at::get_num_threads() == 1) return work(0, count);
   // One byte for each index, which is never read: its address tells the index.
   const at::Tensor bytes = at::empty({count}, at::TensorOptions(at::kCPU).dtype(at::kByte));
   const auto* const first = static_cast<const char*>(bytes.const_data_ptr());

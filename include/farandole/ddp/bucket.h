@@ -26,6 +26,8 @@ class FARANDOLE_API Buckets {
   size_t size() const { return plan_.buckets.size(); }
   /// The gradients of a bucket, one after the other.
   at::Tensor flat(size_t bucket) const;
+  /// The same with the padding behind it: world_size equal shards.
+  at::Tensor padded(size_t bucket) const;
   /// The same as a tensor that resize_() may move to other memory, as torch's hooks do.
   at::Tensor resizable(size_t bucket) const;
   /// The place of one gradient in its bucket, in the shape and, if they are dense, the strides of

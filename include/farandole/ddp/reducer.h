@@ -17,6 +17,7 @@
 #include "farandole/ddp/bucket_consumer.h"
 #include "farandole/ddp/bucket_plan.h"
 #include "farandole/ddp/replica_group.h"
+#include "farandole/ddp/sharded_gradients.h"
 #include "farandole/export.h"
 
 namespace farandole {
@@ -82,6 +83,16 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   /// Gives full buckets to `hook`, torch's interface, instead of averaging them; null: averages
   /// them again. Not in a backward. Collective.
   void set_hook(std::shared_ptr<c10d::CommHookInterface> hook);
+  /// Leaves averaging to a sharded optimizer from the next backward on; nullopt: averages again.
+  /// The next backward plans anew. Not in a backward. Local, unless a backward was abandoned.
+  void set_sharded(std::optional<ShardedGradients> sharded);
+  /// Brings every p.grad that the program has put elsewhere into its bucket.
+  void adopt_gradients();
+  /// The buckets, in which gradients lie after a backward; null before the first one.
+  std::shared_ptr<const Buckets> buckets() const;
+  /// The sum of the weights of all ranks in the last synchronized backward: what averages were, or
+  /// under set_sharded() are to be, divided by. The same on every rank.
+  double divisor() const;
   /// Takes part in one backward of the others, with nothing to add: for a rank without inputs. True
   /// if a rank still had some. `weight`: see BucketReduction::begin(). Collective.
   bool join_backward(double weight = 0);
@@ -147,6 +158,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void make_plan();
   void settle_gradients();
   std::vector<int64_t> first_order() const;
+  BucketPlan own_plan() const;
+  void check_sharded_plan() const;
   void check_same_plan(const BucketPlan& plan) const;
   std::unique_ptr<BucketConsumer> make_consumer() const;
   void start_buckets();
@@ -170,6 +183,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<Progress> progress_;  ///< by parameter
   std::vector<size_t> order_;       ///< parameters as their first gradients came
   std::shared_ptr<c10d::CommHookInterface> hook_;
+  std::optional<ShardedGradients> sharded_;
 
   std::shared_ptr<Buckets> buckets_;  ///< null before the first plan
   std::unique_ptr<BucketConsumer> consumer_;
@@ -197,6 +211,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<std::pair<size_t, at::Tensor>> missing_gradients_;
   bool others_had_inputs_ = false;  ///< in the last join_backward()
   int leader_ = 0;                  ///< see leader()
+  double divisor_ = 1;              ///< see divisor()
   uint64_t backward_ = 0;
   uint64_t begin_ns_ = 0;
   uint64_t end_ns_ = 0;

@@ -35,6 +35,13 @@ struct ReplicaOptions {
   std::set<std::string> sparse = {};
 };
 
+class Replica;
+
+/// How to find a Replica as long as it is there. Threads: one at a time.
+struct ReplicaLink {
+  Replica* replica;  ///< null when it is gone
+};
+
 /// One rank's copy of a model: what C++ and Python modules have in common. It knows tensors alone;
 /// whoever runs the forward tells it before and after.
 ///
@@ -44,6 +51,11 @@ class FARANDOLE_API Replica {
  public:
   Replica(NamedTensors parameters, NamedTensors buffers, const Group& group,
           ReplicaOptions options);
+  ~Replica();
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
+  /// The one that has `parameter`, which may be any; null if none has.
+  static std::shared_ptr<ReplicaLink> of(const at::Tensor& parameter);
 
   /// Before a forward. Sends buffers to all, if they are to be kept alike and this pass is
   /// synchronized; tells peers of an abandoned backward.
@@ -76,14 +88,28 @@ class FARANDOLE_API Replica {
   /// anew if parameters are among them.
   void set_tensors(NamedTensors parameters, NamedTensors buffers);
 
+  /// Leaves averaging to a sharded optimizer until set_group() or other
+  /// parameters in set_tensors(); see Reducer::set_sharded().
+  void set_sharded(std::optional<ShardedGradients> sharded);
+  bool is_sharded() const { return sharded_.has_value(); }
+  /// Calls `function` before each forward; empty: nothing. For an optimizer whose new parameters
+  /// may still be under way.
+  void set_before_forward(std::function<void()> function) { awaits_ = std::move(function); }
+  /// As Reducer tells.
+  const std::shared_ptr<Reducer>& reducer() const { return reducer_; }
+  const NamedTensors& parameters() const { return parameters_; }
+
   const ReplicaGroup& group() const { return *group_; }
+  const std::shared_ptr<ReplicaGroup>& shared_group() const { return group_; }
   const ReplicaOptions& options() const { return options_; }
   BackwardStats stats() const { return reducer_->stats(); }
   BucketPlan plan() const { return reducer_->plan(); }
 
  private:
   std::shared_ptr<Reducer> make_reducer() const;
+  void await_parameters() const;
 
+  const std::shared_ptr<ReplicaLink> link_ = std::make_shared<ReplicaLink>(ReplicaLink{this});
   ReplicaOptions options_;
   std::shared_ptr<ReplicaGroup> group_;
   NamedTensors parameters_;  ///< without the ignored ones
@@ -91,6 +117,8 @@ class FARANDOLE_API Replica {
   bool synchronize_ = true;
   std::optional<double> loss_weight_;
   std::shared_ptr<c10d::CommHookInterface> hook_;
+  std::optional<ShardedGradients> sharded_;
+  std::function<void()> awaits_;
   std::shared_ptr<Reducer> reducer_;
 };
 

@@ -22,8 +22,9 @@ namespace farandole {
 /// Threads: one call at a time. Every call but the plain questions is a collective.
 class FARANDOLE_API ReplicaGroup {
  public:
-  /// `group`: of any backend; the default group if empty. Collective.
-  explicit ReplicaGroup(const Group& group = {});
+  /// `group`: of any backend; the default group if empty. `purpose` goes into the name of the group
+  /// apart. Collective.
+  explicit ReplicaGroup(const Group& group = {}, const std::string& purpose = "ddp");
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }

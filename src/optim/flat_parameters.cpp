@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/flat_parameters.h"
+
+#include <ATen/MapAllocator.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+#include "farandole/error.h"
+#include "process_group/torch_compat.h"
+
+namespace farandole {
+namespace {
+
+/// Whether the memory of `tensor` was made to be shared with other processes.
+bool is_shared_by_torch(const at::Tensor& tensor) {
+  const at::DataPtr& data = tensor.storage().data_ptr();
+  return at::MapAllocator::fromDataPtr(data) != nullptr ||
+         at::RefcountedMapAllocator::fromDataPtr(data) != nullptr;
+}
+
+}  // namespace
+
+FlatParameters::FlatParameters(std::vector<at::Tensor> parameters, std::vector<std::string> names,
+                               ShardPlan plan, const ReplicaGroup& group)
+    : parameters_(std::move(parameters)),
+      names_(std::move(names)),
+      plan_(std::move(plan)),
+      group_(group.group()),
+      rank_(group.rank()),
+      buckets_(plan_.buckets, group.communicator()),
+      pieces_(plan_.pieces_of(group.rank())),
+      homes_(parameters_.size()) {
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    for (const auto& slot : plan_.buckets.buckets[bucket].slots) {
+      homes_[slot.parameter] = buckets_.place_of(bucket, slot, parameters_[slot.parameter]);
+      move_in(slot.parameter);
+    }
+  }
+}
+
+void FlatParameters::move_in(size_t parameter) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor& home = homes_[parameter];
+  home.copy_(parameters_[parameter].detach());
+  parameters_[parameter].set_data(home);
+}
+
+void FlatParameters::bring_home() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i];
+    if (parameter.const_data_ptr() == homes_[i].const_data_ptr() &&
+        parameter.scalar_type() == homes_[i].scalar_type() &&
+        parameter.sizes() == homes_[i].sizes() && parameter.strides() == homes_[i].strides()) {
+      continue;
+    }
+    check_unchanged(i);
+    move_in(i);
+  }
+}
+
+void FlatParameters::check_unchanged(size_t index) const {
+  const at::Tensor& now = parameters_[index];
+  const at::Tensor& home = homes_[index];
+  if (now.scalar_type() != home.scalar_type() || now.device() != home.device() ||
+      now.sizes() != home.sizes()) {
+    throw InvalidArgument(
+        "parameter '" + names_[index] + "' has another dtype, device or shape than when the "
+        "sharded optimizer was made.",
+        "its state and its place in the shards are those of " +
+            std::string(c10::toString(home.scalar_type())) + " on " + home.device().str() + ".",
+        "convert the module before the optimizer is made, or call rebuild() on every rank.");
+  }
+  if (now.numel() != 0 && is_shared_by_torch(now)) {
+    throw InvalidArgument(
+        "parameter '" + names_[index] + "' was moved into memory that torch shares with other "
+        "processes.",
+        "a sharded optimizer keeps parameters in memory of its own; to move it back would end that "
+        "sharing.",
+        "send a copy instead: parameter.detach().clone().");
+  }
+}
+
+std::byte* FlatParameters::address_of(const ShardPiece& piece, int rank) const {
+  const auto bytes = static_cast<int64_t>(
+      c10::elementSize(plan_.buckets.buckets[piece.bucket].dtype));
+  if (!is_shared()) {
+    auto* data = static_cast<std::byte*>(homes_[piece.parameter].mutable_data_ptr());
+    return data + piece.parameter_offset * bytes;
+  }
+  auto* memory = static_cast<std::byte*>(buckets_.symmetric()->peer(rank));
+  return memory + plan_.buckets.buckets[piece.bucket].offset_bytes + piece.bucket_offset * bytes;
+}
+
+at::Tensor FlatParameters::tensor_of(const ShardPiece& piece) const {
+  return homes_[piece.parameter].as_strided({piece.elements}, {1}, piece.parameter_offset);
+}
+
+std::vector<c10::intrusive_ptr<c10d::Work>> FlatParameters::gather() const {
+  const c10::NoGradGuard no_grad;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  if (plan_.world_size == 1) return works;
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    const at::Tensor all = buckets_.padded(bucket);
+    const int64_t elements = plan_.shard_elements(bucket);
+    c10d::AllgatherOptions options;
+    options.asyncOp = true;
+    works.push_back(
+        all_gather_single(*group_, all, all.narrow(0, rank_ * elements, elements), options));
+  }
+  return works;
+}
+
+}  // namespace farandole

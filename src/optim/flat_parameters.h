@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "farandole/ddp/bucket.h"
+#include "farandole/ddp/replica_group.h"
+#include "farandole/optim/shard_plan.h"
+
+namespace farandole {
+
+/// Parameters as views of the buckets of a ShardPlan, in memory that all ranks map where the group
+/// has such: then a rank stores new values straight into those of its peers.
+///
+/// The views are tensors of their own to autograd and to torch.save; they keep the memory, also
+/// after this object and the group. Threads: one at a time.
+class FlatParameters {
+ public:
+  /// Moves `parameters` into buckets, with the values that this rank has. `names` are for messages.
+  /// Collective.
+  FlatParameters(std::vector<at::Tensor> parameters, std::vector<std::string> names, ShardPlan plan,
+                 const ReplicaGroup& group);
+
+  const ShardPlan& plan() const { return plan_; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  /// What this rank owns.
+  const std::vector<ShardPiece>& pieces() const { return pieces_; }
+  bool is_shared() const { return buckets_.symmetric() != nullptr; }
+
+  /// Takes a parameter that the program has moved to other memory (load_state_dict(assign=True))
+  /// back, with its new values. Throws InvalidArgument if its dtype, device or shape have changed,
+  /// or if it was moved to share it with other processes.
+  void bring_home();
+  /// Where `piece` of this rank's lies in the memory of `rank`, which is this one unless the memory
+  /// is shared.
+  std::byte* address_of(const ShardPiece& piece, int rank) const;
+  /// The elements of a piece as a tensor of one dimension, in the parameter's own memory.
+  at::Tensor tensor_of(const ShardPiece& piece) const;
+  /// Begins to send all shards to all ranks. Collective, where nothing is shared.
+  std::vector<c10::intrusive_ptr<c10d::Work>> gather() const;
+
+ private:
+  void move_in(size_t parameter);
+  void check_unchanged(size_t parameter) const;
+
+  const std::vector<at::Tensor> parameters_;
+  const std::vector<std::string> names_;
+  const ShardPlan plan_;
+  const Group group_;
+  const int rank_;
+  const Buckets buckets_;
+  const std::vector<ShardPiece> pieces_;
+  std::vector<at::Tensor> homes_;  ///< by parameter
+};
+
+}  // namespace farandole

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "optim/flat_parameters.h"
+#include "optim/shard_state.h"
+
+namespace farandole {
+
+/// The name of the float32 values of parameters of half types, among the arrays of a ShardState.
+inline constexpr char kMasterParameter[] = "master_parameter";
+
+/// This rank's pieces as parameters of an optimizer that knows nothing of shards: tensors of one
+/// dimension. They share the memory of the parameters, or of the float32 values of those of half
+/// types. Threads: one at a time.
+class ShardTensors {
+ public:
+  /// The float32 values have been made.
+  ShardTensors(const FlatParameters& flat, const ShardState& state);
+
+  const at::Tensor& tensor(size_t piece) const { return tensors_[piece]; }
+  /// Memory for its gradient.
+  const at::Tensor& gradient(size_t piece) const { return gradients_[piece]; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::vector<at::Tensor> gradients_;
+};
+
+}  // namespace farandole

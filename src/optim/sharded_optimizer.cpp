@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a sharded optimizer is made of. Its steps: sharded_step.cpp; its state: sharded_state.cpp.
+#include "farandole/optim/sharded_optimizer.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "farandole/error.h"
+#include "optim/flat_parameters.h"
+#include "optim/gradient_sources.h"
+#include "optim/shard_state.h"
+#include "optim/shard_tensors.h"
+#include "optim/step_round.h"
+#include "optim/update_pass.h"
+
+namespace farandole {
+namespace {
+
+/// What travels as one over groups without shared memory.
+constexpr int64_t kBucketBytes = int64_t{25} << 20;
+
+void check_parameter(const at::Tensor& parameter, const std::string& name) {
+  if (!parameter.is_leaf()) {
+    throw InvalidArgument("'" + name + "' is no parameter: it was computed.",
+                          "an optimizer changes leaves of the graph, which get gradients.",
+                          "pass model.parameters().");
+  }
+  if (parameter.layout() == at::kStrided && (parameter.is_floating_point() || parameter.is_complex())) {
+    return;
+  }
+  throw InvalidArgument("parameter '" + name + "' is of dtype " +
+                            std::string(c10::toString(parameter.scalar_type())) +
+                            (parameter.layout() == at::kStrided ? "." : " and sparse."),
+                        "a sharded optimizer steps dense floating-point and complex tensors.",
+                        "leave it out of the optimizer.");
+}
+
+/// A hash of the values.
+uint64_t hash_of(const at::Tensor& parameter) {
+  const at::Tensor dense = parameter.is_non_overlapping_and_dense() ? parameter.detach()
+                                                                    : parameter.detach().contiguous();
+  return std::hash<std::string_view>{}(
+      {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
+}
+
+}  // namespace
+
+ShardedOptimizer::ShardedOptimizer(std::vector<Group> groups, const farandole::Group& group,
+                                   GradientMode mode)
+    : mode_(mode),
+      pass_(std::make_unique<UpdatePass>()),
+      updates_(std::make_unique<std::vector<PieceUpdate>>()),
+      changes_(std::make_unique<std::vector<GradientChange>>()) {
+  for (Group& each : groups) add_parameters(std::move(each));
+  if (parameters_.empty()) {
+    throw InvalidArgument("a sharded optimizer got no parameters.", "there is nothing to step.",
+                          "pass model.parameters(), and call it once: it may be a generator.");
+  }
+  find_replica();
+  choose_group(group);
+  check_replica();
+  check_same_values();
+  plan_active();
+  make_round(0);
+  attach();
+}
+
+ShardedOptimizer::~ShardedOptimizer() { detach(); }
+
+/// Takes the parameters of one more group.
+void ShardedOptimizer::add_parameters(Group group) {
+  std::vector<Parameter> added;
+  for (size_t i = 0; i < group.parameters.size(); ++i) {
+    const at::Tensor& tensor = group.parameters[i];
+    check_parameter(tensor, group.names[i]);
+    const auto is_same = [&](const Parameter& other) { return other.tensor.is_same(tensor); };
+    if (std::any_of(parameters_.begin(), parameters_.end(), is_same) ||
+        std::any_of(added.begin(), added.end(), is_same)) {
+      throw InvalidArgument("parameter '" + group.names[i] + "' was passed twice.",
+                            "it would be stepped twice.", "pass each parameter in one group.");
+    }
+    added.push_back({tensor, std::move(group.names[i]), groups_.size(), i});
+  }
+  groups_.emplace_back();
+  for (Parameter& parameter : added) {
+    groups_.back().push_back(parameters_.size());
+    tensors_.push_back(parameter.tensor);
+    names_.push_back(parameter.name);
+    parameters_.push_back(std::move(parameter));
+  }
+}
+
+void ShardedOptimizer::add_group(Group group) {
+  wait();
+  const size_t first = parameters_.size();
+  add_parameters(std::move(group));
+  std::vector<size_t> active;
+  for (size_t i = first; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.requires_grad()) active.push_back(i);
+  }
+  check_replica();
+  check_same_values();
+  if (scatter_ && !active.empty()) {
+    throw NotSupported("a parameter group was added where gradients travel in buckets.",
+                       "with gradients=\"shard\" over this group the buckets of backward are those "
+                       "of the shards.",
+                       "make the optimizer with all parameters.");
+  }
+  plan(active);
+  make_round(round_->step());
+}
+
+/// The DistributedDataParallel that has all parameters.
+void ShardedOptimizer::find_replica() {
+  replica_ = Replica::of(parameters_.front().tensor);
+  for (const Parameter& parameter : parameters_) {
+    if (Replica::of(parameter.tensor) != replica_) replica_.reset();
+    if (!replica_) return;
+  }
+}
+
+void ShardedOptimizer::choose_group(const farandole::Group& group) {
+  const bool alive = replica_ && replica_->replica != nullptr;
+  if (alive && (!group || group.get() == replica_->replica->group().of_program().get())) {
+    group_ = replica_->replica->shared_group();
+  } else if (!group && group_ && !alive) {
+    return;  // a rebuild for the same ranks
+  } else {
+    group_ = std::make_shared<ReplicaGroup>(group, "zero");
+  }
+}
+
+/// kShard needs every gradient of one DistributedDataParallel.
+void ShardedOptimizer::check_replica() const {
+  if (mode_ == GradientMode::kFull) return;
+  const char* fix = "pass the parameters of one DistributedDataParallel, all of them, and its "
+                    "process group or none; or use gradients=\"full\".";
+  if (!replica_ || replica_->replica == nullptr) {
+    throw InvalidArgument(
+        "gradients=\"shard\" got parameters that are not all of one DistributedDataParallel.",
+        "it leaves the averaging of its gradients to the optimizer.", fix);
+  }
+  if (group_ != replica_->replica->shared_group()) {
+    throw InvalidArgument("gradients=\"shard\" got another group than the DistributedDataParallel.",
+                          "gradients are averaged over the ranks that have computed them.", fix);
+  }
+  for (const auto& [name, tensor] : replica_->replica->parameters()) {
+    const auto is_same = [&, &wanted = tensor](const Parameter& parameter) {
+      return parameter.tensor.is_same(wanted);
+    };
+    if (!tensor.requires_grad() || std::any_of(parameters_.begin(), parameters_.end(), is_same)) {
+      continue;
+    }
+    throw InvalidArgument("gradients=\"shard\" did not get parameter '" + name + "'.",
+                          "nobody would average its gradient.", fix);
+  }
+}
+
+void ShardedOptimizer::check_same_values() const {
+  uint64_t hash = parameters_.size();
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& tensor = parameter.tensor;
+    hash = hash * 31 + static_cast<uint64_t>(tensor.scalar_type());
+    hash = hash * 31 + static_cast<uint64_t>(tensor.numel());
+    hash = hash * 31 + parameter.group * 2 + (tensor.requires_grad() ? 1 : 0);
+    if (tensor.is_cpu()) hash = hash * 31 + hash_of(tensor);
+  }
+  const std::vector<uint64_t> hashes = group_->all_gather(hash);
+  for (size_t rank = 1; rank < hashes.size(); ++rank) {
+    if (hashes[rank] == hashes[0]) continue;
+    throw InvalidArgument(
+        "the parameters of ranks 0 and " + std::to_string(rank) + " in group '" +
+            group_->name() + "' differ.",
+        "each rank steps its shards for all; parameters must have the same shapes, dtypes, groups, "
+        "requires_grad and values on every rank.",
+        "wrap the model in DistributedDataParallel first, which makes them alike, or broadcast "
+        "them.");
+  }
+}
+
+void ShardedOptimizer::plan_active() {
+  std::vector<size_t> active;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].tensor.requires_grad()) active.push_back(i);
+  }
+  plan(active);
+}
+
+/// Makes these parameters, indices into parameters_, a part. Collective if there are any.
+void ShardedOptimizer::plan(const std::vector<size_t>& indices) {
+  if (indices.empty()) return;
+  std::vector<ShardedParameter> planned;
+  std::vector<at::Tensor> tensors;
+  std::vector<std::string> names;
+  for (const size_t index : indices) {
+    const Parameter& parameter = parameters_[index];
+    const at::Tensor& tensor = parameter.tensor;
+    planned.push_back({{tensor.numel(), tensor.scalar_type(), tensor.device()}, parameter.group});
+    tensors.push_back(tensor);
+    names.push_back(parameter.name);
+  }
+  const ShardPlan plan = make_shard_plan(planned, kBucketBytes, group_->world_size());
+  for (size_t i = 0; i < indices.size(); ++i) {
+    parameters_[indices[i]].part = parts_.size();
+    parameters_[indices[i]].index_in_part = i;
+  }
+  Part part;
+  part.parameters = indices;
+  part.flat = std::make_unique<FlatParameters>(tensors, names, plan, *group_);
+  part.state = std::make_unique<ShardState>(plan);
+  parts_.push_back(std::move(part));
+}
+
+/// Tells the DistributedDataParallel what to do with gradients, and before a forward.
+void ShardedOptimizer::attach() {
+  gradients_ = std::make_unique<AveragedGradients>();
+  if (!replica_ || replica_->replica == nullptr) return;
+  Replica& replica = *replica_->replica;
+  const bool is_shared = parts_.empty() || parts_.front().flat->is_shared();
+  if (!is_shared && group_ == replica.shared_group()) {
+    replica.set_before_forward([this] { wait(); });
+  }
+  if (mode_ == GradientMode::kFull) return;
+  ShardedGradients sharded;
+  sharded.before_backward = [this] { before_backward(); };
+  if (is_shared) {
+    gradients_ = std::make_unique<PeerGradients>(replica_);
+  } else {
+    const ShardPlan& plan = parts_.front().flat->plan();
+    scatter_ = std::make_shared<GradientScatter>(group_->group(), plan);
+    gradients_ = std::make_unique<ScatteredGradients>(replica_, scatter_);
+    sharded.scatter = scatter_;
+    sharded.plan = plan_for_reducer(plan.buckets);
+  }
+  replica.set_sharded(std::move(sharded));
+}
+
+/// The same buckets, of parameters as the DistributedDataParallel counts them.
+BucketPlan ShardedOptimizer::plan_for_reducer(BucketPlan plan) const {
+  const NamedTensors& replicated = replica_->replica->parameters();
+  for (auto& bucket : plan.buckets) {
+    for (auto& slot : bucket.slots) {
+      const at::Tensor& tensor = parameters_[parts_.front().parameters[slot.parameter]].tensor;
+      const auto found =
+          std::find_if(replicated.begin(), replicated.end(),
+                       [&](const auto& named) { return named.second.is_same(tensor); });
+      slot.parameter = static_cast<size_t>(found - replicated.begin());
+    }
+  }
+  return plan;
+}
+
+void ShardedOptimizer::detach() noexcept {
+  try {
+    for (const auto& work : works_) work->wait();
+    if (!replica_ || replica_->replica == nullptr) return;
+    replica_->replica->set_before_forward({});
+    if (replica_->replica->is_sharded() && mode_ == GradientMode::kShard) {
+      replica_->replica->set_sharded(std::nullopt);
+    }
+  } catch (const std::exception&) {  // the group is over
+  }
+}
+
+void ShardedOptimizer::make_round(uint64_t step) {
+  round_ = std::make_unique<StepRound>(group_, names_, step);
+}
+
+void ShardedOptimizer::check_group_index(size_t group) const {
+  if (group < groups_.size()) return;
+  throw InvalidArgument("there is no parameter group " + std::to_string(group) + ".",
+                        "the optimizer has " + std::to_string(groups_.size()) + ", from 0.",
+                        "pass one of those.");
+}
+
+std::vector<ShardedOptimizer::Piece> ShardedOptimizer::pieces(size_t group) const {
+  std::vector<Piece> pieces;
+  for_each_piece(group, [&](const Part& part, size_t, const ShardPiece& piece) {
+    pieces.push_back({parameters_[part.parameters[piece.parameter]].index, piece.parameter_offset,
+                      piece.elements});
+  });
+  return pieces;
+}
+
+void ShardedOptimizer::for_each_piece(
+    size_t group, const std::function<void(const Part&, size_t, const ShardPiece&)>& call) const {
+  check_group_index(group);
+  for (const Part& part : parts_) {
+    const auto& pieces = part.flat->pieces();
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (part.flat->plan().groups[pieces[i].bucket] == group) call(part, i, pieces[i]);
+    }
+  }
+}
+
+int64_t ShardedOptimizer::state_bytes() const {
+  int64_t bytes = 0;
+  for (const Part& part : parts_) bytes += part.state->bytes();
+  return bytes;
+}
+
+int64_t ShardedOptimizer::bytes_moved() const {
+  int64_t bytes = 0;
+  for (const Part& part : parts_) {
+    for (const auto& bucket : part.flat->plan().buckets.buckets) {
+      bytes += bucket.padded_elements * static_cast<int64_t>(c10::elementSize(bucket.dtype));
+    }
+  }
+  const int64_t once = bytes / world_size() * (world_size() - 1);
+  return 2 * once;  // gradients and parameters
+}
+
+}  // namespace farandole

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of a sharded optimizer: made, gathered for checkpoints, and moved to other ranks.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "farandole/error.h"
+#include "farandole/optim/sharded_optimizer.h"
+#include "optim/flat_parameters.h"
+#include "optim/shard_state.h"
+#include "optim/shard_tensors.h"
+#include "optim/step_round.h"
+#include "process_group/torch_compat.h"
+
+namespace farandole {
+namespace {
+
+/// A tensor like `parameter`, with `elements` in the order of its memory.
+at::Tensor in_shape_of(const at::Tensor& parameter, const at::Tensor& elements) {
+  return elements.contiguous().as_strided(parameter.sizes(), Buckets::strides_of_place(parameter));
+}
+
+}  // namespace
+
+void ShardedOptimizer::make_state(const UpdateRules& rules) {
+  make_masters();
+  for (Part& part : parts_) {
+    const ShardPlan& plan = part.flat->plan();
+    for (size_t bucket = 0; bucket < plan.groups.size(); ++bucket) {
+      for (const std::string& name : rules[plan.groups[bucket]]->state_names()) {
+        if (!part.state->make(name, bucket)) continue;
+        for (const auto& slot : plan.buckets.buckets[bucket].slots) {
+          parameters_[part.parameters[slot.parameter]].has_state = false;
+        }
+      }
+    }
+  }
+}
+
+/// float32 values of parameters of half types.
+void ShardedOptimizer::make_masters() {
+  for (Part& part : parts_) {
+    const ShardPlan& plan = part.flat->plan();
+    for (const ShardPiece& piece : part.flat->pieces()) {
+      if (!c10::isReducedFloatingType(plan.buckets.buckets[piece.bucket].dtype)) continue;
+      part.state->make(kMasterParameter, piece.bucket);
+    }
+    if (part.has_masters) continue;
+    part.has_masters = true;
+    for (const ShardPiece& piece : part.flat->pieces()) {
+      const at::Tensor master = part.state->piece(kMasterParameter, piece);
+      if (master.defined()) master.copy_(part.flat->tensor_of(piece));
+    }
+  }
+}
+
+std::vector<at::Tensor> ShardedOptimizer::shards(size_t group) {
+  make_masters();
+  make_shard_tensors();
+  std::vector<at::Tensor> shards;
+  for_each_piece(group, [&](const Part& part, size_t index, const ShardPiece&) {
+    shards.push_back(part.tensors->tensor(index));
+  });
+  return shards;
+}
+
+void ShardedOptimizer::make_shard_tensors() {
+  for (Part& part : parts_) {
+    if (!part.tensors) part.tensors = std::make_unique<ShardTensors>(*part.flat, *part.state);
+  }
+}
+
+std::vector<at::Tensor> ShardedOptimizer::state(size_t group, const std::string& name) const {
+  std::vector<at::Tensor> pieces;
+  for_each_piece(group, [&](const Part& part, size_t, const ShardPiece& piece) {
+    const at::Tensor tensor = part.state->piece(name, piece);
+    if (tensor.defined()) pieces.push_back(tensor);
+  });
+  return pieces;
+}
+
+std::vector<int64_t> ShardedOptimizer::steps(size_t group) const {
+  check_group_index(group);
+  std::vector<int64_t> steps;
+  for (const size_t index : groups_[group]) steps.push_back(parameters_[index].steps);
+  return steps;
+}
+
+void ShardedOptimizer::set_steps(size_t group, const std::vector<int64_t>& steps) {
+  check_group_index(group);
+  if (steps.size() != groups_[group].size()) {
+    throw InvalidArgument("set_steps() got " + std::to_string(steps.size()) + " numbers.",
+                          "the group has " + std::to_string(groups_[group].size()) +
+                              " parameters.",
+                          "pass one for each.");
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    parameters_[groups_[group][i]].steps = steps[i];
+    parameters_[groups_[group][i]].has_state = steps[i] > 0;
+  }
+}
+
+std::vector<std::string> ShardedOptimizer::all_gather(const std::string& text) const {
+  return group_->all_gather(text);
+}
+
+/// What the pieces of all ranks are of; ranks may have none.
+at::ScalarType ShardedOptimizer::common_dtype(const std::vector<at::Tensor>& pieces) const {
+  const uint64_t own = pieces.empty() ? 0 : 1 + static_cast<uint64_t>(pieces[0].scalar_type());
+  for (const uint64_t dtype : group_->all_gather(own)) {
+    if (dtype != 0) return static_cast<at::ScalarType>(dtype - 1);
+  }
+  return at::kFloat;
+}
+
+std::vector<at::Tensor> ShardedOptimizer::gather(size_t group,
+                                                 const std::vector<at::Tensor>& pieces,
+                                                 int to) const {
+  const c10::NoGradGuard no_grad;
+  check_group_index(group);
+  if (to < -1 || to >= world_size()) {
+    throw InvalidArgument("gather() got rank " + std::to_string(to) + ".",
+                          "there are ranks 0 to " + std::to_string(world_size() - 1) + ".",
+                          "pass one of those, or -1 for all.");
+  }
+  const at::ScalarType dtype = common_dtype(pieces);
+  std::vector<at::Tensor> whole(groups_[group].size());
+  size_t next = 0;
+  for (const Part& part : parts_) {
+    const ShardPlan& plan = part.flat->plan();
+    for (size_t bucket = 0; bucket < plan.groups.size(); ++bucket) {
+      if (plan.groups[bucket] != group) continue;
+      const at::Device device = plan.buckets.buckets[bucket].device;
+      const at::Tensor shard = at::zeros({plan.shard_elements(bucket)},
+                                         at::TensorOptions(device).dtype(dtype));
+      for (const ShardPiece& piece : part.flat->pieces()) {
+        if (piece.bucket != bucket) continue;
+        shard.narrow(0, piece.shard_offset, piece.elements).copy_(pieces[next++]);
+      }
+      const at::Tensor all = gather_bucket(shard, plan.world_size, to);
+      if (!all.defined()) continue;
+      for (const auto& slot : plan.buckets.buckets[bucket].slots) {
+        const Parameter& parameter = parameters_[part.parameters[slot.parameter]];
+        whole[parameter.index] = in_shape_of(
+            parameter.tensor, all.narrow(0, slot.offset, slot.elements).clone());
+      }
+    }
+  }
+  if (to >= 0 && to != rank()) return {};
+  for (size_t i = 0; i < whole.size(); ++i) {  // those that are not planned
+    const at::Tensor& tensor = parameters_[groups_[group][i]].tensor;
+    if (!whole[i].defined()) whole[i] = at::zeros(tensor.sizes(), tensor.options().dtype(dtype));
+  }
+  return whole;
+}
+
+/// The shards of all ranks one after the other, on rank `to` or on all.
+at::Tensor ShardedOptimizer::gather_bucket(const at::Tensor& shard, int old_world, int to) const {
+  at::Tensor all;
+  const bool is_receiver = to < 0 || to == rank();
+  if (is_receiver) all = at::empty({old_world * shard.numel()}, shard.options());
+  if (!owners_.empty()) {
+    for (int old_rank = 0; old_rank < old_world; ++old_rank) {
+      const int owner = owners_[static_cast<size_t>(old_rank)];
+      at::Tensor piece = owner == rank() ? shard : at::empty_like(shard);
+      group_->broadcast({piece}, owner);
+      if (is_receiver) all.narrow(0, old_rank * shard.numel(), shard.numel()).copy_(piece);
+    }
+    return all;
+  }
+  if (world_size() == 1) return shard;
+  if (to < 0) {
+    c10d::AllgatherOptions options;
+    options.asyncOp = false;
+    at::Tensor input = shard;
+    const auto work = all_gather_single(*group_->group(), all, input, options);
+    if (work) work->wait();
+    return all;
+  }
+  c10d::GatherOptions options;
+  options.rootRank = to;
+  options.asyncOp = false;
+  std::vector<at::Tensor> inputs{shard};
+  std::vector<std::vector<at::Tensor>> outputs;
+  if (is_receiver) outputs.push_back(all.chunk(old_world));
+  const auto work = group_->group()->gather(outputs, inputs, options);
+  if (work) work->wait();
+  return all;
+}
+
+void ShardedOptimizer::begin_rebuild(const farandole::Group& group) {
+  wait();
+  const auto old_group = group_;
+  const int old_world = world_size();
+  const int old_rank = rank();
+  if (!replica_ || replica_->replica == nullptr) find_replica();
+  choose_group(group);
+  const std::vector<uint64_t> old_ranks = group_->all_gather(static_cast<uint64_t>(old_rank));
+  owners_.assign(static_cast<size_t>(old_world), -1);
+  for (size_t owner = old_ranks.size(); owner-- > 0;) {
+    if (old_ranks[owner] < owners_.size()) owners_[old_ranks[owner]] = static_cast<int>(owner);
+  }
+  const auto lost = std::find(owners_.begin(), owners_.end(), -1);
+  if (lost == owners_.end() || round_->step() == 0) {
+    std::replace(owners_.begin(), owners_.end(), -1, 0);
+    return;
+  }
+  const auto lost_rank = std::to_string(lost - owners_.begin());
+  owners_.clear();
+  group_ = old_group;
+  throw InvalidArgument("rebuild() cannot find the optimizer state of rank " + lost_rank + " of " +
+                            std::to_string(old_world) + ".",
+                        "each rank has the state of its own shards alone, and that rank is not "
+                        "among the present ones.",
+                        "make a new optimizer and load a checkpoint into it, on all ranks; "
+                        "parameters are whole on every rank.");
+}
+
+void ShardedOptimizer::finish_rebuild() {
+  const c10::NoGradGuard no_grad;
+  check_replica();
+  check_same_values();
+  std::vector<Part> old_parts = std::move(parts_);
+  parts_.clear();
+  scatter_.reset();
+  std::vector<size_t> planned;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (parameter.steps > 0 || parameter.tensor.requires_grad()) planned.push_back(i);
+    parameter.part = kNone;
+  }
+  plan(planned);
+  for (const Part& part : old_parts) move_state(part);
+  owners_.clear();
+  make_round(round_->step());
+  attach();
+}
+
+/// Brings the arrays of a former part to those who own their elements now, one array at a time.
+void ShardedOptimizer::move_state(const Part& old) {
+  const ShardPlan& plan = old.flat->plan();
+  for (size_t bucket = 0; bucket < plan.groups.size(); ++bucket) {
+    for (const std::string& name : old.state->names(bucket)) {
+      const at::Tensor all =
+          gather_bucket(old.state->array(name, bucket), plan.world_size, /*to=*/-1);
+      for (const auto& slot : plan.buckets.buckets[bucket].slots) {
+        take_state(old.parameters[slot.parameter], name,
+                   all.narrow(0, slot.offset, slot.elements));
+      }
+    }
+  }
+}
+
+/// Keeps what this rank owns of the state of a parameter.
+void ShardedOptimizer::take_state(size_t index, const std::string& name, const at::Tensor& state) {
+  const Parameter& parameter = parameters_[index];
+  if (parameter.part == kNone) return;
+  Part& part = parts_[parameter.part];
+  for (size_t bucket = 0; bucket < part.flat->plan().groups.size(); ++bucket) {
+    for (const auto& slot : part.flat->plan().buckets.buckets[bucket].slots) {
+      if (slot.parameter == parameter.index_in_part) part.state->make(name, bucket);
+    }
+  }
+  if (name == kMasterParameter) part.has_masters = true;
+  for (const ShardPiece& piece : part.flat->pieces()) {
+    if (piece.parameter != parameter.index_in_part) continue;
+    part.state->piece(name, piece).copy_(state.narrow(0, piece.parameter_offset, piece.elements));
+  }
+}
+
+}  // namespace farandole

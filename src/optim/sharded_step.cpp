@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step: enter with all ranks, update and store what this rank owns, leave with all ranks.
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "farandole/error.h"
+#include "farandole/optim/sharded_optimizer.h"
+#include "optim/flat_parameters.h"
+#include "optim/gradient_sources.h"
+#include "optim/norm_loops.h"
+#include "optim/shard_state.h"
+#include "optim/shard_tensors.h"
+#include "optim/step_round.h"
+#include "optim/update_pass.h"
+#include "process_group/flat_tensor.h"
+
+namespace farandole {
+namespace {
+
+constexpr size_t kMostSums = 4;  // of a rule: UpdateRule::sums()
+
+comm::DataType real_type_of(at::ScalarType dtype) {
+  return *data_type_of(c10::isComplexType(dtype) ? c10::toRealValueType(dtype) : dtype);
+}
+
+std::string description_of(const UpdateRules& rules) {
+  std::string text;
+  for (const auto& rule : rules) text += (text.empty() ? "" : "; ") + rule->description();
+  return text;
+}
+
+}  // namespace
+
+void ShardedOptimizer::step(const UpdateRules& rules) {
+  const c10::NoGradGuard no_grad;
+  check_rules(rules);
+  enter(description_of(rules));
+  try {
+    make_state(rules);
+    make_updates(rules);
+    const bool is_layer_wise = std::any_of(rules.begin(), rules.end(),
+                                           [](const auto& rule) { return rule->sums() > 0; });
+    if (is_layer_wise) {
+      pass_->measure(*updates_);
+      share_sums();
+    }
+    pass_->update(*updates_);
+    count_step();
+  } catch (const std::exception& error) {
+    fail_step(error.what());
+    throw;
+  }
+  leave();
+}
+
+bool ShardedOptimizer::begin_step(const std::string& description) {
+  const c10::NoGradGuard no_grad;
+  const size_t parts = parts_.size();
+  enter(description);
+  try {
+    make_masters();
+    make_shard_tensors();
+    make_updates({});
+    collect_gradients();
+  } catch (const std::exception& error) {
+    fail_step(error.what());
+    throw;
+  }
+  return parts_.size() != parts;
+}
+
+/// The averages of this rank's pieces, as the gradients of shards().
+void ShardedOptimizer::collect_gradients() {
+  std::vector<void*> averages;
+  for (Part& part : parts_) {
+    const auto& pieces = part.flat->pieces();
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const at::Tensor& shard = part.tensors->tensor(i);
+      if (!tensors_[part.parameters[pieces[i].parameter]].grad().defined()) {
+        shard.mutable_grad() = at::Tensor();
+        continue;
+      }
+      averages.push_back(part.tensors->gradient(i).mutable_data_ptr());
+      shard.mutable_grad() = part.tensors->gradient(i);
+    }
+  }
+  pass_->collect(*updates_, averages);
+}
+
+void ShardedOptimizer::end_step() {
+  const c10::NoGradGuard no_grad;
+  if (!round_->is_inside()) {
+    throw InvalidArgument("end_step() was called outside of a step.", "it ends one.",
+                          "call begin_step() first.");
+  }
+  pass_->store(*updates_);
+  count_step();
+  leave();
+}
+
+void ShardedOptimizer::fail_step(const std::string& error) noexcept {
+  try {
+    wait();
+    if (round_->is_inside()) {
+      pass_->store(*updates_);  // what there is, so that parameters are alike on all ranks
+      updates_->clear();
+      gradients_->release();
+    }
+  } catch (const std::exception&) {  // the group is over
+  }
+  round_->fail(error);
+}
+
+/// Until all ranks are here, and agree.
+void ShardedOptimizer::enter(const std::string& description) {
+  StepNote note{description, {}};
+  try {
+    prepare();
+    for (const Parameter& parameter : parameters_) {
+      note.has_gradient.push_back(parameter.tensor.grad().defined());
+    }
+  } catch (const std::exception& error) {
+    round_->fail(error.what());
+    throw;
+  }
+  round_->enter(note);
+  plan_newcomers();
+}
+
+/// What this rank can look after alone.
+void ShardedOptimizer::prepare() {
+  wait();
+  if (replica_ && replica_->replica != nullptr && mode_ == GradientMode::kShard &&
+      replica_->replica->shared_group() != group_) {
+    throw InvalidArgument("the DistributedDataParallel has other ranks than its optimizer.",
+                          "set_process_group() was called since the optimizer was made.",
+                          "call rebuild() of the optimizer on every rank.");
+  }
+  for (Part& part : parts_) part.flat->bring_home();
+  gradients_->look(tensors_, names_);
+}
+
+/// Parameters that were frozen and now have a gradient. Collective if there are any.
+void ShardedOptimizer::plan_newcomers() {
+  std::vector<size_t> newcomers;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].part == kNone && parameters_[i].tensor.grad().defined()) {
+      newcomers.push_back(i);
+    }
+  }
+  plan(newcomers);
+}
+
+void ShardedOptimizer::check_rules(const UpdateRules& rules) const {
+  if (rules.size() != groups_.size()) {
+    throw InvalidArgument("step() got " + std::to_string(rules.size()) + " rules for " +
+                              std::to_string(groups_.size()) + " parameter groups.",
+                          "each group has one.", "pass as many.");
+  }
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.is_cpu()) continue;
+    throw NotSupported("parameter '" + parameter.name + "' is on " +
+                           parameter.tensor.device().str() + ".",
+                       "the fused rules of this version run on CPUs.",
+                       "use a torch.optim class that runs there, through begin_step().");
+  }
+}
+
+/// Fills updates_ with this rank's pieces of the parameters that have gradients.
+void ShardedOptimizer::make_updates(const UpdateRules& rules) {
+  updates_->clear();
+  addresses_.clear();
+  sums_.assign(parameters_.size() * kMostSums, 0);
+  const double divisor = gradients_->divisor();
+  for (Part& part : parts_) {
+    const ShardPlan& plan = part.flat->plan();
+    for (const ShardPiece& piece : part.flat->pieces()) {
+      const size_t index = part.parameters[piece.parameter];
+      const Parameter& parameter = parameters_[index];
+      if (!parameter.tensor.grad().defined()) continue;
+      const at::ScalarType dtype = plan.buckets.buckets[piece.bucket].dtype;
+      PieceUpdate update{};
+      update.dtype = real_type_of(dtype);
+      update.elements = piece.elements * (c10::isComplexType(dtype) ? 2 : 1);
+      update.gradient = {nullptr, gradients_->count(), divisor, changes_.get()};
+      gradients_->append(index, piece.parameter_offset, piece.bucket, piece.shard_offset,
+                         addresses_);
+      update.parameter = part.flat->address_of(piece, rank());
+      for (int peer = 0; part.flat->is_shared() && peer < world_size(); ++peer) {
+        if (peer == rank()) continue;
+        addresses_.push_back(part.flat->address_of(piece, peer));
+        ++update.peer_count;
+      }
+      if (part.has_masters && c10::isReducedFloatingType(dtype)) {
+        update.master = static_cast<float*>(part.state->address(kMasterParameter, piece));
+      }
+      if (!rules.empty()) {
+        update.rule = rules[parameter.group].get();
+        for (const std::string& name : update.rule->state_names()) {
+          addresses_.push_back(part.state->address(name, piece));
+          ++update.state_count;
+        }
+        update.moment = {parameter.steps + 1, !parameter.has_state, nullptr};
+        if (update.rule->sums() > 0) update.sums = &sums_[index * kMostSums];
+      }
+      updates_->push_back(update);
+    }
+  }
+  set_addresses();
+}
+
+/// Now that addresses_ does not grow any more.
+void ShardedOptimizer::set_addresses() {
+  const void* const* next = addresses_.data();
+  for (PieceUpdate& update : *updates_) {
+    update.gradient.sources = next;
+    next += update.gradient.count;
+    update.peers = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(next));
+    next += update.peer_count;
+    update.states = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(next));
+    next += update.state_count;
+  }
+}
+
+/// Sums over whole parameters: those of all ranks, in rank order.
+void ShardedOptimizer::share_sums() {
+  const std::vector<double> all = all_gather_numbers(sums_);
+  sums_.assign(sums_.size(), 0);
+  for (size_t i = 0; i < all.size(); ++i) sums_[i % sums_.size()] += all[i];
+  for (PieceUpdate& update : *updates_) update.moment.sums = update.sums;
+}
+
+/// Of every rank, in rank order.
+std::vector<double> ShardedOptimizer::all_gather_numbers(const std::vector<double>& numbers) const {
+  std::vector<double> all(numbers.size() * static_cast<size_t>(world_size()));
+  if (const auto communicator = group_->communicator()) {
+    communicator->all_gather(numbers.data(), all.data(), numbers.size(),
+                             comm::DataType::kFloat64);
+    return all;
+  }
+  std::vector<std::byte> bytes(numbers.size() * sizeof(double));
+  std::memcpy(bytes.data(), numbers.data(), bytes.size());
+  bytes = group_->all_gather(bytes);
+  std::memcpy(all.data(), bytes.data(), bytes.size());
+  return all;
+}
+
+/// Also tells autograd that the parameters have changed.
+void ShardedOptimizer::count_step() {
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.tensor.grad().defined()) continue;
+    ++parameter.steps;
+    parameter.has_state = true;
+    torch::autograd::impl::bump_version(parameter.tensor);
+  }
+  changes_->clear();
+}
+
+void ShardedOptimizer::leave() {
+  updates_->clear();
+  gradients_->release();
+  round_->leave();
+  for (const Part& part : parts_) {
+    if (part.flat->is_shared()) continue;
+    for (auto& work : part.flat->gather()) works_.push_back(std::move(work));
+  }
+  const bool is_awaited = replica_ && replica_->replica != nullptr &&
+                          replica_->replica->shared_group() == group_;
+  if (!is_awaited) wait();
+}
+
+void ShardedOptimizer::wait() {
+  for (const auto& work : std::exchange(works_, {})) work->wait();
+}
+
+/// A backward adds to gradients that a clip has changed, but for what is still to be done to them.
+void ShardedOptimizer::before_backward() {
+  if (changes_->empty()) return;
+  const c10::NoGradGuard no_grad;
+  const auto changes = std::exchange(*changes_, {});
+  const bool has_gradients =
+      std::any_of(parameters_.begin(), parameters_.end(),
+                  [](const Parameter& parameter) { return parameter.tensor.grad().defined(); });
+  if (!has_gradients) return;
+  double factor = 1;
+  for (const GradientChange& change : changes) {
+    if (change.kind == GradientChange::Kind::kClamp) {
+      throw InvalidArgument(
+          "a backward came between clip_grad_value_() and step().",
+          "with gradients=\"shard\" values are clipped when step() has averaged them.",
+          "clip after the last backward of a step, or zero the gradients.");
+    }
+    factor *= change.value;
+  }
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.grad().defined()) parameter.tensor.mutable_grad().mul_(factor);
+  }
+}
+
+double ShardedOptimizer::clip_grad_norm(double max_norm, double norm_type,
+                                        bool error_if_nonfinite) {
+  if (!(norm_type > 0) || std::isnan(max_norm)) {
+    throw InvalidArgument("clip_grad_norm_() got max_norm " + std::to_string(max_norm) +
+                              " and norm_type " + std::to_string(norm_type) + ".",
+                          "the norm is (sum |g|^p)^(1/p), and its bound a number.",
+                          "pass a norm_type above 0, or infinity.");
+  }
+  const c10::NoGradGuard no_grad;
+  const double term = average_norm_term(norm_type);
+  const double norm = std::isinf(norm_type) ? term : std::pow(term, 1 / norm_type);
+  if (error_if_nonfinite && !std::isfinite(norm)) {
+    throw InvalidArgument("the norm of the gradients is " + std::to_string(norm) + ".",
+                          "a gradient has Inf or NaN, on some rank.",
+                          "look for its cause, skip the step on all ranks, or pass "
+                          "error_if_nonfinite=False.");
+  }
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return norm;
+  if (mode_ == GradientMode::kShard) {
+    changes_->push_back({GradientChange::Kind::kScale, factor});
+    return norm;
+  }
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.grad().defined()) parameter.tensor.mutable_grad().mul_(factor);
+  }
+  return norm;
+}
+
+void ShardedOptimizer::clip_grad_value(double clip_value) {
+  if (!(clip_value >= 0)) {
+    throw InvalidArgument("clip_grad_value_() got " + std::to_string(clip_value) + ".",
+                          "elements are brought into [-clip_value, clip_value].",
+                          "pass a number of at least 0.");
+  }
+  if (mode_ == GradientMode::kShard) {
+    changes_->push_back({GradientChange::Kind::kClamp, clip_value});
+    return;
+  }
+  const c10::NoGradGuard no_grad;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.tensor.grad().defined()) continue;
+    parameter.tensor.mutable_grad().clamp_(-clip_value, clip_value);
+  }
+}
+
+/// Of the averaged gradients of all parameters. Each rank adds up what it owns, between two points
+/// at which all ranks are: nobody changes a gradient that another still reads.
+double ShardedOptimizer::average_norm_term(double norm_type) {
+  prepare();
+  all_gather_numbers({0});
+  make_updates({});
+  double own = pass_->norm_term_of_gradients(*updates_, norm_type);
+  updates_->clear();
+  gradients_->release();
+  if (rank() == 0) own = joined_terms(own, newcomers_norm_term(norm_type), norm_type);
+  double term = 0;
+  for (const double each : all_gather_numbers({own})) term = joined_terms(term, each, norm_type);
+  return term;
+}
+
+/// Of parameters that nobody owns yet.
+double ShardedOptimizer::newcomers_norm_term(double norm_type) const {
+  double term = 0;
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (parameter.part != kNone || !gradient.defined()) continue;
+    const at::Tensor values = gradient.detach().to(at::kDouble).contiguous();
+    term = joined_terms(term,
+                        norm_term(values.const_data_ptr<double>(), values.numel(), norm_type),
+                        norm_type);
+  }
+  return term;
+}
+
+}  // namespace farandole

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/step_round.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "farandole/error.h"
+
+namespace farandole {
+namespace {
+
+constexpr uint32_t kWell = 0;
+constexpr uint32_t kFailed = 1;
+
+/// "rank 1", "ranks 0, 2".
+std::string text_of(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+/// What a message begins with; a bit for each parameter follows.
+struct StepRound::Head {
+  uint32_t outcome;
+  uint32_t is_entry;
+  uint64_t step;
+  uint64_t description;  ///< its hash
+};
+
+StepRound::StepRound(std::shared_ptr<ReplicaGroup> group, std::vector<std::string> names,
+                     uint64_t step)
+    : group_(std::move(group)),
+      names_(std::move(names)),
+      bytes_(sizeof(Head) + (names_.size() + 7) / 8),
+      own_(bytes_),
+      all_(bytes_ * static_cast<size_t>(group_->world_size())),
+      step_(step) {}
+
+void StepRound::enter(const StepNote& note) {
+  inside_ = false;
+  ++step_;
+  const Head head{kWell, 1, step_, std::hash<std::string>{}(note.description)};
+  exchange(head, note.has_gradient);
+  judge_failures();
+  judge_steps();
+  judge_descriptions(note.description);
+  judge_gradients();
+  inside_ = true;
+}
+
+void StepRound::leave() {
+  inside_ = false;
+  exchange({kWell, 0, step_, 0}, {});
+  judge_failures();
+}
+
+void StepRound::fail(const std::string& error) noexcept {
+  try {
+    const bool was_inside = std::exchange(inside_, false);
+    if (!was_inside) ++step_;
+    exchange({kFailed, was_inside ? 0U : 1U, step_, 0}, {});
+    group_->all_gather(error);
+  } catch (const std::exception&) {  // the group is over, which the others have heard
+  }
+}
+
+/// In shared memory without a tensor or an allocation.
+void StepRound::exchange(const Head& head, const std::vector<bool>& bits) {
+  std::fill(own_.begin(), own_.end(), std::byte{0});
+  std::memcpy(own_.data(), &head, sizeof(head));
+  for (size_t i = 0; i < bits.size(); ++i) {
+    if (bits[i]) own_[sizeof(head) + i / 8] |= std::byte{1} << (i % 8);
+  }
+  if (const auto communicator = group_->communicator()) {
+    communicator->all_gather(own_.data(), all_.data(), bytes_, comm::DataType::kUInt8);
+  } else {
+    all_ = group_->all_gather(own_);
+  }
+}
+
+StepRound::Head StepRound::head_of(int rank) const {
+  Head head;
+  std::memcpy(&head, message_of(rank), sizeof(head));
+  return head;
+}
+
+bool StepRound::has_gradient(int rank, size_t parameter) const {
+  const std::byte bits = message_of(rank)[sizeof(Head) + parameter / 8];
+  return (bits >> (parameter % 8) & std::byte{1}) != std::byte{0};
+}
+
+std::string StepRound::subject() const {
+  return "optimizer step #" + std::to_string(step_) + " in group '" + group_->name() +
+         "' on rank " + std::to_string(group_->rank()) + " of " +
+         std::to_string(group_->world_size());
+}
+
+void StepRound::judge_failures() {
+  std::vector<int> failed;
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    if (head_of(rank).outcome == kFailed) failed.push_back(rank);
+  }
+  if (failed.empty()) return;
+  const bool at_entry = head_of(failed.front()).is_entry != 0;
+  const std::vector<std::string> errors = group_->all_gather(std::string());
+  throw StepError(
+      subject() + " failed on " + text_of(failed) + ".",
+      text_of({failed.front()}) + " met: " + errors[static_cast<size_t>(failed.front())],
+      std::string("mend the cause there. ") +
+          (at_entry ? "Nothing was changed: the step may be taken again."
+                    : "Parameters are alike on all ranks, but that rank's shards may lack the "
+                      "step; go on, or load a checkpoint."));
+}
+
+/// A rank that left out a step, as a GradScaler of its own would, is one behind the others.
+void StepRound::judge_steps() const {
+  const uint64_t first = head_of(0).step;
+  for (int rank = 1; rank < group_->world_size(); ++rank) {
+    const uint64_t step = head_of(rank).step;
+    if (step == first) continue;
+    throw StepError(subject() + ": rank 0 takes step #" + std::to_string(first) + ", rank " +
+                        std::to_string(rank) + " step #" + std::to_string(step) + ".",
+                    "one of them has left out a step that the other took.",
+                    "decide on all ranks alike whether to call step(), for example by an "
+                    "all_reduce.");
+  }
+}
+
+void StepRound::judge_descriptions(const std::string& own) const {
+  const uint64_t first = head_of(0).description;
+  int other = 1;
+  while (other < group_->world_size() && head_of(other).description == first) ++other;
+  if (other >= group_->world_size()) return;
+  const std::vector<std::string> all = group_->all_gather(own);
+  throw StepError(subject() + ": ranks 0 and " + std::to_string(other) +
+                      " have different hyperparameters.",
+                  "rank 0 steps with " + all[0] + ", rank " + std::to_string(other) + " with " +
+                      all[static_cast<size_t>(other)] +
+                      "; each updates its own shards, so parameters would be stepped differently.",
+                  "set param_groups and step schedulers alike on every rank.");
+}
+
+void StepRound::judge_gradients() const {
+  for (size_t i = 0; i < names_.size(); ++i) {
+    std::vector<int> with;
+    std::vector<int> without;
+    for (int rank = 0; rank < group_->world_size(); ++rank) {
+      (has_gradient(rank, i) ? with : without).push_back(rank);
+    }
+    if (with.empty() || without.empty()) continue;
+    throw StepError(subject() + ": parameter '" + names_[i] + "' has a gradient on " +
+                        text_of(with) + " and none on " + text_of(without) + ".",
+                    "parts of it belong to each of them, and it would be stepped in part.",
+                    "give it a gradient on all ranks or on none: DistributedDataParallel does.");
+  }
+}
+
+}  // namespace farandole

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/update_pass.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "comm/reduce_kernels.h"
+#include "ddp/move_loops.h"
+#include "optim/half_loops.h"
+#include "optim/norm_loops.h"
+#include "optim/parallel.h"
+
+namespace farandole {
+namespace {
+
+using comm::DataType;
+
+/// Elements of a block: parameter, gradient and state of one stay in the second-level cache.
+constexpr int64_t kBlock = 4096;
+/// What a rule may ask for: UpdateRule::sums().
+constexpr size_t kMostSums = 4;
+
+template <class T>
+constexpr DataType kDataTypeOf = std::is_same_v<T, double> ? DataType::kFloat64
+                                                           : DataType::kFloat32;
+
+/// A block on its way. T: what it is computed in.
+template <class T>
+class BlockUpdate {
+ public:
+  BlockUpdate(const PieceUpdate& piece, int64_t begin, int64_t elements)
+      : piece_(piece),
+        begin_(static_cast<size_t>(begin)),
+        count_(static_cast<size_t>(elements)),
+        is_half_(piece.dtype != kDataTypeOf<T>) {}
+
+  void measure(double* sums) {
+    take_over();
+    piece_.rule->measure(block(gradient()), piece_.moment, sums);
+  }
+
+  void update() {
+    take_over();
+    const bool reads = piece_.rule->update_reads_gradient();
+    piece_.rule->update(block(reads ? gradient() : nullptr), piece_.moment);
+    store();
+  }
+
+  void collect(void* to) {
+    take_over();
+    std::memcpy(static_cast<T*>(to) + begin_, gradient(), count_ * sizeof(T));
+  }
+
+  double norm_term_of_gradient(double power) {
+    return norm_term(gradient(), static_cast<int64_t>(count_), power);
+  }
+
+  void store() {
+    if (is_half_) {
+      move_loop(DataType::kFloat32, piece_.dtype, false, false)(piece_.master + begin_, own(),
+                                                                count_, 1);
+    }
+    for (size_t peer = 0; peer < piece_.peer_count; ++peer) {
+      std::memcpy(piece_.peers[peer] + begin_ * element_bytes(), own(), count_ * element_bytes());
+    }
+  }
+
+ private:
+  size_t element_bytes() const { return comm::size_of(piece_.dtype); }
+
+  /// Straight from where it lies, if nothing is to be done to it.
+  const T* gradient() {
+    const GradientSource& source = piece_.gradient;
+    const bool is_plain = source.count == 1 && source.divisor == 1;
+    const size_t offset = begin_ * element_bytes();
+    if (is_plain && !is_half_ && source.changes->empty()) {
+      return reinterpret_cast<const T*>(static_cast<const std::byte*>(source.sources[0]) + offset);
+    }
+    c10::SmallVector<const void*, 64> blocks;
+    for (size_t i = 0; i < source.count; ++i) {
+      blocks.push_back(static_cast<const std::byte*>(source.sources[i]) + offset);
+    }
+    const void* average = blocks[0];
+    if (!is_plain) {
+      // Half types are rounded, as an all_reduce would have left them.
+      void* to = is_half_ ? static_cast<void*>(halves_) : gradient_;
+      comm::average({blocks.data(), blocks.size()}, {&to, 1}, count_, piece_.dtype,
+                    source.divisor);
+      average = to;
+    }
+    if (average != gradient_) {
+      move_loop(piece_.dtype, kDataTypeOf<T>, false, false)(average, gradient_, count_, 1);
+    }
+    for (const GradientChange& change : *source.changes) apply(change);
+    return gradient_;
+  }
+
+  void apply(const GradientChange& change) {
+    if (change.kind == GradientChange::Kind::kScale) {
+      move_loop(kDataTypeOf<T>, kDataTypeOf<T>, false, false)(gradient_, gradient_, count_,
+                                                              change.value);
+      return;
+    }
+    const auto most = static_cast<T>(change.value);
+    for (size_t i = 0; i < count_; ++i) {
+      gradient_[i] = gradient_[i] > most ? most : gradient_[i] < -most ? -most : gradient_[i];
+    }
+  }
+
+  std::byte* own() const { return piece_.parameter + begin_ * element_bytes(); }
+
+  void take_over() {
+    if (!is_half_) return;
+    take_over_halves(reinterpret_cast<const uint16_t*>(own()), piece_.master + begin_, count_,
+                     piece_.dtype);
+  }
+
+  UpdateBlock<T> block(const T* gradient) {
+    states_.clear();
+    for (size_t i = 0; i < piece_.state_count; ++i) {
+      states_.push_back(reinterpret_cast<T*>(piece_.states[i]) + begin_);
+    }
+    T* parameter = nullptr;
+    if constexpr (std::is_same_v<T, float>) {
+      if (is_half_) parameter = piece_.master + begin_;
+    }
+    if (parameter == nullptr) parameter = reinterpret_cast<T*>(own());
+    return {parameter, gradient, states_.data(), static_cast<int64_t>(count_)};
+  }
+
+  const PieceUpdate& piece_;
+  const size_t begin_;
+  const size_t count_;
+  const bool is_half_;
+  c10::SmallVector<T*, 4> states_;
+  alignas(64) T gradient_[kBlock];
+  alignas(64) uint16_t halves_[kBlock];
+};
+
+/// Calls `function` with the block in the type that it is computed in.
+template <class Function>
+auto with_block(const PieceUpdate& piece, int64_t begin, int64_t elements,
+                const Function& function) {
+  if (piece.dtype == DataType::kFloat64) {
+    BlockUpdate<double> block(piece, begin, elements);
+    return function(block);
+  }
+  BlockUpdate<float> block(piece, begin, elements);
+  return function(block);
+}
+
+/// Calls function(index) for each block, on torch's threads.
+template <class Function>
+void for_each(size_t count, const Function& function) {
+  run_parallel(static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t index = begin; index < end; ++index) function(static_cast<size_t>(index));
+  });
+}
+
+}  // namespace
+
+void UpdatePass::cut(const std::vector<PieceUpdate>& pieces) {
+  blocks_.clear();
+  for (size_t piece = 0; piece < pieces.size(); ++piece) {
+    for (int64_t begin = 0; begin < pieces[piece].elements; begin += kBlock) {
+      blocks_.push_back({piece, begin, std::min(kBlock, pieces[piece].elements - begin)});
+    }
+  }
+}
+
+void UpdatePass::measure(const std::vector<PieceUpdate>& pieces) {
+  cut(pieces);
+  sums_.assign(blocks_.size() * kMostSums, 0);
+  for_each(blocks_.size(), [&](size_t index) {
+    const Block& block = blocks_[index];
+    if (pieces[block.piece].sums == nullptr) return;
+    with_block(pieces[block.piece], block.begin, block.elements,
+               [&](auto& update) { update.measure(&sums_[index * kMostSums]); });
+  });
+  for (size_t index = 0; index < blocks_.size(); ++index) {
+    const PieceUpdate& piece = pieces[blocks_[index].piece];
+    if (piece.sums == nullptr) continue;
+    for (int i = 0; i < piece.rule->sums(); ++i) {
+      piece.sums[i] += sums_[index * kMostSums + static_cast<size_t>(i)];
+    }
+  }
+}
+
+void UpdatePass::update(const std::vector<PieceUpdate>& pieces) {
+  cut(pieces);
+  for_each(blocks_.size(), [&](size_t index) {
+    const Block& block = blocks_[index];
+    with_block(pieces[block.piece], block.begin, block.elements,
+               [](auto& update) { update.update(); });
+  });
+}
+
+void UpdatePass::collect(const std::vector<PieceUpdate>& pieces, const std::vector<void*>& to) {
+  cut(pieces);
+  for_each(blocks_.size(), [&](size_t index) {
+    const Block& block = blocks_[index];
+    with_block(pieces[block.piece], block.begin, block.elements,
+               [&](auto& update) { update.collect(to[block.piece]); });
+  });
+}
+
+void UpdatePass::store(const std::vector<PieceUpdate>& pieces) {
+  cut(pieces);
+  for_each(blocks_.size(), [&](size_t index) {
+    const Block& block = blocks_[index];
+    with_block(pieces[block.piece], block.begin, block.elements,
+               [](auto& update) { update.store(); });
+  });
+}
+
+double UpdatePass::norm_term_of_gradients(const std::vector<PieceUpdate>& pieces, double power) {
+  cut(pieces);
+  sums_.assign(blocks_.size(), 0);
+  for_each(blocks_.size(), [&](size_t index) {
+    const Block& block = blocks_[index];
+    sums_[index] = with_block(pieces[block.piece], block.begin, block.elements,
+                              [&](auto& update) { return update.norm_term_of_gradient(power); });
+  });
+  double result = 0;
+  for (const double sum : sums_) result = joined_terms(result, sum, power);
+  return result;
+}
+
+}  // namespace farandole
