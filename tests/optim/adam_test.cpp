@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/optim/adam.h"
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adam.h>
