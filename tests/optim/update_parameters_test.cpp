@@ -5,6 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <mutex>
+#include <set>
+#include <thread>
+
 #include "farandole/error.h"
 #include "farandole/optim/adam.h"
 #include "farandole/optim/lamb.h"
@@ -80,6 +84,37 @@ TEST(UpdateParameters, GivesTheSameBitsWithAnyNumberOfThreads) {
   const at::Tensor together = trained(rule, values(300001, 0), 3);
   at::set_num_threads(threads);
   EXPECT_TRUE(at::equal(alone, together));
+}
+
+/// Changes nothing, and notes the threads that it was called on.
+class ThreadNote final : public UpdateRule {
+ public:
+  std::string description() const override { return "ThreadNote"; }
+  std::vector<std::string> state_names() const override { return {}; }
+  void update(const UpdateBlock<float>& /*block*/, const UpdateMoment& /*moment*/) const override {
+    const std::lock_guard lock(mutex_);
+    threads_.insert(std::this_thread::get_id());
+  }
+  void update(const UpdateBlock<double>& /*block*/, const UpdateMoment& /*moment*/) const override {
+  }
+
+  size_t threads() const { return threads_.size(); }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::set<std::thread::id> threads_;  // guarded by mutex_
+};
+
+TEST(UpdateParameters, RunsOnTorchsThreads) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(3);
+  const ThreadNote large;
+  update_parameters(large, {at::ones({300001})}, {at::ones({300001})}, {{}}, {1});
+  const ThreadNote small;
+  update_parameters(small, {at::ones({3000})}, {at::ones({3000})}, {{}}, {1});
+  at::set_num_threads(threads);
+  EXPECT_EQ(large.threads(), 3U);
+  EXPECT_EQ(small.threads(), 1U);
 }
 
 TEST(UpdateParameters, MeasuresAWholeParameterBeforeItsUpdate) {
