@@ -68,6 +68,7 @@ from farandole.errors import (  # noqa: E402
     SystemError,
     TimeoutError,
 )
+from farandole.optim import ZeroRedundancyOptimizer  # noqa: E402
 
 __all__ = [
     "AbortedError",
@@ -84,6 +85,7 @@ __all__ = [
     "SyncBatchNorm",
     "SystemError",
     "TimeoutError",
+    "ZeroRedundancyOptimizer",
     "__version__",
     "abort",
     "all_gather",

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What LAMB and LARS have in common: a step in C++ over whole parameters."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, overload
+
+import torch
+from torch.optim import Optimizer
+
+from farandole import _C
+from farandole.errors import InvalidArgument, sentences
+from farandole.optim.parameter_groups import Group
+
+
+class LayerWiseOptimizer(Optimizer):
+    """An optimizer that scales each parameter's step by norms over that whole parameter."""
+
+    counts_steps: ClassVar[bool]
+    """Whether ``state[p]`` has a "step"."""
+
+    @staticmethod
+    @abstractmethod
+    def rule(group: Group) -> _C.UpdateRule:
+        """The formula with the hyperparameters of a group."""
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update each parameter that has a gradient.
+
+        Args:
+            closure: Evaluates the model again and returns the loss.
+
+        Raises:
+            InvalidArgument: a gradient is sparse.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                self._update(group)
+        return loss
+
+    def _update(self, group: Group) -> None:
+        rule = self.rule(group)
+        parameters = [p for p in group["params"] if p.grad is not None]
+        gradients = [p.grad for p in parameters]
+        if any(gradient.is_sparse for gradient in gradients):
+            raise InvalidArgument(
+                sentences(
+                    f"{type(self).__name__} got a sparse gradient.",
+                    "its norms are over all elements of a parameter.",
+                    "make the gradient dense, as with sparse=False of torch.nn.Embedding.",
+                )
+            )
+        steps = [self._begin(p, rule) for p in parameters]
+        states = [[self.state[p][name] for name in rule.state_names] for p in parameters]
+        _C.update_parameters(rule, parameters, gradients, states, steps)
+
+    def _begin(self, parameter: torch.Tensor, rule: _C.UpdateRule) -> int:
+        """Makes the state that is not there yet; which step of the parameter this is, from 1."""
+        state: dict[str, Any] = self.state[parameter]
+        made = 0
+        if self.counts_steps:
+            step = state.setdefault("step", torch.zeros((), dtype=torch.float32))
+            step += 1
+        for name in rule.state_names:
+            if name not in state:
+                made += 1
+                state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        if self.counts_steps:
+            return int(state["step"])
+        return 1 if made else 2  # all that a rule without a count asks is whether state is new
+
+
+def check_not_negative(optimizer: str, **hyperparameters: float | torch.Tensor) -> None:
+    """Check hyperparameters, by their names.
+
+    Raises:
+        InvalidArgument: one is negative or not a number.
+    """
+    for name, value in hyperparameters.items():
+        if not value >= 0.0:
+            raise InvalidArgument(
+                sentences(
+                    f"{optimizer} got {name}={float(value)}.",
+                    "it is a number of at least 0.",
+                    f"pass {name}=0 or more.",
+                )
+            )

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's state_dict of an optimizer, taken apart and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from itertools import chain
+from typing import Any
+
+import torch
+
+from farandole.errors import InvalidArgument, sentences
+from farandole.optim.parameter_groups import Group, names_of
+
+State = dict[str, Any]
+"""Of one parameter, by torch's names; empty if it has none."""
+
+States = list[list[State]]
+"""Of each parameter of each group."""
+
+
+def groups_of(
+    saved: Sequence[Group], groups: Sequence[Group], defaults: Mapping[str, Any]
+) -> list[Group]:
+    """The saved groups with the parameters of ``groups``.
+
+    Raises:
+        InvalidArgument: they do not fit together.
+    """
+    sizes = [len(group["params"]) for group in groups]
+    saved_sizes = [len(group["params"]) for group in saved]
+    if sizes != saved_sizes:
+        raise InvalidArgument(
+            sentences(
+                f"load_state_dict() got groups of {saved_sizes} parameters.",
+                f"this optimizer has groups of {sizes}.",
+                "make the optimizer with the parameters and groups that were saved, in that order.",
+            )
+        )
+    loaded = []
+    for group, saved_group in zip(groups, saved, strict=True):
+        new = deepcopy({key: value for key, value in saved_group.items() if key != "params"})
+        new["params"] = group["params"]
+        if "param_names" in group:
+            new.setdefault("param_names", group["param_names"])
+        for key, value in defaults.items():
+            new.setdefault(key, value)
+        loaded.append(new)
+    return loaded
+
+
+def states_of(
+    state_dict: Mapping[str, Any], groups: Sequence[Group], required: Sequence[Sequence[str]]
+) -> States:
+    """What was saved of each parameter.
+
+    Args:
+        state_dict: As torch saves it.
+        groups: Those of this optimizer.
+        required: Of each group, what a state that there is must have.
+
+    Raises:
+        InvalidArgument: a state misses something or has another shape than its parameter; or it is
+            of no parameter.
+    """
+    saved = state_dict["state"]
+    ids = [list(group["params"]) for group in state_dict["param_groups"]]
+    unknown = saved.keys() - set(chain.from_iterable(ids))
+    if unknown:
+        raise InvalidArgument(
+            sentences(
+                f"load_state_dict() got a state of {sorted(map(str, unknown))}.",
+                "no group has a parameter by that number.",
+                "pass what state_dict() returned, unchanged.",
+            )
+        )
+    states = [[dict(saved.get(number) or {}) for number in numbers] for numbers in ids]
+    for index, group in enumerate(groups):
+        for name, parameter, state in zip(
+            names_of(groups, index), group["params"], states[index], strict=True
+        ):
+            if state:
+                _check(name, parameter, state, required[index])
+    return states
+
+
+def _check(name: str, parameter: torch.Tensor, state: State, required: Sequence[str]) -> None:
+    shape = tuple(parameter.shape)
+    missing = [key for key in required if key not in state]
+    if missing:
+        raise InvalidArgument(
+            sentences(
+                f"load_state_dict() got a state of {name} without {', '.join(missing)}.",
+                f"this optimizer continues with it; the state has {', '.join(map(str, state))}.",
+                "load what an optimizer of the same class and with the same options has saved.",
+            )
+        )
+    for key, value in state.items():
+        is_sum = isinstance(value, torch.Tensor) and (value.dim() > 0 or key in required)
+        if is_sum and key != "step" and tuple(value.shape) != shape:
+            raise InvalidArgument(
+                sentences(
+                    f"load_state_dict() got '{key}' of shape {tuple(value.shape)} for {name}.",
+                    f"that parameter has shape {shape}.",
+                    "load the state of the same model, with its parameters in the same order.",
+                )
+            )

@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's ZeroRedundancyOptimizer, by the same names, over farandole's shards."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn, overload
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT, StateDict
+
+from farandole import _C
+from farandole.distributed import default_group
+from farandole.errors import Error, InvalidArgument, NotSupported, sentences
+from farandole.optim.element_wise import check_element_wise
+from farandole.optim.fused_rules import LAYER_WISE, RULES
+from farandole.optim.fused_update import FusedUpdate
+from farandole.optim.inner_update import InnerUpdate
+from farandole.optim.joining import JoinedRank
+from farandole.optim.parameter_groups import Group, hyperparameters, names_of
+from farandole.optim.state_dicts import groups_of, states_of
+
+Gradients = Literal["full", "shard"]
+
+_logger = logging.getLogger(__name__)
+
+
+class ZeroRedundancyOptimizer(Optimizer, Joinable):
+    """Let each rank update a shard of the parameters, and keep the state of that shard alone.
+
+    It is used as torch.distributed.optim.ZeroRedundancyOptimizer is, and isinstance() takes it for
+    one::
+
+        model = farandole.DistributedDataParallel(model)
+        optimizer = farandole.ZeroRedundancyOptimizer(
+            model.parameters(), torch.optim.AdamW, lr=1e-3
+        )
+        model(x).sum().backward()
+        optimizer.step()  # every rank has all new parameters
+
+    Shards are cut anywhere and have one size on all ranks. SGD, Adam, AdamW, LAMB and LARS are one
+    pass in C++ over gradients, state and the parameters of all ranks, and keep half parameters in
+    float32 too. Other element-wise classes run unchanged on 1-D tensors. Parameters may have
+    several dtypes; step() is right from the first one.
+
+    Args:
+        params: As of any optimizer of torch: parameters, (name, parameter) pairs or groups.
+        optimizer_class: torch.optim's, farandole.optim.LAMB or LARS.
+        process_group: Of any backend; the default group if None.
+        parameters_as_bucket_view: Without effect: parameters always lie in flat buffers.
+        overlap_with_ddp: Without effect but for one line in the log: new parameters go straight
+            into the other ranks' memory, and no hook is needed.
+        gradients: "full": p.grad is the average, as DistributedDataParallel leaves it. "shard":
+            p.grad stays this rank's own, and step() averages the own shard from all ranks' memory.
+            Then p.grad beyond that is nothing to look at: torch's GradScaler is refused, and
+            torch.nn.utils.clip_grad_norm_(), which cannot be, is wrong; clip_grad_norm_() of the
+            optimizer is right in both.
+        element_wise: True says that a class which is not known updates each element from its own
+            gradient and state alone.
+        **defaults: Hyperparameters of ``optimizer_class``.
+
+    Raises:
+        InvalidArgument: arguments that cannot be; the text says why.
+        NotSupported: LAMB or LARS of parameters that are not on the CPU.
+    """
+
+    process_group: dist.ProcessGroup
+    _engine: _C.ShardedOptimizer
+
+    def __init__(
+        self,
+        params: ParamsT,
+        optimizer_class: type[Optimizer],
+        process_group: dist.ProcessGroup | None = None,
+        parameters_as_bucket_view: bool = False,
+        overlap_with_ddp: bool = False,
+        *,
+        gradients: Gradients = "full",
+        element_wise: bool | None = None,
+        **defaults: Any,
+    ) -> None:
+        _be_taken_for_torchs()
+        if optimizer_class not in RULES:
+            check_element_wise(optimizer_class, element_wise)
+        self._is_consolidated = False
+        Optimizer.__init__(self, params, {})
+        Joinable.__init__(self)
+        self.gradients: Gradients = _checked(gradients)
+        self.parameters_as_bucket_view = parameters_as_bucket_view
+        self.process_group = process_group or default_group()
+        self._take_defaults(optimizer_class, defaults)
+        is_fused = self._has_fused_loops(optimizer_class)
+        if overlap_with_ddp:
+            _logger.info(
+                "overlap_with_ddp=True has nothing to do: new parameters are stored straight into "
+                "the other ranks, and step() is right from the first one."
+            )
+        groups = self.param_groups
+        self._engine = _C.ShardedOptimizer(
+            [group["params"] for group in groups],
+            [names_of(groups, index) for index in range(len(groups))],
+            self.process_group,
+            gradients,
+        )
+        self._update: FusedUpdate | InnerUpdate
+        if is_fused:
+            self._update = FusedUpdate(self._engine, optimizer_class)
+        else:
+            self._update = InnerUpdate(
+                self._engine, groups, lambda shards: optimizer_class(shards, **defaults)
+            )
+
+    def _take_defaults(self, optimizer_class: type[Optimizer], given: dict[str, Any]) -> None:
+        """Let the class check its hyperparameters and tell those that were not given."""
+        stand_ins = [
+            {**hyperparameters(group), "params": [torch.zeros(1)]} for group in self.param_groups
+        ]
+        self.defaults = optimizer_class(stand_ins, **given).defaults
+        for group in self.param_groups:
+            for key, value in self.defaults.items():
+                group.setdefault(key, value)
+            _check_not_differentiable(group)
+
+    def _has_fused_loops(self, optimizer_class: type[Optimizer]) -> bool:
+        devices = {p.device.type for group in self.param_groups for p in group["params"]}
+        if optimizer_class in LAYER_WISE and not devices <= {"cpu"}:
+            raise NotSupported(
+                sentences(
+                    f"ZeroRedundancyOptimizer got {optimizer_class.__qualname__} for parameters on "
+                    f"{' and '.join(sorted(devices))}.",
+                    "its norms over whole parameters are there for the CPU alone.",
+                    "take another optimizer, or move the model to the CPU.",
+                )
+            )
+        return optimizer_class in RULES and devices <= {"cpu"}
+
+    # Steps.
+
+    @overload
+    def step(self, closure: None = None, **kwargs: Any) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float], **kwargs: Any) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None, **kwargs: Any) -> float | None:
+        """Update this rank's shards and store them on every rank. Collective.
+
+        Args:
+            closure: Evaluates the model again and returns the loss.
+            **kwargs: For step() of a class that has no fused loops.
+
+        Returns:
+            What ``closure`` returned.
+
+        Raises:
+            StepError: another rank raised in its step, has other hyperparameters, or has gradients
+                for other parameters; the text names it.
+        """
+        Join.notify_join_context(self)
+        return self._update_shards(closure, **kwargs)
+
+    def _update_shards(
+        self, closure: Callable[[], float] | None = None, **kwargs: Any
+    ) -> float | None:
+        self._forget_consolidated()
+        loss = None
+        try:
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            self._update.read(self.param_groups)
+        except Exception as error:
+            with contextlib.suppress(Error):
+                self._engine.fail_step(f"{type(error).__qualname__}: {error}")
+            raise
+        with torch.no_grad():
+            self._update.step(self.param_groups, **kwargs)
+        return loss
+
+    def clip_grad_norm_(
+        self,
+        max_norm: float | torch.Tensor,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,  # noqa: ARG002
+    ) -> torch.Tensor:
+        """Scale all gradients so that their norm is at most ``max_norm``. Collective.
+
+        As torch.nn.utils.clip_grad_norm_() of all parameters of this optimizer, in both modes.
+
+        Args:
+            max_norm: Of all gradients together.
+            norm_type: p of the p-norm; may be inf.
+            error_if_nonfinite: Whether a norm that is inf or NaN is an error.
+            foreach: Without effect.
+
+        Returns:
+            The norm before, the same on every rank.
+        """
+        return self._engine.clip_grad_norm(float(max_norm), float(norm_type), error_if_nonfinite)
+
+    def clip_grad_value_(
+        self,
+        clip_value: float,
+        foreach: bool | None = None,  # noqa: ARG002
+    ) -> None:
+        """Put each element of the gradients between -clip_value and clip_value. Collective.
+
+        As torch.nn.utils.clip_grad_value_() of all parameters of this optimizer, in both modes.
+
+        Args:
+            clip_value: The largest absolute value.
+            foreach: Without effect.
+        """
+        self._engine.clip_grad_value(float(clip_value))
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks in its first step: whether step() unscales by itself.
+
+        Raises:
+            InvalidArgument: gradients are sharded, so that scaler has unscaled something else.
+        """
+        if self.gradients == "shard":
+            raise InvalidArgument(
+                sentences(
+                    'a torch.amp.GradScaler was to step an optimizer with gradients="shard".',
+                    "it unscales and checks p.grad, which is not the average there.",
+                    'use gradients="full", or train in bfloat16, which needs no scaler.',
+                )
+            )
+        return False
+
+    # Groups of parameters and of ranks.
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group of parameters, also after steps. Collective.
+
+        Args:
+            param_group: "params" and the hyperparameters that are not the defaults.
+        """
+        super().add_param_group(param_group)
+        if not hasattr(self, "_engine"):  # the constructor of torch's class calls it
+            return
+        groups = self.param_groups
+        try:
+            _check_not_differentiable(groups[-1])
+            self._engine.add_group(groups[-1]["params"], names_of(groups, len(groups) - 1))
+        except Exception:
+            groups.pop()
+            raise
+        self._update.add_group(groups)
+
+    def rebuild(self, process_group: dist.ProcessGroup | None = None) -> None:
+        """Cut shards anew and bring their state there. Collective.
+
+        For parameters that were frozen or have moved, and to go on with other ranks, after
+        set_process_group() of the model.
+
+        Args:
+            process_group: The ranks from now on; those of now if None.
+
+        Raises:
+            InvalidArgument: the state of a shard is on a rank that is gone.
+        """
+        self._update.rebuild(self.param_groups, process_group)
+        self.process_group = process_group or self.process_group
+
+    @property
+    def rank(self) -> int:
+        """Of this process in the group."""
+        return self._engine.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the group has."""
+        return self._engine.world_size
+
+    @property
+    def global_rank(self) -> int:
+        """Of this process in the default group."""
+        return dist.get_global_rank(self.process_group, self.rank)
+
+    def state_bytes(self) -> int:
+        """Bytes of the optimizer's state on this rank."""
+        return self._update.state_bytes()
+
+    # State.
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Bring the state of all shards to one rank, for its state_dict(). Collective.
+
+        It stays there until the next step.
+
+        Args:
+            to: A rank of the group.
+
+        Raises:
+            InvalidArgument: there is no such rank.
+        """
+        if not 0 <= to < self.world_size:
+            raise InvalidArgument(
+                sentences(
+                    f"consolidate_state_dict() got to={to}.",
+                    f"the group has ranks 0 to {self.world_size - 1}.",
+                    "pass the rank that saves, the same on every rank.",
+                )
+            )
+        self._forget_consolidated()
+        states = self._update.gather(self.param_groups, to)
+        if self.rank != to:
+            return
+        self._is_consolidated = True
+        for group, group_states in zip(self.param_groups, states, strict=True):
+            for parameter, state in zip(group["params"], group_states, strict=True):
+                if state:
+                    self.state[parameter] = state
+
+    def _forget_consolidated(self) -> None:
+        self._is_consolidated = False
+        self.state.clear()
+
+    def state_dict(self) -> StateDict:
+        """What an unsharded optimizer would return, which takes it in load_state_dict() too.
+
+        Half parameters have a "master_parameter" more in their state.
+
+        Raises:
+            InvalidArgument: the state is not on this rank; it is a RuntimeError, as torch raises.
+        """
+        if not self._is_consolidated:
+            raise InvalidArgument(
+                sentences(
+                    f"state_dict() was called on rank {self.rank} of {self.world_size}, where the "
+                    "optimizer's state is not.",
+                    "each rank keeps that of its shards, and there was a step since "
+                    "consolidate_state_dict() or no such call.",
+                    f"call consolidate_state_dict(to={self.rank}) on every rank first.",
+                )
+            )
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Take what this or an unsharded optimizer has saved. The same on every rank; local.
+
+        Args:
+            state_dict: Of an optimizer with the same class, parameters and groups, from any number
+                of ranks.
+
+        Raises:
+            InvalidArgument: it does not fit; it is a ValueError, as torch raises.
+        """
+        state_dict = state_dict.copy()
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = before(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        groups = groups_of(state_dict["param_groups"], self.param_groups, self.defaults)
+        states = states_of(state_dict, groups, self._update.required(groups))
+        self._forget_consolidated()
+        self._update.load(groups, states)
+        self.param_groups = groups
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def __getstate__(self) -> NoReturn:
+        raise InvalidArgument(
+            sentences(
+                "a ZeroRedundancyOptimizer was pickled or copied.",
+                "its shards are tied to the memory and to the groups of all ranks.",
+                "save state_dict() after consolidate_state_dict(), and load it into a new one.",
+            )
+        )
+
+    # torch's other interfaces.
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:  # noqa: ARG002
+        """What a rank without inputs does while others go on: its part of their steps."""
+        return JoinedRank(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Of the parameters."""
+        parameters: list[torch.Tensor] = [p for group in self.param_groups for p in group["params"]]
+        return parameters[0].device if parameters else torch.device("cpu")
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        """The group of the ranks."""
+        return self.process_group
+
+    @property
+    def _overlap_with_ddp(self) -> NoReturn:
+        """What torch's hook_with_zero_step() asks when it is made.
+
+        Raises:
+            InvalidArgument: always.
+        """
+        raise InvalidArgument(
+            sentences(
+                "torch's hook_with_zero_step was made for a farandole.ZeroRedundancyOptimizer.",
+                "it runs torch's own step inside of the reduction, which this optimizer has not.",
+                "leave the hook out and call step() after backward.",
+            )
+        )
+
+
+def _be_taken_for_torchs() -> None:
+    """Let isinstance() of Lightning and others, who then call consolidate_state_dict(), hold.
+
+    Not at import: what torch imports beside its own class takes most of a second.
+    """
+    from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
+
+    TorchZeroRedundancyOptimizer.register(ZeroRedundancyOptimizer)
+
+
+def _checked(gradients: Gradients) -> Gradients:
+    if gradients not in ("full", "shard"):
+        raise InvalidArgument(
+            sentences(
+                f"ZeroRedundancyOptimizer got gradients={gradients!r}.",
+                'p.grad is either the average ("full") or this rank\'s own until step() ("shard").',
+                "pass one of these.",
+            )
+        )
+    return gradients
+
+
+def _check_not_differentiable(group: Group) -> None:
+    if group.get("differentiable"):
+        raise InvalidArgument(
+            sentences(
+                "ZeroRedundancyOptimizer got differentiable=True.",
+                "new parameters come from other ranks' memory, where autograd does not see them.",
+                "leave it out.",
+            )
+        )
