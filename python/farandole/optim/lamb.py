@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from farandole import _C
-from farandole.errors import InvalidArgument, sentences
-from farandole.optim.layer_wise import LayerWiseOptimizer, check_not_negative
+from farandole.optim.layer_wise import LayerWiseOptimizer
 from farandole.optim.parameter_groups import Group
 
 
@@ -47,15 +46,6 @@ class LAMB(LayerWiseOptimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check_not_negative("LAMB", lr=lr, eps=eps, weight_decay=weight_decay)
-        if not all(0.0 <= beta < 1.0 for beta in betas):
-            raise InvalidArgument(
-                sentences(
-                    f"LAMB got betas={tuple(map(float, betas))}.",
-                    "they say how much of an average stays in a step: from 0 to less than 1.",
-                    "pass betas such as (0.9, 0.999).",
-                )
-            )
         defaults = {
             "lr": lr,
             "betas": betas,

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from farandole import _C
-from farandole.errors import InvalidArgument, sentences
-from farandole.optim.layer_wise import LayerWiseOptimizer, check_not_negative
+from farandole.optim.layer_wise import LayerWiseOptimizer
 from farandole.optim.parameter_groups import Group
 
 
@@ -51,22 +50,6 @@ class LARS(LayerWiseOptimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check_not_negative(
-            "LARS",
-            lr=lr,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            trust_coefficient=trust_coefficient,
-            eps=eps,
-        )
-        if nesterov and (momentum == 0 or dampening != 0):
-            raise InvalidArgument(
-                sentences(
-                    f"LARS got nesterov with momentum={momentum} and dampening={dampening}.",
-                    "looking ahead needs momentum and the whole gradient.",
-                    "pass momentum > 0 and dampening=0, or nesterov=False.",
-                )
-            )
         defaults = {
             "lr": lr,
             "momentum": momentum,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, overload
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
 
 from farandole import _C
 from farandole.errors import InvalidArgument, sentences
@@ -20,6 +21,11 @@ class LayerWiseOptimizer(Optimizer):
 
     counts_steps: ClassVar[bool]
     """Whether ``state[p]`` has a "step"."""
+
+    def __init__(self, params: ParamsT, defaults: Group) -> None:
+        """Check the hyperparameters, which the rule does."""
+        self.rule(defaults)
+        super().__init__(params, defaults)
 
     @staticmethod
     @abstractmethod
@@ -80,20 +86,3 @@ class LayerWiseOptimizer(Optimizer):
         if self.counts_steps:
             return int(state["step"])
         return 1 if made else 2  # all that a rule without a count asks is whether state is new
-
-
-def check_not_negative(optimizer: str, **hyperparameters: float | torch.Tensor) -> None:
-    """Check hyperparameters, by their names.
-
-    Raises:
-        InvalidArgument: one is negative or not a number.
-    """
-    for name, value in hyperparameters.items():
-        if not value >= 0.0:
-            raise InvalidArgument(
-                sentences(
-                    f"{optimizer} got {name}={float(value)}.",
-                    "it is a number of at least 0.",
-                    f"pass {name}=0 or more.",
-                )
-            )
