@@ -10,14 +10,10 @@ import torch.distributed as dist
 
 from farandole import _C
 from farandole.optim.fused_rules import COUNT_STEPS, RULES
+from farandole.optim.gathering import HALVES, gather, gather_masters, load_masters
 from farandole.optim.memory_order import part_of
 from farandole.optim.parameter_groups import Group
 from farandole.optim.state_dicts import State, States
-
-MASTER = "master_parameter"
-"""In the state of a half parameter: its value in float32, which is what is updated."""
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 class FusedUpdate:
@@ -64,21 +60,20 @@ class FusedUpdate:
         return [self._gather_group(index, group, to) for index, group in enumerate(groups)]
 
     def _gather_group(self, index: int, group: Group, to: int) -> list[State]:
-        states: list[State] = [{} for _ in group["params"]]
+        parameters = group["params"]
         steps = self._engine.steps(index)  # alike on all ranks
-        if not any(steps):
-            return states
-        for name in [*self._rules[index].state_names, MASTER]:
-            if name == MASTER and not any(p.dtype in _HALVES for p in group["params"]):
-                continue
-            whole = self._engine.gather(index, self._engine.state(index, name), to)
-            for state, step, parameter, tensor in zip(
-                states, steps, group["params"], whole, strict=False
-            ):
-                if step > 0 and (name != MASTER or parameter.dtype in _HALVES):
-                    if self._counts_steps and not state:
-                        state["step"] = _as_torch_counts(group, step)
+        states: list[State] = [{} for _ in parameters]
+        if self._counts_steps:
+            states = [{"step": _as_torch_counts(group, n)} if n > 0 else {} for n in steps]
+        dtypes = [
+            _state_dtype(p) if n > 0 else None for p, n in zip(parameters, steps, strict=True)
+        ]
+        for name in self._rules[index].state_names:
+            whole = gather(self._engine, index, self._engine.state(index, name), dtypes, to)
+            for state, tensor in zip(states, whole, strict=False):
+                if tensor is not None:
                     state[name] = tensor
+        gather_masters(self._engine, index, parameters, states, to)
         return states
 
     def required(self, groups: Sequence[Group]) -> list[list[str]]:
@@ -87,35 +82,37 @@ class FusedUpdate:
             return [[] for _ in groups]
         return [["step", *self._rule_of(group).state_names] for group in groups]
 
-    @torch.no_grad()
     def load(self, groups: Sequence[Group], states: States) -> None:
         """Take this rank's part of checked states. Local."""
         self.read(groups)
         self._engine.make_state(self._rules)
-        for index, group in enumerate(groups):
-            names = self._rules[index].state_names
-            for name in names:
-                self._load_array(index, group, states[index], name)
-            if any(p.dtype in _HALVES for p in group["params"]):
-                self._load_array(index, group, states[index], MASTER)
-            self._engine.set_steps(index, [self._steps(state, names) for state in states[index]])
+        with torch.no_grad():
+            for index, group in enumerate(groups):
+                self._load_group(index, group["params"], states[index])
 
-    def _load_array(self, index: int, group: Group, states: Sequence[State], name: str) -> None:
+    def _load_group(
+        self, index: int, parameters: Sequence[torch.Tensor], states: Sequence[State]
+    ) -> None:
+        names = self._rules[index].state_names
         pieces = self._engine.pieces(index)
-        for piece, array in zip(pieces, self._engine.state(index, name), strict=True):
-            parameter = group["params"][piece.parameter]
-            value = states[piece.parameter].get(name)
-            if value is not None:
-                array.copy_(part_of(value, parameter, piece))
-            elif name != MASTER:
-                array.zero_()
-            elif parameter.dtype in _HALVES:
-                array.copy_(part_of(parameter, parameter, piece))
+        for name in names:
+            for piece, array in zip(pieces, self._engine.state(index, name), strict=True):
+                value = states[piece.parameter].get(name)
+                if value is None:
+                    array.zero_()
+                else:
+                    array.copy_(part_of(value, parameters[piece.parameter], piece))
+        load_masters(self._engine, index, parameters, states)
+        self._engine.set_steps(index, [self._steps(state, names) for state in states])
 
     def _steps(self, state: State, names: Sequence[str]) -> int:
         if self._counts_steps:
             return int(state["step"]) if state else 0
         return int(any(state.get(name) is not None for name in names))
+
+
+def _state_dtype(parameter: torch.Tensor) -> torch.dtype:
+    return torch.float32 if parameter.dtype in HALVES else parameter.dtype
 
 
 def _as_torch_counts(group: Group, step: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,14 +14,12 @@ from torch.optim import Optimizer
 
 from farandole import _C
 from farandole.errors import Error
+from farandole.optim.gathering import MASTER, gather, gather_masters, load_masters
 from farandole.optim.memory_order import part_of
 from farandole.optim.parameter_groups import Group, describe, hyperparameters
-from farandole.optim.state_dicts import State, States
+from farandole.optim.state_dicts import SCALARS, State, States
 
 MakeOptimizer = Callable[[list[Group]], Optimizer]
-
-_SCALARS = frozenset({"step", "eta", "mu", "mu_product"})
-"""What torch's optimizers keep once for a parameter, as a tensor of shape ()."""
 
 
 class InnerUpdate:
@@ -41,6 +39,17 @@ class InnerUpdate:
     def _shard_group(self, index: int, group: Group) -> Group:
         return {**hyperparameters(group), "params": self._engine.shards(index)}
 
+    def _take_new_shards(self, groups: Sequence[Group]) -> None:
+        """Of parameters that came, or were frozen until now; with the state that they begin with.
+
+        Only the constructor of Adagrad makes that.
+        """
+        fresh = self._on_shards(groups)
+        for inner, new in zip(self.optimizer.param_groups, fresh.param_groups, strict=True):
+            inner["params"] = new["params"]
+        for shard, state in fresh.state.items():
+            self.optimizer.state.setdefault(shard, state)
+
     def read(self, groups: Sequence[Group]) -> None:
         """Take over the present hyperparameters. Local."""
         for group, inner in zip(groups, self.optimizer.param_groups, strict=True):
@@ -50,8 +59,10 @@ class InnerUpdate:
         """Update the shards and store them on all ranks. Collective."""
         inner = self.optimizer
         name = type(inner).__qualname__
-        self._engine.begin_step(describe(name, groups, list(inner.defaults)))
+        has_new_shards = self._engine.begin_step(describe(name, groups, list(inner.defaults)))
         try:
+            if has_new_shards:
+                self._take_new_shards(groups)
             inner.step(**arguments)
         except Exception as error:
             with contextlib.suppress(Error):
@@ -63,7 +74,8 @@ class InnerUpdate:
 
     def add_group(self, groups: Sequence[Group]) -> None:
         """Take over the last group. Local."""
-        self.optimizer.add_param_group(self._shard_group(len(groups) - 1, groups[-1]))
+        self.optimizer.add_param_group({**hyperparameters(groups[-1]), "params": []})
+        self._take_new_shards(groups)
 
     def rebuild(self, groups: Sequence[Group], process_group: dist.ProcessGroup | None) -> None:
         """Cut shards anew over the ranks of ``process_group``. Collective."""
@@ -71,7 +83,9 @@ class InnerUpdate:
         states = self.gather(groups, -1)
         self._engine.finish_rebuild()
         self.optimizer = self._on_shards(groups)
-        self.load(groups, states)
+        for shard, state in self._cut(groups, states):
+            if state:
+                self.optimizer.state[shard] = state
 
     def state_bytes(self) -> int:
         """Of this rank."""
@@ -81,7 +95,7 @@ class InnerUpdate:
             for value in state.values()
             if isinstance(value, torch.Tensor)
         ]
-        return sum(tensor.nbytes for tensor in tensors)
+        return self._engine.state_bytes() + sum(tensor.nbytes for tensor in tensors)
 
     def gather(self, groups: Sequence[Group], to: int) -> States:
         """The states of whole parameters on rank ``to`` (-1: on all). Collective."""
@@ -89,8 +103,13 @@ class InnerUpdate:
         everyone = [pickle.loads(data) for data in self._engine.all_gather(pickle.dumps(own))]
         states = []
         for index, group in enumerate(groups):
-            outlines = [outline[index] for outline in reversed(everyone)]
-            states.append(self._gather_group(index, group, outlines, to))
+            merged: dict[int, State] = {}
+            for outlines in reversed(everyone):
+                merged.update(outlines[index])
+            in_order = [dict(merged.get(number, {})) for number in range(len(group["params"]))]
+            self._fill(index, in_order, to)
+            gather_masters(self._engine, index, group["params"], in_order, to)
+            states.append(in_order)
         return states
 
     def _outline(self, index: int) -> dict[int, State]:
@@ -105,36 +124,20 @@ class InnerUpdate:
                 }
         return outlines
 
-    def _gather_group(
-        self, index: int, group: Group, outlines: Sequence[dict[int, State]], to: int
-    ) -> list[State]:
-        merged: dict[int, State] = {}
-        for outline in outlines:
-            merged.update(outline)
-        states = [dict(merged.get(number, {})) for number in range(len(group["params"]))]
-        cut = dict.fromkeys(
-            name
-            for state in states
-            for name, value in state.items()
-            if isinstance(value, torch.dtype)
-        )
-        for name in cut:
-            dtypes = [state.get(name) for state in states]
-            whole = self._engine.gather(index, self._pieces_of(index, name, dtypes), to)
-            for state, dtype, tensor in zip(states, dtypes, whole, strict=False):
-                if isinstance(dtype, torch.dtype):
-                    state[name] = tensor
-        return states
-
-    def _pieces_of(self, index: int, name: str, dtypes: Sequence[Any]) -> list[torch.Tensor]:
-        tensors = []
+    def _fill(self, index: int, states: Sequence[State], to: int) -> None:
+        """Put whole tensors where dtypes are. Collective."""
         shards = self.optimizer.param_groups[index]["params"]
-        for piece, shard in zip(self._engine.pieces(index), shards, strict=True):
-            if isinstance(dtypes[piece.parameter], torch.dtype):
-                tensors.append(self.optimizer.state[shard][name])
-            else:
-                tensors.append(torch.zeros_like(shard))
-        return tensors
+        names = dict.fromkeys(name for state in states for name in state)
+        for name in names:
+            dtypes = [_dtype_in(state, name) for state in states]
+            tensors = [
+                self.optimizer.state[shard][name] if dtypes[piece.parameter] is not None else None
+                for piece, shard in zip(self._engine.pieces(index), shards, strict=True)
+            ]
+            whole = gather(self._engine, index, tensors, dtypes, to)
+            for state, tensor in zip(states, whole, strict=False):
+                if tensor is not None:
+                    state[name] = tensor
 
     def required(self, groups: Sequence[Group]) -> list[list[str]]:
         """What the state of a parameter of each group must have to be loaded."""
@@ -142,31 +145,49 @@ class InnerUpdate:
 
     def load(self, groups: Sequence[Group], states: States) -> None:
         """Take this rank's part of checked states. Local."""
-        packed: dict[int, State] = {}
-        packed_groups = []
+        packed = {i: state for i, (_, state) in enumerate(self._cut(groups, states)) if state}
+        packed_groups: list[Group] = []
         count = 0
+        for inner, group in zip(self.optimizer.param_groups, groups, strict=True):
+            numbers = list(range(count, count + len(inner["params"])))
+            packed_groups.append({**hyperparameters(group), "params": numbers})
+            count += len(numbers)
+        self.optimizer.load_state_dict({"state": packed, "param_groups": packed_groups})
+        with torch.no_grad():
+            for index, group in enumerate(groups):
+                load_masters(self._engine, index, group["params"], states[index])
+                self._engine.set_steps(index, [int(bool(state)) for state in states[index]])
+
+    def _cut(self, groups: Sequence[Group], states: States) -> Iterator[tuple[torch.Tensor, State]]:
+        """Each shard of this rank with a copy of its part of the states."""
         for index, group in enumerate(groups):
-            first = count
-            for piece in self._engine.pieces(index):
+            shards = self.optimizer.param_groups[index]["params"]
+            for piece, shard in zip(self._engine.pieces(index), shards, strict=True):
                 parameter = group["params"][piece.parameter]
                 state = states[index][piece.parameter]
-                if state:
-                    packed[count] = {
-                        name: _cut(name, value, parameter, piece) for name, value in state.items()
-                    }
-                count += 1
-            packed_groups.append({**hyperparameters(group), "params": list(range(first, count))})
-        self.optimizer.load_state_dict({"state": packed, "param_groups": packed_groups})
+                yield (
+                    shard,
+                    {
+                        name: _cut_value(name, value, parameter, piece)
+                        for name, value in state.items()
+                        if name != MASTER
+                    },
+                )
 
 
 def _is_cut(value: object, shard: torch.Tensor) -> bool:
     return isinstance(value, torch.Tensor) and value.shape == shard.shape
 
 
-def _cut(name: str, value: Any, parameter: torch.Tensor, piece: _C.Piece) -> Any:
+def _dtype_in(state: State, name: str) -> torch.dtype | None:
+    value = state.get(name)
+    return value if isinstance(value, torch.dtype) else None
+
+
+def _cut_value(name: str, value: Any, parameter: torch.Tensor, piece: _C.Piece) -> Any:
     """A copy of this rank's part, or of what a parameter has once."""
     if not isinstance(value, torch.Tensor):
         return value
-    if value.shape != parameter.shape or (value.dim() == 0 and name in _SCALARS):
+    if value.shape != parameter.shape or (value.dim() == 0 and name in SCALARS):
         return value.clone()
     return part_of(value, parameter, piece).clone()

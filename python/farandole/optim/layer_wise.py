@@ -79,10 +79,13 @@ class LayerWiseOptimizer(Optimizer):
         if self.counts_steps:
             step = state.setdefault("step", torch.zeros((), dtype=torch.float32))
             step += 1
+        in_float32 = parameter.dtype in (torch.float16, torch.bfloat16)
+        dtype = torch.float32 if in_float32 else parameter.dtype
         for name in rule.state_names:
             if name not in state:
                 made += 1
-                state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                state[name] = torch.zeros_like(parameter, dtype=dtype)
+            state[name] = state[name].to(dtype)  # load_state_dict() gives it the parameter's
         if self.counts_steps:
             return int(state["step"])
         return 1 if made else 2  # all that a rule without a count asks is whether state is new

@@ -19,6 +19,9 @@ State = dict[str, Any]
 States = list[list[State]]
 """Of each parameter of each group."""
 
+SCALARS = frozenset({"step", "eta", "mu", "mu_product"})
+"""What torch's optimizers keep once for a parameter, as a tensor of shape ()."""
+
 
 def groups_of(
     saved: Sequence[Group], groups: Sequence[Group], defaults: Mapping[str, Any]
@@ -97,8 +100,8 @@ def _check(name: str, parameter: torch.Tensor, state: State, required: Sequence[
             )
         )
     for key, value in state.items():
-        is_sum = isinstance(value, torch.Tensor) and (value.dim() > 0 or key in required)
-        if is_sum and key != "step" and tuple(value.shape) != shape:
+        is_once = key in SCALARS or not isinstance(value, torch.Tensor)
+        if not is_once and tuple(value.shape) != shape and (value.dim() > 0 or key in required):
             raise InvalidArgument(
                 sentences(
                     f"load_state_dict() got '{key}' of shape {tuple(value.shape)} for {name}.",

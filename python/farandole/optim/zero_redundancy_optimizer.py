@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, overload
 
 import torch
@@ -23,7 +23,7 @@ from farandole.optim.fused_update import FusedUpdate
 from farandole.optim.inner_update import InnerUpdate
 from farandole.optim.joining import JoinedRank
 from farandole.optim.parameter_groups import Group, hyperparameters, names_of
-from farandole.optim.state_dicts import groups_of, states_of
+from farandole.optim.state_dicts import States, groups_of, states_of
 
 Gradients = Literal["full", "shard"]
 
@@ -269,7 +269,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             InvalidArgument: the state of a shard is on a rank that is gone.
         """
         self._update.rebuild(self.param_groups, process_group)
-        self.process_group = process_group or self.process_group
+        self.process_group = self._engine.group
 
     @property
     def rank(self) -> int:
@@ -346,7 +346,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Take what this or an unsharded optimizer has saved. The same on every rank; local.
+        """Take what this or an unsharded optimizer has saved. The same on every rank.
+
+        Local, unless frozen parameters have a state.
 
         Args:
             state_dict: Of an optimizer with the same class, parameters and groups, from any number
@@ -362,10 +364,24 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         groups = groups_of(state_dict["param_groups"], self.param_groups, self.defaults)
         states = states_of(state_dict, groups, self._update.required(groups))
         self._forget_consolidated()
+        if self._has_state_of_frozen(groups, states):
+            self._update.rebuild(groups, None)  # which plans what has been stepped
         self._update.load(groups, states)
         self.param_groups = groups
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
+
+    def _has_state_of_frozen(self, groups: Sequence[Group], states: States) -> bool:
+        """Whether parameters may have no shards yet that need them; counts their steps then."""
+        has_state = False
+        for index, group in enumerate(groups):
+            steps = self._engine.steps(index)
+            for number, parameter in enumerate(group["params"]):
+                if states[index][number] and not parameter.requires_grad and steps[number] == 0:
+                    has_state = True
+                    steps[number] = 1
+            self._engine.set_steps(index, steps)
+        return has_state
 
     def __getstate__(self) -> NoReturn:
         raise InvalidArgument(

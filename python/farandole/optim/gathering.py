@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole tensors of what each rank has by piece, and the float32 values of half parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from farandole import _C
+from farandole.optim.memory_order import part_of
+from farandole.optim.state_dicts import State
+
+MASTER = "master_parameter"
+"""In the state of a half parameter: its value in float32, which is what is updated."""
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def gather(
+    engine: _C.ShardedOptimizer,
+    index: int,
+    tensors: Sequence[torch.Tensor | None],
+    dtypes: Sequence[torch.dtype | None],
+    to: int,
+) -> list[torch.Tensor | None]:
+    """Bring the pieces of a group together on rank ``to``, or on all if it is -1. Collective.
+
+    Args:
+        engine: Whose pieces they are.
+        index: Of the group.
+        tensors: By piece of this rank.
+        dtypes: By parameter, the same on all ranks; None if there is nothing of it.
+        to: Who gets the result.
+
+    Returns:
+        By parameter: a tensor in its shape, or None; nothing on other ranks.
+    """
+    whole: list[torch.Tensor | None] = []
+    pieces = engine.pieces(index)
+    for dtype in dict.fromkeys(each for each in dtypes if each is not None):
+        parts = [
+            tensor
+            if tensor is not None and dtypes[piece.parameter] == dtype
+            else torch.zeros(piece.elements, dtype=dtype)
+            for piece, tensor in zip(pieces, tensors, strict=True)
+        ]
+        gathered = engine.gather(index, parts, to)
+        whole = whole or [None for _ in gathered]
+        for number, tensor in enumerate(gathered):
+            if dtypes[number] == dtype:
+                whole[number] = tensor
+    return whole
+
+
+def gather_masters(
+    engine: _C.ShardedOptimizer,
+    index: int,
+    parameters: Sequence[torch.Tensor],
+    states: Sequence[State],
+    to: int,
+) -> None:
+    """Add the float32 values of half parameters to ``states`` of those that have been stepped.
+
+    Collective.
+    """
+    stepped = engine.steps(index)
+    dtypes = [
+        torch.float32 if p.dtype in HALVES and steps > 0 else None
+        for p, steps in zip(parameters, stepped, strict=True)
+    ]
+    masters = iter(engine.state(index, MASTER))
+    pieces = engine.pieces(index)
+    tensors = [next(masters, None) if _is_half(parameters, piece) else None for piece in pieces]
+    for state, tensor in zip(states, gather(engine, index, tensors, dtypes, to), strict=False):
+        if tensor is not None:
+            state[MASTER] = tensor
+
+
+def load_masters(
+    engine: _C.ShardedOptimizer,
+    index: int,
+    parameters: Sequence[torch.Tensor],
+    states: Sequence[State],
+) -> None:
+    """Take this rank's part of what was saved, or else of the parameters. Local."""
+    pieces = [piece for piece in engine.pieces(index) if _is_half(parameters, piece)]
+    for piece, master in zip(pieces, engine.state(index, MASTER), strict=True):
+        parameter = parameters[piece.parameter]
+        value = states[piece.parameter].get(MASTER, parameter)
+        master.copy_(part_of(value, parameter, piece))
+
+
+def _is_half(parameters: Sequence[torch.Tensor], piece: _C.Piece) -> bool:
+    return parameters[piece.parameter].dtype in HALVES
