@@ -21,7 +21,7 @@ TIMEOUT_S = 30.0
 # A server that has imported torch forks the ranks: each starts in milliseconds, in a process that
 # has not computed anything. (torch.optim imports torch._dynamo in its first step, for seconds.)
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch._dynamo", "farandole"])
+_context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.optim", "farandole"])
 
 Body = Callable[..., Any]
 

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What farandole.ZeroRedundancyOptimizer says when something is wrong, and how it goes on."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import farandole
+import pytest
+import torch
+from farandole import DistributedDataParallel, InvalidArgument, ZeroRedundancyOptimizer
+from farandole.optim import LAMB
+from torch import Tensor, nn, optim
+from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks
+from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
+
+import ranks
+from zero_oracle import Bowl, Trial, assert_same_everywhere, loss
+
+SMALL = [((7, 3), torch.float32), ((), torch.float32), ((65,), torch.float64)]
+MODES = ["full", "shard"]
+
+
+class Failing(optim.SGD):
+    """Raises in its step when it is told to."""
+
+    fails = False
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        if self.fails:
+            raise KeyError("in the inner step")
+
+
+class Signs(optim.Optimizer):
+    """Element-wise, which nobody knows."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.state[p]["last"] = p.grad.sign()
+                    p.sub_(p.grad.sign(), alpha=group["lr"])
+
+
+def raises_in_closure(rank: int, world_size: int, gradients: str) -> None:
+    """Rank 1 raises; the others hear of it, and all go on."""
+    for optimizer in (optim.AdamW, optim.RMSprop):
+        trial = Trial(Bowl(SMALL), optimizer, gradients=gradients, ddp=False, lr=0.01)
+        for step in range(4):
+            trial.zero_grad()
+            trial.backward(step)
+            if step == 2:
+
+                def closure() -> Tensor:
+                    if rank == 1:
+                        raise KeyError("in the closure")
+                    return torch.zeros(())
+
+                if rank == 1:
+                    with pytest.raises(KeyError, match="in the closure"):
+                        trial.sharded.step(closure)
+                else:
+                    with pytest.raises(farandole.StepError, match=r"rank 1[\s\S]*in the closure"):
+                        trial.sharded.step(closure)
+                assert_same_everywhere(trial.model)
+            trial.step()
+        trial.check(optimizer.__name__)
+
+
+def raises_in_inner_step(rank: int, world_size: int, gradients: str) -> None:
+    trial = Trial(Bowl(SMALL), optim.SGD, gradients=gradients, ddp=False, lr=0.1)
+    failing = ZeroRedundancyOptimizer(
+        trial.model.parameters(),
+        Failing,
+        gradients=gradients,  # type: ignore[arg-type]
+        element_wise=True,
+        lr=0.1,
+    )
+    trial.sharded = failing
+    trial.train(range(2))
+    trial.check("before")
+    Failing.fails = rank == 1
+    trial.zero_grad()
+    trial.backward(2)
+    if rank == 1:
+        with pytest.raises(KeyError, match="in the inner step"):
+            failing.step()
+    else:
+        with pytest.raises(farandole.StepError, match=r"rank 1[\s\S]*in the inner step"):
+            failing.step()
+    Failing.fails = False
+    assert_same_everywhere(trial.model, "after a step that failed on one rank")
+    failing.step()
+
+
+def different_hyperparameters(rank: int, world_size: int, gradients: str) -> None:
+    for optimizer in (optim.SGD, optim.RMSprop):
+        trial = Trial(Bowl(SMALL), optimizer, gradients=gradients, ddp=False, lr=0.1)
+        trial.train(range(2))
+        trial.backward(2)
+        trial.sharded.param_groups[0]["lr"] = 0.1 + rank
+        with pytest.raises(farandole.StepError, match="lr="):
+            trial.sharded.step()
+        trial.sharded.param_groups[0]["lr"] = 0.1
+        trial.step()
+        trial.check(optimizer.__name__)
+
+
+def different_gradients(rank: int, world_size: int, gradients: str) -> None:
+    for optimizer in (optim.SGD, optim.RMSprop):
+        trial = Trial(
+            Bowl(SMALL),
+            optimizer,
+            gradients=gradients,
+            ddp=False,
+            groups=lambda model: model.named_parameters(),
+        )
+        model, sharded = trial.model, trial.sharded
+        trial.backward(0)
+        if rank == 1:
+            model.weights[1].grad = None
+        with pytest.raises(farandole.StepError, match=r"weights\.1"):
+            sharded.step()
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        sharded.step()
+        assert_same_everywhere(model)
+
+
+STEP_CHECKS = [
+    raises_in_closure,
+    raises_in_inner_step,
+    different_hyperparameters,
+    different_gradients,
+]
+
+
+def step_errors(rank: int, world_size: int, gradients: str) -> None:
+    for check in STEP_CHECKS:
+        check(rank, world_size, gradients)
+
+
+@pytest.mark.parametrize("gradients", MODES)
+@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("gloo", 2)])
+def test_what_one_rank_does_wrong_is_told_to_all(
+    backend: str, world_size: int, gradients: str
+) -> None:
+    ranks.run(step_errors, world_size, gradients, setup=ranks.Setup(backend=backend))
+
+
+def classes(rank: int, world_size: int) -> None:
+    model = Bowl(SMALL)
+
+    class Mine(optim.Adam):
+        pass
+
+    cases: list[tuple[Any, bool | None, str]] = [
+        (optim.LBFGS, None, "dot products over all parameters"),
+        (optim.SparseAdam, None, "sparse gradients"),
+        (optim.Adafactor, None, "rows and columns"),
+        (optim.Muon, None, "orthogonalizes whole matrices"),
+        (optim.LBFGS, True, "dot products over all parameters"),
+        (Mine, None, r"cannot shard [\w.<>]*Mine[\s\S]*pass element_wise=True"),
+        (Signs, None, "element_wise=True"),
+        (optim.RMSprop, False, "element_wise=False"),
+        (farandole.DistributedDataParallel, None, "cannot shard DistributedDataParallel"),
+    ]
+    for optimizer, element_wise, text in cases:
+        with pytest.raises(InvalidArgument, match=text):
+            ZeroRedundancyOptimizer(model.parameters(), optimizer, element_wise=element_wise)
+    trial = Trial(Bowl(SMALL), optim.SGD, ddp=False)
+    trial.unsharded = Signs(trial.alone.parameters())
+    trial.sharded = ZeroRedundancyOptimizer(trial.model.parameters(), Signs, element_wise=True)
+    trial.train(range(3))
+    trial.check("Signs")
+    trial.sharded.consolidate_state_dict()
+    if rank == 0:
+        states = trial.sharded.state_dict()["state"]
+        for number, state in trial.unsharded.state_dict()["state"].items():
+            assert torch.equal(states[number]["last"], state["last"])
+
+
+def arguments(rank: int, world_size: int) -> None:
+    parameters = list(Bowl(SMALL).parameters())
+
+    def make(*given: Any, **options: Any) -> Callable[[], object]:
+        return lambda: ZeroRedundancyOptimizer(*given, **options)
+
+    cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (InvalidArgument, "gradients='half'", make(parameters, optim.SGD, gradients="half")),
+        (InvalidArgument, "differentiable", make(parameters, optim.SGD, differentiable=True)),
+        (ValueError, "Invalid learning rate: -1", make(parameters, optim.SGD, lr=-1.0)),
+        (ValueError, "Invalid beta", make(parameters, optim.Adam, betas=(2.0, 0.5))),
+        (TypeError, "unexpected keyword", make(parameters, optim.SGD, betas=1)),
+        (TypeError, "iterable of Tensors or dicts", make(parameters[0], optim.SGD)),
+        (ValueError, "empty parameter list", make([], optim.SGD)),
+        (TypeError, "only optimize Tensors", make([1, 2], optim.SGD)),
+        (InvalidArgument, "LAMB got lr=-1", make(parameters, LAMB, lr=-1.0)),
+        (
+            InvalidArgument,
+            "not all of one DistributedDataParallel",
+            make(parameters, optim.SGD, gradients="shard"),
+        ),
+        (InvalidArgument, "passed twice", make([*parameters, parameters[0]], optim.SGD)),
+        (
+            InvalidArgument,
+            "device",
+            make([parameters[0], nn.Parameter(torch.ones(1, device="meta"))], optim.SGD),
+        ),
+        (
+            farandole.NotSupported,
+            "LAMB for parameters on meta",
+            make([nn.Parameter(torch.ones(1, device="meta"))], LAMB),
+        ),
+    ]
+    for kind, text, call in cases:
+        with pytest.raises(kind, match=text):
+            call()
+    optimizer = ZeroRedundancyOptimizer(parameters[:1], optim.SGD)
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        optimizer.add_param_group({"params": parameters})
+    with pytest.raises(InvalidArgument, match="differentiable"):
+        optimizer.add_param_group({"params": parameters[1:], "differentiable": True})
+    assert len(optimizer.param_groups) == 1
+    for copier in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(InvalidArgument, match="pickled or copied"):
+            copier(optimizer)
+    with pytest.raises(TypeError):
+        optimizer.step(other=1)
+    assert isinstance(optimizer, TorchZeroRedundancyOptimizer)
+    assert isinstance(optimizer, optim.Optimizer)
+    assert (optimizer.rank, optimizer.world_size, optimizer.global_rank) == (rank, world_size, rank)
+    assert "lr: 0.001" in repr(optimizer)
+
+
+def overlap(rank: int, world_size: int) -> None:
+    """torch's way to overlap is not needed, and does not fail in silence."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("farandole")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    trial = Trial(Bowl(SMALL), optim.AdamW, lr=0.1)
+    trial.sharded = ZeroRedundancyOptimizer(
+        trial.model.parameters(),
+        optim.AdamW,
+        parameters_as_bucket_view=True,
+        overlap_with_ddp=True,
+        lr=0.1,
+    )
+    (line,) = lines
+    assert "overlap_with_ddp=True has nothing to do" in line
+    trial.train(range(3))
+    trial.check("overlap")
+    for make in (ddp_zero_hook.hook_with_zero_step, ddp_zero_hook.hook_with_zero_step_interleaved):
+        with pytest.raises(InvalidArgument, match="call step\\(\\) after backward"):
+            make(default_hooks.allreduce_hook, trial.ddp, trial.sharded)
+
+
+def scaler_of_shards(rank: int, world_size: int) -> None:
+    model = Bowl(SMALL)
+    ddp = DistributedDataParallel(model)
+    optimizer = ZeroRedundancyOptimizer(ddp.parameters(), optim.SGD, gradients="shard")
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(loss(ddp, rank, 0)).backward()
+    with pytest.raises(InvalidArgument, match='gradients="shard"'):
+        scaler.step(optimizer)
+    disabled = torch.amp.GradScaler("cpu", enabled=False)
+    disabled.step(optimizer)
+
+
+CHECKS = [classes, arguments, overlap, scaler_of_shards]
+
+
+def misuse(rank: int, world_size: int) -> None:
+    for check in CHECKS:
+        check(rank, world_size)
+
+
+@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+def test_misuse_is_told(backend: str) -> None:
+    ranks.run(misuse, 2, setup=ranks.Setup(backend=backend))
+
+
+def test_there_must_be_a_group() -> None:
+    with pytest.raises(InvalidArgument, match="no default group"):
+        ZeroRedundancyOptimizer([nn.Parameter(torch.ones(1))], optim.SGD)
+
+
+def dead_peer(rank: int, world_size: int, gradients: str) -> None:
+    trial = Trial(Bowl(SMALL), optim.AdamW, gradients=gradients, ddp=False)
+    trial.train(range(2))
+    trial.backward(2)
+    if rank == 1:
+        os._exit(0)
+    with pytest.raises(farandole.PeerFailure, match="rank 1"):
+        trial.sharded.step()
+    shrunk = farandole.shrink_group([1])
+    if trial.ddp is not None:
+        trial.ddp.set_process_group(shrunk)
+    with pytest.raises(InvalidArgument, match="state of rank 1"):
+        trial.sharded.rebuild(shrunk)
+
+
+@pytest.mark.parametrize("gradients", MODES)
+def test_a_dead_rank_is_named(gradients: str) -> None:
+    ranks.run(dead_peer, 2, gradients, may_die=[1])

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State that is brought together, saved, loaded and sharded anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from farandole import InvalidArgument, ZeroRedundancyOptimizer
+from farandole.optim import LAMB, LARS
+from torch import Tensor, nn, optim
+
+import ranks
+from zero_oracle import (
+    SHAPES,
+    Bowl,
+    Trial,
+    all_parameters,
+    check_close,
+    check_parameters,
+    loss,
+)
+
+FILLED = [each for each in SHAPES if each[0] != (0,)]
+SMALL = [((7, 3), torch.float32), ((), torch.float32), ((65,), torch.float64)]
+OPTIMIZERS: list[tuple[type[optim.Optimizer], dict[str, Any]]] = [
+    (optim.SGD, {"lr": 0.1}),
+    (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    (optim.Adam, {"lr": 0.01, "amsgrad": True}),
+    (optim.AdamW, {"lr": 0.01}),
+    (LAMB, {"lr": 0.01}),
+    (LARS, {"lr": 0.1}),
+    (optim.Adadelta, {}),
+    (optim.Adagrad, {}),
+    (optim.Adamax, {}),
+    (optim.ASGD, {"t0": 2}),
+    (optim.NAdam, {}),
+    (optim.RAdam, {}),
+    (optim.RMSprop, {"lr": 0.01, "momentum": 0.9, "centered": True}),
+    (optim.Rprop, {}),
+]
+
+
+def two_groups(model: nn.Module) -> list[dict[str, Any]]:
+    parameters = list(model.parameters())
+    return [{"params": parameters[:3]}, {"params": parameters[3:], "weight_decay": 0.0, "lr": 0.02}]
+
+
+def check_states(own: dict[str, Any], wanted: dict[str, Any], text: str) -> None:
+    """The same keys, types, shapes and dtypes, and nearly the same numbers."""
+    assert own.keys() == wanted.keys()
+    assert own["param_groups"] == wanted["param_groups"], text
+    assert list(own["state"]) == list(wanted["state"]), text
+    for number, state in wanted["state"].items():
+        assert list(own["state"][number]) == list(state), text
+        for name, value in state.items():
+            other = own["state"][number][name]
+            assert type(other) is type(value), f"{text}: {number} {name}"
+            if isinstance(value, Tensor):
+                assert other.shape == value.shape, f"{text}: {number} {name}"
+                assert other.dtype == value.dtype, f"{text}: {number} {name}"
+                check_close(other, value, f"{text}: {number} {name}")
+            else:
+                assert other == value
+
+
+def share(state: dict[str, Any] | None, root: int) -> dict[str, Any]:
+    states = [state]
+    dist.broadcast_object_list(states, root)
+    assert states[0] is not None
+    return states[0]
+
+
+def round_trips(rank: int, world_size: int, gradients: str) -> None:
+    """To torch's optimizer and back, in the middle of training."""
+    for number, (optimizer, options) in enumerate(OPTIMIZERS):
+        text = f"{optimizer.__name__} {options}"
+        to = number % world_size
+        trial = Trial(
+            Bowl(FILLED),
+            optimizer,
+            gradients=gradients,
+            groups=two_groups if number % 2 else all_parameters,
+            watcher=to,
+            **options,
+        )
+        trial.train(range(2))
+        for model in (trial.model, trial.alone):  # whose state goes on
+            next(model.parameters()).requires_grad_(False).grad = None
+        trial.train(range(2, 3))
+        trial.sharded.consolidate_state_dict(to)
+        if rank != to:
+            with pytest.raises(InvalidArgument, match=rf"_state_dict\(to={rank}\)"):
+                trial.sharded.state_dict()
+        saved = share(trial.sharded.state_dict() if rank == to else None, to)
+        if rank == to:
+            check_states(saved, trial.unsharded.state_dict(), text)
+        # A plain one takes it, and a sharded one what that saves.
+        trial.unsharded.load_state_dict(saved)
+        trial.sharded = ZeroRedundancyOptimizer(
+            two_groups(trial.model) if number % 2 else trial.model.parameters(),
+            optimizer,
+            gradients=gradients,  # type: ignore[arg-type]
+            **{**options, "lr": 5.0},
+        )
+        trial.sharded.load_state_dict(trial.unsharded.state_dict())
+        trial.train(range(3, 6))
+        for model in (trial.model, trial.alone):
+            next(model.parameters()).requires_grad_(True)
+        if gradients == "shard" and dist.get_backend() == "gloo":
+            trial.sharded.rebuild()
+        trial.train(range(6, 8))
+        trial.check(text)
+        trial.sharded.consolidate_state_dict(to)
+        if rank == to:
+            check_states(trial.sharded.state_dict(), trial.unsharded.state_dict(), text)
+        trial.sharded.step()
+        with pytest.raises(RuntimeError, match="consolidate_state_dict"):
+            trial.sharded.state_dict()
+
+
+@pytest.mark.parametrize("gradients", ["full", "shard"])
+@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("gloo", 2)])
+def test_round_trips(backend: str, world_size: int, gradients: str) -> None:
+    ranks.run(round_trips, world_size, gradients, setup=ranks.Setup(backend=backend))
+
+
+MOVED = [(optim.AdamW, {"lr": 0.01}), (LARS, {"lr": 0.1}), (optim.NAdam, {})]
+
+
+def first_half(rank: int, world_size: int) -> list[Any]:
+    saved = []
+    for optimizer, options in MOVED:
+        model = Bowl()
+        sharded = ZeroRedundancyOptimizer(model.parameters(), optimizer, **options)
+        for step in range(3):
+            model.zero_grad()
+            loss(model, 0, step).backward()
+            sharded.step()
+        sharded.consolidate_state_dict()
+        if rank == 0:
+            saved.append((model.state_dict(), sharded.state_dict()))
+    return saved
+
+
+def second_half(rank: int, world_size: int, saved: list[Any]) -> None:
+    for (optimizer, options), (parameters, state) in zip(MOVED, saved, strict=True):
+        wanted = Bowl()
+        unsharded = optimizer(wanted.parameters(), **options)
+        model = Bowl()
+        sharded = ZeroRedundancyOptimizer(model.parameters(), optimizer, **options)
+        model.load_state_dict(parameters)
+        sharded.load_state_dict(state)
+        for step in range(6):
+            for each, own in ((unsharded, wanted), (sharded, model)):
+                if each is sharded and step < 3:
+                    continue
+                own.zero_grad()
+                loss(own, 0, step).backward()
+                each.step()
+        check_parameters(model, wanted, optimizer.__name__)
+
+
+def test_state_of_other_world_sizes() -> None:
+    saved = ranks.run(first_half, 3)[0]
+    ranks.run(second_half, 2, saved)
+    ranks.run(second_half, 1, saved)
+    ranks.run(second_half, 4, saved)
+
+
+def half_parameters(rank: int, world_size: int) -> None:
+    """What float32 knows more than bfloat16 is saved too; torch's optimizers take no notice."""
+    model = Bowl([((40,), torch.bfloat16), ((7,), torch.float32)])
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), optim.AdamW, lr=1e-4)
+
+    def train(each: optim.Optimizer, own: nn.Module) -> None:
+        for step in range(5):
+            own.zero_grad()
+            loss(own, 0, step).backward()
+            each.step()
+
+    train(optimizer, model)
+    optimizer.consolidate_state_dict(0)
+    state = share(optimizer.state_dict() if rank == 0 else None, 0)
+    assert list(state["state"][0]) == ["step", "exp_avg", "exp_avg_sq", "master_parameter"]
+    assert list(state["state"][1]) == ["step", "exp_avg", "exp_avg_sq"]
+    master = state["state"][0]["master_parameter"]
+    assert master.dtype == torch.float32
+    assert torch.equal(master.bfloat16(), model.weights[0])
+    assert not torch.equal(master, model.weights[0].float())
+    copy = Bowl([((40,), torch.bfloat16), ((7,), torch.float32)])
+    copy.load_state_dict(model.state_dict())
+    other = ZeroRedundancyOptimizer(copy.parameters(), optim.AdamW, lr=1e-4)
+    other.load_state_dict(state)
+    plain = optim.AdamW(Bowl([((40,), torch.bfloat16), ((7,), torch.float32)]).parameters())
+    plain.load_state_dict(state)
+    train(optimizer, model)
+    train(other, copy)
+    assert all(map(torch.equal, copy.parameters(), model.parameters()))
+    # Without it the float32 values begin as the parameters are.
+    del state["state"][0]["master_parameter"]
+    other.load_state_dict(state)
+    train(other, copy)
+
+
+def rebuilds(rank: int, world_size: int, gradients: str) -> None:
+    """Sharded anew over the same ranks, over others in between, and over a part of them."""
+    for optimizer, options in (
+        (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        (optim.AdamW, {"lr": 0.05}),
+        (optim.NAdam, {}),
+        (optim.Adagrad, {}),
+    ):
+        trial = Trial(
+            Bowl(), optimizer, gradients=gradients, ddp=False, groups=two_groups, **options
+        )
+        trial.train(range(3))
+        trial.sharded.rebuild()
+        trial.train(range(3, 6))
+        trial.check(f"{optimizer.__name__} after rebuild()")
+        again = dist.new_group()
+        assert isinstance(again, dist.ProcessGroup)
+        if trial.ddp is not None:
+            trial.ddp.set_process_group(again)
+        trial.sharded.rebuild(again)
+        assert trial.sharded.process_group is again
+        trial.train(range(6, 9))
+        trial.check(f"{optimizer.__name__} after rebuild(group)")
+        trial.sharded.consolidate_state_dict(0)
+        if rank == 0:
+            assert len(trial.sharded.state_dict()["param_groups"]) == 2
+
+
+@pytest.mark.parametrize("gradients", ["full", "shard"])
+@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+def test_rebuild(backend: str, gradients: str) -> None:
+    ranks.run(rebuilds, 3, gradients, setup=ranks.Setup(backend=backend))
+
+
+def bytes_of_state(rank: int, world_size: int) -> None:
+    """Each rank has its part of the state, and no more than 1 % beside it."""
+    elements = 100_003
+    for optimizer, arrays in ((optim.AdamW, 2), (optim.NAdam, 2), (optim.SGD, 0)):
+        model = nn.ParameterList([torch.ones(elements), torch.ones(7, 11), torch.ones(())])
+        sharded = ZeroRedundancyOptimizer(model.parameters(), optimizer)
+        for p in model:
+            p.grad = torch.ones_like(p)
+        sharded.step()
+        total = arrays * 4 * sum(p.numel() for p in model)
+        own = sharded.state_bytes()
+        assert total / world_size * 0.9 <= own <= total / world_size * 1.01 + 64 * 4 * arrays
+
+
+def bad_states(rank: int, world_size: int) -> None:
+    model = Bowl(SMALL)
+    sharded = ZeroRedundancyOptimizer(model.named_parameters(), optim.Adam)
+    rms = ZeroRedundancyOptimizer(model.parameters(), optim.RMSprop)
+    for each in (sharded, rms):
+        loss(model, rank, 0).backward()
+        each.step()
+
+    def saved(optimizer: ZeroRedundancyOptimizer) -> dict[str, Any]:
+        optimizer.consolidate_state_dict(0)
+        return share(optimizer.state_dict() if rank == 0 else None, 0)
+
+    state = saved(sharded)
+    state["state"][0]["exp_avg"] = torch.zeros(3, 7)
+    with pytest.raises(InvalidArgument, match=r"'exp_avg' of shape \(3, 7\) for weights\.0"):
+        sharded.load_state_dict(state)
+    state = saved(rms)
+    state["state"][2]["square_avg"] = torch.zeros(64)
+    with pytest.raises(InvalidArgument, match=r"\(64,\) for param_groups\[0\]\['params'\]\[2\]"):
+        rms.load_state_dict(state)
+    state = saved(sharded)
+    del state["state"][1]["exp_avg_sq"]
+    with pytest.raises(InvalidArgument, match=r"a state of weights\.1 without exp_avg_sq"):
+        sharded.load_state_dict(state)
+    state = saved(sharded)
+    state["state"][9] = state["state"][0]
+    with pytest.raises(InvalidArgument, match=r"a state of \['9'\]"):
+        sharded.load_state_dict(state)
+    state = saved(sharded)
+    state["param_groups"][0]["params"].pop()
+    with pytest.raises(ValueError, match=r"groups of \[2\] parameters"):
+        sharded.load_state_dict(state)
+    sharded.load_state_dict(saved(sharded))
+    for to in (-1, world_size):
+        with pytest.raises(InvalidArgument, match=f"got to={to}"):
+            sharded.consolidate_state_dict(to)
+
+
+CHECKS = [half_parameters, bytes_of_state, bad_states]
+
+
+def run_checks(rank: int, world_size: int) -> None:
+    for check in CHECKS:
+        check(rank, world_size)
+
+
+@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+def test_half_parameters_bytes_and_bad_states(backend: str) -> None:
+    ranks.run(run_checks, 2, setup=ranks.Setup(backend=backend))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sharded optimizer should do: what torch's does in one process with averaged gradients."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from farandole import DistributedDataParallel, ZeroRedundancyOptimizer
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
+    ((33, 17), torch.float32),
+    ((1031,), torch.float32),
+    ((), torch.float32),
+    ((4, 7, 3, 3), torch.float32),
+    ((0,), torch.float32),
+    ((5, 3), torch.float64),
+    ((), torch.float64),
+    ((129,), torch.float64),
+]
+TOLERANCE = {
+    torch.float32: {"rtol": 1e-5, "atol": 1e-6},
+    torch.float64: {"rtol": 1e-10, "atol": 1e-12},
+}
+
+Groups = Callable[[nn.Module], Any]
+"""What an optimizer of a model is given."""
+
+
+class Bowl(nn.Module):
+    """The loss of each element is a parabola that each rank moves in each step.
+
+    Gradients are element-wise, so that their bits do not depend on where parameters lie in memory.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[tuple[int, ...], torch.dtype]] = SHAPES) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(7)
+        self.weights = nn.ParameterList()
+        for shape, dtype in shapes:
+            weight = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+            if weight.dim() == 4:
+                weight = weight.to(memory_format=torch.channels_last)
+            self.weights.append(nn.Parameter(weight))
+
+    def forward(self, targets: list[Tensor]) -> Tensor:
+        losses = [
+            (weight - target).square().sum().double() / 2
+            for weight, target in zip(self.weights, targets, strict=True)
+            if weight.requires_grad
+        ]
+        return torch.stack(losses).sum()
+
+
+def targets(model: nn.Module, rank: int, step: int) -> list[Tensor]:
+    """Where the parabolas of a rank are, wherever that is asked."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return [
+        torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.dtype)
+        for p in model.parameters()
+    ]
+
+
+def loss(model: nn.Module, rank: int, step: int) -> Tensor:
+    return model(targets(model, rank, step))
+
+
+def average_gradients(model: nn.Module, world_size: int, step: int) -> None:
+    """Adds the mean over ranks, summed in their order, to the gradients of ``model``."""
+    before = [p.grad for p in model.parameters()]
+    sums: list[Tensor | None] = [None for _ in before]
+    for rank in range(world_size):
+        model.zero_grad()
+        loss(model, rank, step).backward()
+        for i, p in enumerate(model.parameters()):
+            if p.grad is not None:
+                total = sums[i]
+                sums[i] = p.grad if total is None else total + p.grad
+    for p, total, had in zip(model.parameters(), sums, before, strict=True):
+        mean = None if total is None else total / world_size
+        p.grad = mean if had is None else had if mean is None else had + mean
+
+
+def all_parameters(model: nn.Module) -> list[nn.Parameter]:
+    return list(model.parameters())
+
+
+class Trial:
+    """A sharded optimizer, and on one rank the unsharded one beside it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer_class: type[Optimizer],
+        *,
+        gradients: str = "full",
+        groups: Groups = all_parameters,
+        ddp: bool = True,
+        watcher: int = 0,
+        **options: Any,
+    ) -> None:
+        self.gradients = gradients
+        self.world_size = dist.get_world_size()
+        self.rank = dist.get_rank()
+        self.is_watched = self.rank == watcher
+        self.alone = copy.deepcopy(model)
+        self.model = model
+        # Gradients that are not averaged are those of a DistributedDataParallel.
+        self.ddp = DistributedDataParallel(model) if ddp or gradients == "shard" else None
+        self.sharded = ZeroRedundancyOptimizer(
+            groups(model), optimizer_class, gradients=gradients, **options
+        )
+        self.unsharded = optimizer_class(groups(self.alone), **options)
+        self.optimizers = [self.sharded, self.unsharded]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.sharded.zero_grad(set_to_none)
+        self.unsharded.zero_grad(set_to_none)
+
+    def backward(self, step: int) -> None:
+        if self.ddp is not None:
+            loss(self.ddp, self.rank, step).backward()
+        else:
+            average_gradients(self.model, self.world_size, step)
+        if self.is_watched:
+            average_gradients(self.alone, self.world_size, step)
+
+    def step(self) -> None:
+        self.sharded.step()
+        if self.is_watched:
+            self.unsharded.step()
+
+    def train(self, steps: range) -> None:
+        for step in steps:
+            self.zero_grad(set_to_none=step % 3 != 1)
+            self.backward(step)
+            self.step()
+
+    def check(self, text: str = "", exact: bool = False) -> None:
+        """The same as the unsharded optimizer, and the same bits on every rank."""
+        if self.is_watched:
+            check_parameters(self.model, self.alone, text, exact)
+        assert_same_everywhere(self.model, text)
+
+
+def check_parameters(
+    model: nn.Module, wanted: nn.Module, text: str = "", exact: bool = False
+) -> None:
+    for (name, own), other in zip(model.named_parameters(), wanted.parameters(), strict=True):
+        if exact:
+            assert torch.equal(own, other), f"{text}: {name} {(own - other).abs().max()}"
+        else:
+            check_close(own, other, f"{text}: {name}")
+
+
+def check_close(own: Tensor, other: Tensor, text: str) -> None:
+    tolerance = TOLERANCE.get(own.dtype, TOLERANCE[torch.float32])
+    torch.testing.assert_close(
+        own, other, msg=lambda difference: f"{text}\n{difference}", **tolerance
+    )
+
+
+def assert_same_everywhere(model: nn.Module, text: str = "") -> None:
+    """Every rank has the same bits."""
+    flat = torch.cat([p.detach().reshape(-1).double() for p in model.parameters()])
+    everyone = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, flat)
+    for rank, other in enumerate(everyone):
+        assert torch.equal(flat, other), f"{text}: not as on rank {rank}"
