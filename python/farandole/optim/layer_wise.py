@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from farandole import _C
-from farandole.errors import InvalidArgument, sentences
 from farandole.optim.parameter_groups import Group
 
 
@@ -45,7 +44,7 @@ class LayerWiseOptimizer(Optimizer):
             closure: Evaluates the model again and returns the loss.
 
         Raises:
-            InvalidArgument: a gradient is sparse.
+            NotSupported: a gradient is sparse.
         """
         loss = None
         if closure is not None:
@@ -59,33 +58,25 @@ class LayerWiseOptimizer(Optimizer):
     def _update(self, group: Group) -> None:
         rule = self.rule(group)
         parameters = [p for p in group["params"] if p.grad is not None]
-        gradients = [p.grad for p in parameters]
-        if any(gradient.is_sparse for gradient in gradients):
-            raise InvalidArgument(
-                sentences(
-                    f"{type(self).__name__} got a sparse gradient.",
-                    "its norms are over all elements of a parameter.",
-                    "make the gradient dense, as with sparse=False of torch.nn.Embedding.",
-                )
-            )
-        steps = [self._begin(p, rule) for p in parameters]
+        steps = [self._prepare(p, rule) for p in parameters]
         states = [[self.state[p][name] for name in rule.state_names] for p in parameters]
-        _C.update_parameters(rule, parameters, gradients, states, steps)
+        _C.update_parameters(rule, parameters, [p.grad for p in parameters], states, steps)
+        if self.counts_steps:
+            for p in parameters:
+                self.state[p]["step"] += 1
 
-    def _begin(self, parameter: torch.Tensor, rule: _C.UpdateRule) -> int:
+    def _prepare(self, parameter: torch.Tensor, rule: _C.UpdateRule) -> int:
         """Makes the state that is not there yet; which step of the parameter this is, from 1."""
         state: dict[str, Any] = self.state[parameter]
-        made = 0
+        is_new = not state
         if self.counts_steps:
-            step = state.setdefault("step", torch.zeros((), dtype=torch.float32))
-            step += 1
-        in_float32 = parameter.dtype in (torch.float16, torch.bfloat16)
-        dtype = torch.float32 if in_float32 else parameter.dtype
+            state.setdefault("step", torch.zeros((), dtype=torch.float32))
+        is_half = parameter.dtype in (torch.float16, torch.bfloat16)
+        dtype = torch.float32 if is_half else parameter.dtype
         for name in rule.state_names:
             if name not in state:
-                made += 1
                 state[name] = torch.zeros_like(parameter, dtype=dtype)
-            state[name] = state[name].to(dtype)  # load_state_dict() gives it the parameter's
+            state[name] = state[name].to(dtype)  # load_state_dict() makes it the parameter's
         if self.counts_steps:
-            return int(state["step"])
-        return 1 if made else 2  # all that a rule without a count asks is whether state is new
+            return int(state["step"]) + 1
+        return 1 if is_new else 2  # all that a rule without a count asks is whether state is new
