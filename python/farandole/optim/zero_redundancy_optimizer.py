@@ -202,7 +202,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         Returns:
             The norm before, the same on every rank.
         """
-        return self._engine.clip_grad_norm(float(max_norm), float(norm_type), error_if_nonfinite)
+        norm = self._engine.clip_grad_norm(float(max_norm), float(norm_type), error_if_nonfinite)
+        return torch.as_tensor(norm)
 
     def clip_grad_value_(
         self,
