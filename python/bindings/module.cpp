@@ -36,4 +36,5 @@ PYBIND11_MODULE(_C, module) {
   farandole::python::bind_comm(module);
   farandole::python::bind_process_group(module);
   farandole::python::bind_ddp(module);
+  farandole::python::bind_optim(module);
 }

@@ -65,6 +65,7 @@ from farandole.errors import (  # noqa: E402
     MismatchError,
     NotSupported,
     PeerFailure,
+    StepError,
     SystemError,
     TimeoutError,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "MismatchError",
     "NotSupported",
     "PeerFailure",
+    "StepError",
     "SyncBatchNorm",
     "SystemError",
     "TimeoutError",

@@ -18,6 +18,7 @@ __all__ = [
     "MismatchError",
     "NotSupported",
     "PeerFailure",
+    "StepError",
     "SystemError",
     "TimeoutError",
 ]
@@ -41,6 +42,10 @@ class MismatchError(CommError):
 
 class BackwardError(CommError):
     """The backward passes of the ranks do not belong together. The group stays usable."""
+
+
+class StepError(CommError):
+    """The ranks cannot take one optimizer step together. The group stays usable."""
 
 
 class PeerFailure(CommError):
@@ -74,6 +79,7 @@ for _class in (
     CommError,
     MismatchError,
     BackwardError,
+    StepError,
     PeerFailure,
     TimeoutError,
     AbortedError,

@@ -131,7 +131,8 @@ void Reducer::check_sharded_plan() const {
     const ParameterGradient& parameter = *parameters_[index];
     if (parameter.is_sparse() || parameter.is_active() == is_planned[index]) continue;
     throw InvalidArgument(
-        "requires_grad of '" + names_[index] + "' has changed since the sharded optimizer was made.",
+        "requires_grad of '" + names_[index] +
+            "' has changed since the sharded optimizer was made.",
         "with gradients=\"shard\" over this group gradients go to ranks as planned then.",
         "call rebuild() of the optimizer on every rank, before the next forward.");
   }

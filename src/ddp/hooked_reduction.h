@@ -27,8 +27,7 @@ class HookedReduction final : public BucketConsumer {
   HookedReduction(std::shared_ptr<const Buckets> buckets,
                   std::vector<std::vector<at::Tensor>> parameters,
                   std::shared_ptr<ReplicaGroup> group,
-                  std::shared_ptr<c10d::CommHookInterface> hook, Result result,
-                  size_t note_bytes);
+                  std::shared_ptr<c10d::CommHookInterface> hook, Result result, size_t note_bytes);
 
   bool in_plan_order() const override { return true; }
   void begin(double weight) override;

@@ -125,7 +125,7 @@ std::shared_ptr<ReplicaLink> Replica::of(const at::Tensor& parameter) {
 }
 
 void Replica::await_parameters() const {
-  if (awaits_) awaits_();
+  for (const auto& [owner, await] : awaits_) await();
 }
 
 std::shared_ptr<Reducer> Replica::make_reducer() const {
@@ -170,6 +170,14 @@ void Replica::set_sharded(std::optional<ShardedGradients> sharded) {
   sharded_ = std::move(sharded);
 }
 
+void Replica::set_before_forward(const void* owner, std::function<void()> function) {
+  if (function) {
+    awaits_[owner] = std::move(function);
+  } else {
+    awaits_.erase(owner);
+  }
+}
+
 void Replica::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
   reducer_->set_hook(hook);
   hook_ = std::move(hook);
@@ -194,7 +202,7 @@ void Replica::set_group(const Group& group) {
   await_parameters();
   group_ = std::make_shared<ReplicaGroup>(group);
   sharded_.reset();  // until the optimizer has planned for these ranks
-  awaits_ = nullptr;
+  awaits_.clear();
   reducer_ = make_reducer();
 }
 

@@ -66,16 +66,18 @@ void FlatParameters::check_unchanged(size_t index) const {
   if (now.scalar_type() != home.scalar_type() || now.device() != home.device() ||
       now.sizes() != home.sizes()) {
     throw InvalidArgument(
-        "parameter '" + names_[index] + "' has another dtype, device or shape than when the "
-        "sharded optimizer was made.",
+        "parameter '" + names_[index] +
+            "' has another dtype, device or shape than when the "
+            "sharded optimizer was made.",
         "its state and its place in the shards are those of " +
             std::string(c10::toString(home.scalar_type())) + " on " + home.device().str() + ".",
         "convert the module before the optimizer is made, or call rebuild() on every rank.");
   }
   if (now.numel() != 0 && is_shared_by_torch(now)) {
     throw InvalidArgument(
-        "parameter '" + names_[index] + "' was moved into memory that torch shares with other "
-        "processes.",
+        "parameter '" + names_[index] +
+            "' was moved into memory that torch shares with other "
+            "processes.",
         "a sharded optimizer keeps parameters in memory of its own; to move it back would end that "
         "sharing.",
         "send a copy instead: parameter.detach().clone().");
@@ -83,8 +85,8 @@ void FlatParameters::check_unchanged(size_t index) const {
 }
 
 std::byte* FlatParameters::address_of(const ShardPiece& piece, int rank) const {
-  const auto bytes = static_cast<int64_t>(
-      c10::elementSize(plan_.buckets.buckets[piece.bucket].dtype));
+  const auto bytes =
+      static_cast<int64_t>(c10::elementSize(plan_.buckets.buckets[piece.bucket].dtype));
   if (!is_shared()) {
     auto* data = static_cast<std::byte*>(homes_[piece.parameter].mutable_data_ptr());
     return data + piece.parameter_offset * bytes;

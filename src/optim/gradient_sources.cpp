@@ -23,8 +23,8 @@ void check_dense(const at::Tensor& gradient, const std::string& name) {
 
 void check_fits(const at::Tensor& gradient, const at::Tensor& parameter, const std::string& name) {
   check_dense(gradient, name);
-  if (gradient.scalar_type() == parameter.scalar_type() &&
-      gradient.sizes() == parameter.sizes() && gradient.device() == parameter.device()) {
+  if (gradient.scalar_type() == parameter.scalar_type() && gradient.sizes() == parameter.sizes() &&
+      gradient.device() == parameter.device()) {
     return;
   }
   throw InvalidArgument("the gradient of parameter '" + name + "' does not fit it.",
@@ -48,12 +48,13 @@ at::Tensor as_parameter(const at::Tensor& gradient, const at::Tensor& parameter)
   return copy;
 }
 
-Replica& alive(const ReplicaLink& link) {
-  if (link.replica != nullptr && link.replica->is_sharded()) return *link.replica;
+Replica& alive(const ReplicaLink& link, const void* owner) {
+  if (link.replica != nullptr && link.replica->is_sharded_by(owner)) return *link.replica;
   throw InvalidArgument("the gradients of a sharded optimizer are no longer left to it.",
                         link.replica == nullptr
                             ? "its DistributedDataParallel, which keeps them, is gone."
-                            : "its DistributedDataParallel has got other ranks or parameters.",
+                            : "its DistributedDataParallel has got other ranks or parameters, or "
+                              "another optimizer has taken over.",
                         "keep the DistributedDataParallel as long as the optimizer, and call "
                         "rebuild() after set_process_group().");
 }
@@ -79,13 +80,13 @@ void AveragedGradients::look(const std::vector<at::Tensor>& parameters,
 void AveragedGradients::append(size_t parameter, int64_t offset, size_t, int64_t,
                                std::vector<const void*>& addresses) const {
   const at::Tensor& gradient = gradients_[parameter];
-  addresses.push_back(at_offset(gradient.const_data_ptr(),
-                                offset * static_cast<int64_t>(gradient.element_size())));
+  addresses.push_back(
+      at_offset(gradient.const_data_ptr(), offset * static_cast<int64_t>(gradient.element_size())));
 }
 
 void PeerGradients::look(const std::vector<at::Tensor>& parameters,
                          const std::vector<std::string>& names) {
-  Reducer& reducer = *alive(*replica_).reducer();
+  Reducer& reducer = *alive(*replica_, owner_).reducer();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].grad().defined()) check_fits(parameters[i].grad(), parameters[i], names[i]);
   }
@@ -118,8 +119,7 @@ void PeerGradients::find_places(const std::vector<at::Tensor>& parameters) {
       const auto found = indices.find(replicated[slot.parameter].second.unsafeGetTensorImpl());
       if (found == indices.end()) continue;
       places_[found->second] =
-          bucket.offset_bytes +
-          slot.offset * static_cast<int64_t>(c10::elementSize(bucket.dtype));
+          bucket.offset_bytes + slot.offset * static_cast<int64_t>(c10::elementSize(bucket.dtype));
     }
   }
 }
@@ -134,14 +134,14 @@ void PeerGradients::append(size_t parameter, int64_t offset, size_t, int64_t,
 }
 
 size_t PeerGradients::count() const {
-  return static_cast<size_t>(alive(*replica_).group().world_size());
+  return static_cast<size_t>(alive(*replica_, owner_).group().world_size());
 }
 
-double PeerGradients::divisor() const { return alive(*replica_).reducer()->divisor(); }
+double PeerGradients::divisor() const { return alive(*replica_, owner_).reducer()->divisor(); }
 
 void ScatteredGradients::look(const std::vector<at::Tensor>& parameters,
                               const std::vector<std::string>& names) {
-  alive(*replica_);
+  alive(*replica_, owner_);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].grad().defined()) check_dense(parameters[i].grad(), names[i]);
   }
@@ -150,10 +150,10 @@ void ScatteredGradients::look(const std::vector<at::Tensor>& parameters,
 void ScatteredGradients::append(size_t, int64_t, size_t bucket, int64_t shard_offset,
                                 std::vector<const void*>& addresses) const {
   const at::Tensor& shard = scatter_->shard(bucket);
-  addresses.push_back(at_offset(shard.const_data_ptr(),
-                                shard_offset * static_cast<int64_t>(shard.element_size())));
+  addresses.push_back(
+      at_offset(shard.const_data_ptr(), shard_offset * static_cast<int64_t>(shard.element_size())));
 }
 
-double ScatteredGradients::divisor() const { return alive(*replica_).reducer()->divisor(); }
+double ScatteredGradients::divisor() const { return alive(*replica_, owner_).reducer()->divisor(); }
 
 }  // namespace farandole

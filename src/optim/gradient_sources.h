@@ -49,7 +49,9 @@ class AveragedGradients final : public GradientSources {
 /// p.grad of every rank, in the symmetric memory of the Reducer's buckets.
 class PeerGradients final : public GradientSources {
  public:
-  explicit PeerGradients(std::shared_ptr<ReplicaLink> replica) : replica_(std::move(replica)) {}
+  /// `owner`: the optimizer that the Replica leaves averaging to.
+  PeerGradients(std::shared_ptr<ReplicaLink> replica, const void* owner)
+      : replica_(std::move(replica)), owner_(owner) {}
   void look(const std::vector<at::Tensor>& parameters,
             const std::vector<std::string>& names) override;
   void append(size_t parameter, int64_t offset, size_t bucket, int64_t shard_offset,
@@ -61,6 +63,7 @@ class PeerGradients final : public GradientSources {
   void find_places(const std::vector<at::Tensor>& parameters);
 
   const std::shared_ptr<ReplicaLink> replica_;
+  const void* const owner_;
   std::shared_ptr<const Buckets> buckets_;
   std::vector<int64_t> places_;  ///< by parameter: bytes from the start of the memory; or -1
   std::vector<size_t> element_bytes_;
@@ -69,8 +72,9 @@ class PeerGradients final : public GradientSources {
 /// The sums that a reduce_scatter has left in this rank's shards.
 class ScatteredGradients final : public GradientSources {
  public:
-  ScatteredGradients(std::shared_ptr<ReplicaLink> replica, std::shared_ptr<GradientScatter> scatter)
-      : replica_(std::move(replica)), scatter_(std::move(scatter)) {}
+  ScatteredGradients(std::shared_ptr<ReplicaLink> replica, const void* owner,
+                     std::shared_ptr<GradientScatter> scatter)
+      : replica_(std::move(replica)), owner_(owner), scatter_(std::move(scatter)) {}
   void look(const std::vector<at::Tensor>& parameters,
             const std::vector<std::string>& names) override;
   void append(size_t parameter, int64_t offset, size_t bucket, int64_t shard_offset,
@@ -79,6 +83,7 @@ class ScatteredGradients final : public GradientSources {
 
  private:
   const std::shared_ptr<ReplicaLink> replica_;
+  const void* const owner_;
   const std::shared_ptr<GradientScatter> scatter_;
 };
 

@@ -37,8 +37,8 @@ std::vector<Planned> plan_group(const std::vector<PlannedParameter>& parameters,
                                 const std::vector<size_t>& order, size_t group,
                                 int64_t bucket_bytes, int world_size) {
   std::vector<Planned> planned;
-  for (auto& bucket : make_bucket_plan(parameters, order, {bucket_bytes, bucket_bytes}, world_size)
-                          .buckets) {
+  for (auto& bucket :
+       make_bucket_plan(parameters, order, {bucket_bytes, bucket_bytes}, world_size).buckets) {
     const size_t last = bucket.slots.back().parameter;
     planned.push_back({std::move(bucket), group, last});
   }
@@ -61,8 +61,7 @@ std::vector<ShardPiece> ShardPlan::pieces_of(int rank) const {
       const int64_t from = std::max(begin, slot.offset);
       const int64_t to = std::min(end, slot.offset + slot.elements);
       if (from >= to) continue;
-      pieces.push_back(
-          {slot.parameter, bucket, from - slot.offset, from, from - begin, to - from});
+      pieces.push_back({slot.parameter, bucket, from - slot.offset, from, from - begin, to - from});
     }
     std::sort(pieces.begin() + static_cast<std::ptrdiff_t>(first), pieces.end(),
               [](const auto& a, const auto& b) { return a.bucket_offset < b.bucket_offset; });
@@ -92,8 +91,8 @@ ShardPlan make_shard_plan(const std::vector<ShardedParameter>& parameters, int64
   int64_t offset = 0;
   for (Planned& each : buckets) {
     each.bucket.offset_bytes = offset;
-    const int64_t bytes = each.bucket.padded_elements *
-                          static_cast<int64_t>(c10::elementSize(each.bucket.dtype));
+    const int64_t bytes =
+        each.bucket.padded_elements * static_cast<int64_t>(c10::elementSize(each.bucket.dtype));
     offset += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     plan.buckets.buckets.push_back(std::move(each.bucket));
     plan.groups.push_back(each.group);

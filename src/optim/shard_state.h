@@ -12,7 +12,8 @@
 
 namespace farandole {
 
-/// The dtype of the optimizer state of parameters of `dtype`: float32 for half types, else the same.
+/// The dtype of the optimizer state of parameters of `dtype`: float32 for half types, else the
+/// same.
 at::ScalarType state_dtype_of(at::ScalarType dtype);
 
 /// The optimizer state of one rank's shards: arrays by name, one a bucket and as long as its shard.

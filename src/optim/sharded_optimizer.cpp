@@ -26,7 +26,8 @@ void check_parameter(const at::Tensor& parameter, const std::string& name) {
                           "an optimizer changes leaves of the graph, which get gradients.",
                           "pass model.parameters().");
   }
-  if (parameter.layout() == at::kStrided && (parameter.is_floating_point() || parameter.is_complex())) {
+  if (parameter.layout() == at::kStrided &&
+      (parameter.is_floating_point() || parameter.is_complex())) {
     return;
   }
   throw InvalidArgument("parameter '" + name + "' is of dtype " +
@@ -38,8 +39,9 @@ void check_parameter(const at::Tensor& parameter, const std::string& name) {
 
 /// A hash of the values.
 uint64_t hash_of(const at::Tensor& parameter) {
-  const at::Tensor dense = parameter.is_non_overlapping_and_dense() ? parameter.detach()
-                                                                    : parameter.detach().contiguous();
+  const at::Tensor dense = parameter.is_non_overlapping_and_dense()
+                               ? parameter.detach()
+                               : parameter.detach().contiguous();
   return std::hash<std::string_view>{}(
       {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
 }
@@ -134,8 +136,9 @@ void ShardedOptimizer::choose_group(const farandole::Group& group) {
 /// kShard needs every gradient of one DistributedDataParallel.
 void ShardedOptimizer::check_replica() const {
   if (mode_ == GradientMode::kFull) return;
-  const char* fix = "pass the parameters of one DistributedDataParallel, all of them, and its "
-                    "process group or none; or use gradients=\"full\".";
+  const char* fix =
+      "pass the parameters of one DistributedDataParallel, all of them, and its "
+      "process group or none; or use gradients=\"full\".";
   if (!replica_ || replica_->replica == nullptr) {
     throw InvalidArgument(
         "gradients=\"shard\" got parameters that are not all of one DistributedDataParallel.",
@@ -170,8 +173,8 @@ void ShardedOptimizer::check_same_values() const {
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
     if (hashes[rank] == hashes[0]) continue;
     throw InvalidArgument(
-        "the parameters of ranks 0 and " + std::to_string(rank) + " in group '" +
-            group_->name() + "' differ.",
+        "the parameters of ranks 0 and " + std::to_string(rank) + " in group '" + group_->name() +
+            "' differ.",
         "each rank steps its shards for all; parameters must have the same shapes, dtypes, groups, "
         "requires_grad and values on every rank.",
         "wrap the model in DistributedDataParallel first, which makes them alike, or broadcast "
@@ -219,17 +222,18 @@ void ShardedOptimizer::attach() {
   Replica& replica = *replica_->replica;
   const bool is_shared = parts_.empty() || parts_.front().flat->is_shared();
   if (!is_shared && group_ == replica.shared_group()) {
-    replica.set_before_forward([this] { wait(); });
+    replica.set_before_forward(this, [this] { wait(); });
   }
   if (mode_ == GradientMode::kFull) return;
   ShardedGradients sharded;
+  sharded.owner = this;
   sharded.before_backward = [this] { before_backward(); };
   if (is_shared) {
-    gradients_ = std::make_unique<PeerGradients>(replica_);
+    gradients_ = std::make_unique<PeerGradients>(replica_, this);
   } else {
     const ShardPlan& plan = parts_.front().flat->plan();
     scatter_ = std::make_shared<GradientScatter>(group_->group(), plan);
-    gradients_ = std::make_unique<ScatteredGradients>(replica_, scatter_);
+    gradients_ = std::make_unique<ScatteredGradients>(replica_, this, scatter_);
     sharded.scatter = scatter_;
     sharded.plan = plan_for_reducer(plan.buckets);
   }
@@ -242,9 +246,9 @@ BucketPlan ShardedOptimizer::plan_for_reducer(BucketPlan plan) const {
   for (auto& bucket : plan.buckets) {
     for (auto& slot : bucket.slots) {
       const at::Tensor& tensor = parameters_[parts_.front().parameters[slot.parameter]].tensor;
-      const auto found =
-          std::find_if(replicated.begin(), replicated.end(),
-                       [&](const auto& named) { return named.second.is_same(tensor); });
+      const auto found = std::find_if(replicated.begin(), replicated.end(), [&](const auto& named) {
+        return named.second.is_same(tensor);
+      });
       slot.parameter = static_cast<size_t>(found - replicated.begin());
     }
   }
@@ -255,10 +259,8 @@ void ShardedOptimizer::detach() noexcept {
   try {
     for (const auto& work : works_) work->wait();
     if (!replica_ || replica_->replica == nullptr) return;
-    replica_->replica->set_before_forward({});
-    if (replica_->replica->is_sharded() && mode_ == GradientMode::kShard) {
-      replica_->replica->set_sharded(std::nullopt);
-    }
+    replica_->replica->set_before_forward(this, {});
+    if (replica_->replica->is_sharded_by(this)) replica_->replica->set_sharded(std::nullopt);
   } catch (const std::exception&) {  // the group is over
   }
 }

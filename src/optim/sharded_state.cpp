@@ -95,8 +95,7 @@ void ShardedOptimizer::set_steps(size_t group, const std::vector<int64_t>& steps
   check_group_index(group);
   if (steps.size() != groups_[group].size()) {
     throw InvalidArgument("set_steps() got " + std::to_string(steps.size()) + " numbers.",
-                          "the group has " + std::to_string(groups_[group].size()) +
-                              " parameters.",
+                          "the group has " + std::to_string(groups_[group].size()) + " parameters.",
                           "pass one for each.");
   }
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -136,8 +135,8 @@ std::vector<at::Tensor> ShardedOptimizer::gather(size_t group,
     for (size_t bucket = 0; bucket < plan.groups.size(); ++bucket) {
       if (plan.groups[bucket] != group) continue;
       const at::Device device = plan.buckets.buckets[bucket].device;
-      const at::Tensor shard = at::zeros({plan.shard_elements(bucket)},
-                                         at::TensorOptions(device).dtype(dtype));
+      const at::Tensor shard =
+          at::zeros({plan.shard_elements(bucket)}, at::TensorOptions(device).dtype(dtype));
       for (const ShardPiece& piece : part.flat->pieces()) {
         if (piece.bucket != bucket) continue;
         shard.narrow(0, piece.shard_offset, piece.elements).copy_(pieces[next++]);
@@ -146,8 +145,8 @@ std::vector<at::Tensor> ShardedOptimizer::gather(size_t group,
       if (!all.defined()) continue;
       for (const auto& slot : plan.buckets.buckets[bucket].slots) {
         const Parameter& parameter = parameters_[part.parameters[slot.parameter]];
-        whole[parameter.index] = in_shape_of(
-            parameter.tensor, all.narrow(0, slot.offset, slot.elements).clone());
+        whole[parameter.index] =
+            in_shape_of(parameter.tensor, all.narrow(0, slot.offset, slot.elements).clone());
       }
     }
   }
@@ -249,8 +248,7 @@ void ShardedOptimizer::move_state(const Part& old) {
       const at::Tensor all =
           gather_bucket(old.state->array(name, bucket), plan.world_size, /*to=*/-1);
       for (const auto& slot : plan.buckets.buckets[bucket].slots) {
-        take_state(old.parameters[slot.parameter], name,
-                   all.narrow(0, slot.offset, slot.elements));
+        take_state(old.parameters[slot.parameter], name, all.narrow(0, slot.offset, slot.elements));
       }
     }
   }

@@ -43,8 +43,8 @@ void ShardedOptimizer::step(const UpdateRules& rules) {
   try {
     make_state(rules);
     make_updates(rules);
-    const bool is_layer_wise = std::any_of(rules.begin(), rules.end(),
-                                           [](const auto& rule) { return rule->sums() > 0; });
+    const bool is_layer_wise =
+        std::any_of(rules.begin(), rules.end(), [](const auto& rule) { return rule->sums() > 0; });
     if (is_layer_wise) {
       pass_->measure(*updates_);
       share_sums();
@@ -164,10 +164,10 @@ void ShardedOptimizer::check_rules(const UpdateRules& rules) const {
   }
   for (const Parameter& parameter : parameters_) {
     if (parameter.tensor.is_cpu()) continue;
-    throw NotSupported("parameter '" + parameter.name + "' is on " +
-                           parameter.tensor.device().str() + ".",
-                       "the fused rules of this version run on CPUs.",
-                       "use a torch.optim class that runs there, through begin_step().");
+    throw NotSupported(
+        "parameter '" + parameter.name + "' is on " + parameter.tensor.device().str() + ".",
+        "the fused rules of this version run on CPUs.",
+        "use a torch.optim class that runs there, through begin_step().");
   }
 }
 
@@ -239,8 +239,7 @@ void ShardedOptimizer::share_sums() {
 std::vector<double> ShardedOptimizer::all_gather_numbers(const std::vector<double>& numbers) const {
   std::vector<double> all(numbers.size() * static_cast<size_t>(world_size()));
   if (const auto communicator = group_->communicator()) {
-    communicator->all_gather(numbers.data(), all.data(), numbers.size(),
-                             comm::DataType::kFloat64);
+    communicator->all_gather(numbers.data(), all.data(), numbers.size(), comm::DataType::kFloat64);
     return all;
   }
   std::vector<std::byte> bytes(numbers.size() * sizeof(double));
@@ -269,8 +268,8 @@ void ShardedOptimizer::leave() {
     if (part.flat->is_shared()) continue;
     for (auto& work : part.flat->gather()) works_.push_back(std::move(work));
   }
-  const bool is_awaited = replica_ && replica_->replica != nullptr &&
-                          replica_->replica->shared_group() == group_;
+  const bool is_awaited =
+      replica_ && replica_->replica != nullptr && replica_->replica->shared_group() == group_;
   if (!is_awaited) wait();
 }
 
@@ -370,8 +369,7 @@ double ShardedOptimizer::newcomers_norm_term(double norm_type) const {
     const at::Tensor& gradient = parameter.tensor.grad();
     if (parameter.part != kNone || !gradient.defined()) continue;
     const at::Tensor values = gradient.detach().to(at::kDouble).contiguous();
-    term = joined_terms(term,
-                        norm_term(values.const_data_ptr<double>(), values.numel(), norm_type),
+    term = joined_terms(term, norm_term(values.const_data_ptr<double>(), values.numel(), norm_type),
                         norm_type);
   }
   return term;

@@ -138,12 +138,12 @@ void StepRound::judge_descriptions(const std::string& own) const {
   while (other < group_->world_size() && head_of(other).description == first) ++other;
   if (other >= group_->world_size()) return;
   const std::vector<std::string> all = group_->all_gather(own);
-  throw StepError(subject() + ": ranks 0 and " + std::to_string(other) +
-                      " have different hyperparameters.",
-                  "rank 0 steps with " + all[0] + ", rank " + std::to_string(other) + " with " +
-                      all[static_cast<size_t>(other)] +
-                      "; each updates its own shards, so parameters would be stepped differently.",
-                  "set param_groups and step schedulers alike on every rank.");
+  throw StepError(
+      subject() + ": ranks 0 and " + std::to_string(other) + " have different hyperparameters.",
+      "rank 0 steps with " + all[0] + ", rank " + std::to_string(other) + " with " +
+          all[static_cast<size_t>(other)] +
+          "; each updates its own shards, so parameters would be stepped differently.",
+      "set param_groups and step schedulers alike on every rank.");
 }
 
 void StepRound::judge_gradients() const {

@@ -25,9 +25,9 @@ struct StepNote {
 ///   then:  store own shards into the parameters of every rank.
 ///   leave: tell how that went; wait until all have told.
 /// So no parameter is stored before every rank has entered, and none returns before all stores are
-/// seen: each end is an all_gather, which orders what came before it on any rank (release) with what
-/// comes after it on every rank (acquire). A rank that cannot enter, or is done without having done
-/// its part, says why in place of its note.
+/// seen: each end is an all_gather, which orders what came before it on any rank (release) with
+/// what comes after it on every rank (acquire). A rank that cannot enter, or is done without having
+/// done its part, says why in place of its note.
 ///
 /// Errors: StepError on every rank; else what collectives throw. Threads: one at a time.
 class StepRound {

@@ -24,8 +24,8 @@ constexpr int64_t kBlock = 4096;
 constexpr size_t kMostSums = 4;
 
 template <class T>
-constexpr DataType kDataTypeOf = std::is_same_v<T, double> ? DataType::kFloat64
-                                                           : DataType::kFloat32;
+constexpr DataType kDataTypeOf =
+    std::is_same_v<T, double> ? DataType::kFloat64 : DataType::kFloat32;
 
 /// A block on its way. T: what it is computed in.
 template <class T>
@@ -87,8 +87,7 @@ class BlockUpdate {
     if (!is_plain) {
       // Half types are rounded, as an all_reduce would have left them.
       void* to = is_half_ ? static_cast<void*>(halves_) : gradient_;
-      comm::average({blocks.data(), blocks.size()}, {&to, 1}, count_, piece_.dtype,
-                    source.divisor);
+      comm::average({blocks.data(), blocks.size()}, {&to, 1}, count_, piece_.dtype, source.divisor);
       average = to;
     }
     if (average != gradient_) {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -88,13 +89,14 @@ class FARANDOLE_API Replica {
   /// anew if parameters are among them.
   void set_tensors(NamedTensors parameters, NamedTensors buffers);
 
-  /// Leaves averaging to a sharded optimizer until set_group() or other
-  /// parameters in set_tensors(); see Reducer::set_sharded().
+  /// Leaves averaging to a sharded optimizer until set_group() or other parameters in
+  /// set_tensors(); see Reducer::set_sharded().
   void set_sharded(std::optional<ShardedGradients> sharded);
-  bool is_sharded() const { return sharded_.has_value(); }
-  /// Calls `function` before each forward; empty: nothing. For an optimizer whose new parameters
-  /// may still be under way.
-  void set_before_forward(std::function<void()> function) { awaits_ = std::move(function); }
+  /// Whether averaging is left to `owner`.
+  bool is_sharded_by(const void* owner) const { return sharded_ && sharded_->owner == owner; }
+  /// Calls `function` before each forward, until `owner` has an empty one: for an optimizer whose
+  /// new parameters may still be under way.
+  void set_before_forward(const void* owner, std::function<void()> function);
   /// As Reducer tells.
   const std::shared_ptr<Reducer>& reducer() const { return reducer_; }
   const NamedTensors& parameters() const { return parameters_; }
@@ -118,7 +120,7 @@ class FARANDOLE_API Replica {
   std::optional<double> loss_weight_;
   std::shared_ptr<c10d::CommHookInterface> hook_;
   std::optional<ShardedGradients> sharded_;
-  std::function<void()> awaits_;
+  std::map<const void*, std::function<void()>> awaits_;  ///< by owner
   std::shared_ptr<Reducer> reducer_;
 };
 

@@ -14,6 +14,7 @@ namespace farandole {
 /// own gradient, and passes add up in it as without a Reducer. Ranks still tell each other at the
 /// end of backward how it went.
 struct ShardedGradients {
+  const void* owner = nullptr;  ///< the optimizer
   /// Gets each full bucket during backward and leaves it as it is; null: the optimizer reads the
   /// buckets of all ranks.
   std::shared_ptr<c10d::CommHookInterface> scatter = {};

@@ -32,8 +32,8 @@ struct ShardPiece {
 ///
 /// Parameters lie in buckets of one dtype and one parameter group. Each bucket is padded so that it
 /// divides into world_size shards, equal to the element and of whole cache lines; rank r owns shard
-/// r of every bucket. So shards begin and end in the middle of parameters, and no rank has more than
-/// another.
+/// r of every bucket. So shards begin and end in the middle of parameters, and no rank has more
+/// than another.
 struct FARANDOLE_API ShardPlan {
   BucketPlan buckets;
   std::vector<size_t> groups;  ///< the parameter group of each bucket

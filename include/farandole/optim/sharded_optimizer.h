@@ -120,8 +120,9 @@ class FARANDOLE_API ShardedOptimizer {
   /// it, by this rank: see docs/zero.md.
   int64_t bytes_moved() const;
 
-  /// Whole tensors, in the shapes of the parameters of `group`, of what ranks have by piece: tensors
-  /// of one dimension and one dtype. On rank `to`, or on all if it is -1; else empty. Collective.
+  /// Whole tensors, in the shapes of the parameters of `group`, of what ranks have by piece:
+  /// tensors of one dimension and one dtype. On rank `to`, or on all if it is -1; else empty.
+  /// Collective.
   std::vector<at::Tensor> gather(size_t group, const std::vector<at::Tensor>& pieces, int to) const;
   /// A text of every rank. Collective.
   std::vector<std::string> all_gather(const std::string& text) const;
@@ -203,8 +204,8 @@ class FARANDOLE_API ShardedOptimizer {
 
   const GradientMode mode_;
   std::vector<Parameter> parameters_;
-  std::vector<at::Tensor> tensors_;  ///< of the same
-  std::vector<std::string> names_;   ///< likewise
+  std::vector<at::Tensor> tensors_;          ///< of the same
+  std::vector<std::string> names_;           ///< likewise
   std::vector<std::vector<size_t>> groups_;  ///< indices into parameters_, by parameter group
   std::shared_ptr<ReplicaLink> replica_;     ///< null if the parameters are not all of one
   std::shared_ptr<ReplicaGroup> group_;
@@ -215,8 +216,8 @@ class FARANDOLE_API ShardedOptimizer {
   std::unique_ptr<UpdatePass> pass_;
   std::unique_ptr<std::vector<PieceUpdate>> updates_;
   std::unique_ptr<std::vector<GradientChange>> changes_;
-  std::vector<const void*> addresses_;  ///< that updates_ points to
-  std::vector<double> sums_;            ///< kMostSums a parameter
+  std::vector<const void*> addresses_;                 ///< that updates_ points to
+  std::vector<double> sums_;                           ///< kMostSums a parameter
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< shards under way
   std::vector<int> owners_;  ///< in a rebuild: who has shard r of the old ranks
 };

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "farandole/error.h"
+#include "farandole/optim/adam.h"
+#include "farandole/optim/lamb.h"
+#include "farandole/optim/lars.h"
+#include "farandole/optim/sgd.h"
+#include "farandole/optim/sharded_optimizer.h"
+#include "farandole/optim/update_parameters.h"
+
+namespace farandole::python {
+namespace {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+/// pybind11 has no holder of const objects; nobody changes a rule.
+using Rule = std::shared_ptr<UpdateRule>;
+
+template <class Type, class Hyperparameters>
+Rule make_rule(const Hyperparameters& hyperparameters) {
+  return std::make_shared<Type>(hyperparameters);
+}
+
+UpdateRules as_rules(const std::vector<Rule>& rules) { return {rules.begin(), rules.end()}; }
+
+void bind_rules(py::module_& module) {
+  const SgdHyperparameters sgd;
+  const AdamHyperparameters adam;
+  const LambHyperparameters lamb;
+  const LarsHyperparameters lars;
+  py::class_<UpdateRule, Rule>(module, "UpdateRule", "How one step changes a parameter.")
+      .def_property_readonly("description", &UpdateRule::description, "Name and hyperparameters.")
+      .def_property_readonly("state_names", &UpdateRule::state_names,
+                             "The arrays that each parameter needs.");
+  module.def(
+      "sgd_rule",
+      [](double lr, double momentum, double dampening, double weight_decay, bool nesterov,
+         bool maximize) {
+        return make_rule<SgdRule>(
+            SgdHyperparameters{lr, momentum, dampening, weight_decay, nesterov, maximize});
+      },
+      py::arg("lr"), py::arg("momentum") = sgd.momentum, py::arg("dampening") = sgd.dampening,
+      py::arg("weight_decay") = sgd.weight_decay, py::arg("nesterov") = sgd.nesterov,
+      py::arg("maximize") = sgd.maximize, "That of torch.optim.SGD.");
+  module.def(
+      "adam_rule",
+      [](double lr, double beta1, double beta2, double eps, double weight_decay, bool amsgrad,
+         bool maximize, bool decoupled_weight_decay) {
+        return make_rule<AdamRule>(AdamHyperparameters{lr, beta1, beta2, eps, weight_decay, amsgrad,
+                                                       maximize, decoupled_weight_decay});
+      },
+      py::arg("lr") = adam.lr, py::arg("beta1") = adam.beta1, py::arg("beta2") = adam.beta2,
+      py::arg("eps") = adam.eps, py::arg("weight_decay") = adam.weight_decay,
+      py::arg("amsgrad") = adam.amsgrad, py::arg("maximize") = adam.maximize,
+      py::arg("decoupled_weight_decay") = adam.decoupled_weight_decay,
+      "That of torch.optim.Adam; of AdamW with decoupled_weight_decay.");
+  module.def(
+      "lamb_rule",
+      [](double lr, double beta1, double beta2, double eps, double weight_decay,
+         bool bias_correction, bool maximize) {
+        return make_rule<LambRule>(
+            LambHyperparameters{lr, beta1, beta2, eps, weight_decay, bias_correction, maximize});
+      },
+      py::arg("lr") = lamb.lr, py::arg("beta1") = lamb.beta1, py::arg("beta2") = lamb.beta2,
+      py::arg("eps") = lamb.eps, py::arg("weight_decay") = lamb.weight_decay,
+      py::arg("bias_correction") = lamb.bias_correction, py::arg("maximize") = lamb.maximize,
+      "That of LAMB.");
+  module.def(
+      "lars_rule",
+      [](double lr, double momentum, double dampening, double weight_decay, bool nesterov,
+         double trust_coefficient, double eps, bool maximize) {
+        return make_rule<LarsRule>(LarsHyperparameters{lr, momentum, dampening, weight_decay,
+                                                       nesterov, trust_coefficient, eps, maximize});
+      },
+      py::arg("lr"), py::arg("momentum") = lars.momentum, py::arg("dampening") = lars.dampening,
+      py::arg("weight_decay") = lars.weight_decay, py::arg("nesterov") = lars.nesterov,
+      py::arg("trust_coefficient") = lars.trust_coefficient, py::arg("eps") = lars.eps,
+      py::arg("maximize") = lars.maximize, "That of LARS.");
+  module.def(
+      "update_parameters",
+      [](const Rule& rule, const std::vector<at::Tensor>& parameters,
+         const std::vector<at::Tensor>& gradients,
+         const std::vector<std::vector<at::Tensor>>& states, const std::vector<int64_t>& steps) {
+        update_parameters(*rule, parameters, gradients, states, steps);
+      },
+      py::arg("rule"), py::arg("parameters"), py::arg("gradients"), py::arg("states"),
+      py::arg("steps"), NoGil(), "One step in one process, in place.");
+}
+
+GradientMode mode_of(const std::string& gradients) {
+  if (gradients == "full") return GradientMode::kFull;
+  if (gradients == "shard") return GradientMode::kShard;
+  throw InvalidArgument("gradients was \"" + gradients + "\".",
+                        "it says what p.grad is between backward and step().",
+                        "pass \"full\" (averages on every rank) or \"shard\" (each rank's own).");
+}
+
+ShardedOptimizer::Group group_of(std::vector<at::Tensor> parameters,
+                                 std::vector<std::string> names) {
+  return {std::move(parameters), std::move(names)};
+}
+
+/// Its destructor waits for what is under way, and ends a group.
+struct DeleteWithoutGil {
+  void operator()(ShardedOptimizer* optimizer) const {
+    const py::gil_scoped_release no_gil;
+    delete optimizer;
+  }
+};
+
+void bind_optimizer(py::module_& module) {
+  using Optimizer = ShardedOptimizer;
+  py::class_<Optimizer::Piece>(module, "Piece", "A part of a parameter that this rank owns.")
+      .def_readonly("parameter", &Optimizer::Piece::parameter, "Index in its group.")
+      .def_readonly("offset", &Optimizer::Piece::offset, "Elements, in the order of its memory.")
+      .def_readonly("elements", &Optimizer::Piece::elements, "How many.");
+  py::class_<Optimizer, std::unique_ptr<Optimizer, DeleteWithoutGil>>(
+      module, "ShardedOptimizer", "Steps the shards of parameters that this rank owns, for all.")
+      .def(py::init([](std::vector<std::vector<at::Tensor>> parameters,
+                       std::vector<std::vector<std::string>> names, const Group& group,
+                       const std::string& gradients) {
+             const GradientMode mode = mode_of(gradients);
+             std::vector<Optimizer::Group> groups;
+             for (size_t i = 0; i < parameters.size(); ++i) {
+               groups.push_back(group_of(std::move(parameters[i]), std::move(names.at(i))));
+             }
+             return std::unique_ptr<Optimizer, DeleteWithoutGil>(
+                 new Optimizer(std::move(groups), group, mode));
+           }),
+           py::arg("groups"), py::arg("names"), py::arg("group"), py::arg("gradients"), NoGil(),
+           "Make the parameters views of flat buffers. Collective.")
+      .def_property_readonly("rank", &Optimizer::rank, "Of this process.")
+      .def_property_readonly("world_size", &Optimizer::world_size, "How many ranks.")
+      .def_property_readonly("group", &Optimizer::group, "The one that the program gave.")
+      .def(
+          "add_group",
+          [](Optimizer& self, std::vector<at::Tensor> parameters, std::vector<std::string> names) {
+            self.add_group(group_of(std::move(parameters), std::move(names)));
+          },
+          py::arg("parameters"), py::arg("names"), NoGil(), "One more group. Collective.")
+      .def(
+          "step",
+          [](Optimizer& self, const std::vector<Rule>& rules) { self.step(as_rules(rules)); },
+          py::arg("rules"), NoGil(), "One step, with a rule for each group. Collective.")
+      .def("pieces", &Optimizer::pieces, py::arg("group"), "This rank's, of a group.")
+      .def("shards", &Optimizer::shards, py::arg("group"), NoGil(),
+           "The same as tensors of one dimension.")
+      .def("begin_step", &Optimizer::begin_step, py::arg("description"), NoGil(),
+           "Wait for all and set the gradients of shards; whether there are others. Collective.")
+      .def("end_step", &Optimizer::end_step, NoGil(), "Store shards into all ranks. Collective.")
+      .def("fail_step", &Optimizer::fail_step, py::arg("text"), NoGil(),
+           "Tell the others that this rank raised. Collective.")
+      .def("clip_grad_norm", &Optimizer::clip_grad_norm, py::arg("max_norm"), py::arg("norm_type"),
+           py::arg("error_if_nonfinite"), NoGil(), "The norm before. Collective.")
+      .def("clip_grad_value", &Optimizer::clip_grad_value, py::arg("clip_value"), NoGil(),
+           "Bring elements of gradients into [-clip_value, clip_value].")
+      .def(
+          "make_state",
+          [](Optimizer& self, const std::vector<Rule>& rules) { self.make_state(as_rules(rules)); },
+          py::arg("rules"), NoGil(), "Make the arrays that step() needs.")
+      .def("state", &Optimizer::state, py::arg("group"), py::arg("name"),
+           "One of those arrays, by piece; empty if it was not made.")
+      .def("steps", &Optimizer::steps, py::arg("group"), "Steps taken, by parameter.")
+      .def("set_steps", &Optimizer::set_steps, py::arg("group"), py::arg("steps"),
+           "Steps taken, by parameter.")
+      .def("gather", &Optimizer::gather, py::arg("group"), py::arg("pieces"), py::arg("to"),
+           NoGil(), "Whole tensors of pieces, on one rank or (-1) on all. Collective.")
+      .def(
+          "all_gather",
+          [](const Optimizer& self, const py::bytes& data) {
+            std::vector<std::string> all;
+            {
+              const std::string own = data;
+              const py::gil_scoped_release no_gil;
+              all = self.all_gather(own);
+            }
+            std::vector<py::bytes> result(all.begin(), all.end());
+            return result;
+          },
+          py::arg("data"), "Bytes of every rank, of any lengths. Collective.")
+      .def("begin_rebuild", &Optimizer::begin_rebuild, py::arg("group") = Group(), NoGil(),
+           "Gather over these ranks from now on. Collective.")
+      .def("finish_rebuild", &Optimizer::finish_rebuild, NoGil(), "Plan anew. Collective.")
+      .def("wait", &Optimizer::wait, NoGil(), "Until the last step's parameters have come.")
+      .def("state_bytes", &Optimizer::state_bytes, "Of this rank's arrays.")
+      .def("bytes_moved", &Optimizer::bytes_moved,
+           "Stored into other ranks or sent, in one backward and step.");
+}
+
+}  // namespace
+
+void bind_optim(py::module_& module) {
+  bind_rules(module);
+  bind_optimizer(module);
+}
+
+}  // namespace farandole::python
