@@ -127,8 +127,9 @@ class Ranks:
             file.readline()  # the rank; answers are pooled, so which is which does not matter
 
     def start(self, command: list[str]) -> "subprocess.Popen[str]":
-        """Starts one command; what it prints is shown if it fails."""
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        """Starts one command, which finds our modules; what it prints is shown if it fails."""
+        found = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = {**os.environ, **found, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log
         )

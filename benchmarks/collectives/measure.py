@@ -2,10 +2,10 @@
 """Runs the lanes in interleaved rounds and makes a row of results of each lane and size."""
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from lanes import COMMANDS, LANES, Lane, Ranks, UnavailableError
 from operations import Operation
@@ -13,6 +13,7 @@ from operations import Operation
 FEWEST_ITERATIONS, MOST_ITERATIONS = 5, 20_000
 
 Row = dict[str, Any]
+Thing = TypeVar("Thing")
 
 
 @dataclass
@@ -77,19 +78,25 @@ def start_all(running: ExitStack, ranks: int, say: Callable[[str], None]) -> dic
 def measure_size(
     plan: Plan, processes: dict[str, Ranks], operation: Operation, ranks: int, size: int
 ) -> list[Row]:
-    """One row a lane. Lanes take turns within a round; each round starts with another lane."""
+    """One row a lane."""
     lanes = [lane for lane in LANES if lane.process in processes and lane.has(operation)]
     cells = [Cell(lane, operation, ranks, size) for lane in lanes]
     for cell in cells:
         calibrate(plan, cell, processes[cell.lane.process])
     able = [cell for cell in cells if cell.cannot is None]
-    for turn in range(plan.rounds):
-        first = turn % max(1, len(able))
-        for cell in able[first:] + able[:first]:
+    for cells_of_round in interleaved(able, plan.rounds):
+        for cell in cells_of_round:
             pooled = ask(cell, processes[cell.lane.process])
             cell.times_us += pooled
             cell.round_medians_us.append(statistics.median(pooled))
     return [make_row(cell) for cell in cells]
+
+
+def interleaved(things: Sequence[Thing], rounds: int) -> Iterator[list[Thing]]:
+    """All of them a round, which take turns; each round begins with another."""
+    for turn in range(rounds):
+        first = turn % max(1, len(things))
+        yield [*things[first:], *things[:first]]
 
 
 def calibrate(plan: Plan, cell: Cell, processes: Ranks) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 from operations import ROOT, Array, splits
-from worker import Call, serve
+from worker import Call, run
 
 WORLD = MPI.COMM_WORLD
 
@@ -78,4 +78,4 @@ class MpiLibrary:
 
 
 if __name__ == "__main__":
-    serve(MpiLibrary(), sys.argv[1])
+    run(MpiLibrary(), sys.argv[1])

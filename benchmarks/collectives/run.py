@@ -10,7 +10,6 @@ and, of all_reduce, a plot into benchmarks/results. docs/benchmarks.md explains 
 """
 
 import argparse
-import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import machine
 from measure import Plan, Row, measure
 from operations import KIB, OPERATIONS, Operation
 from report import Results, operation_targets, table, targets, text_of
+from results import replace
 
 REPOSITORY = Path(__file__).parent.parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -103,16 +103,10 @@ def main() -> None:
 
 
 def write(rows: list[Row], folder: Path) -> None:
-    """Results of an operation replace those of the run before; git keeps the history."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "collectives.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    measured = {kind_of(row) for row in rows}
-    kept = [row for row in map(json.loads, lines) if kind_of(row) not in measured]
+    """Results of an operation replace those of the run before."""
     kinds = [*OPERATIONS, "import"]
-    ordered = sorted([*kept, *rows], key=lambda row: kinds.index(kind_of(row)))
-    path.write_text("".join(json.dumps(row) + "\n" for row in ordered))
-    if "all_reduce" in measured:
+    replace(folder / "collectives.jsonl", rows, lambda row: kinds.index(kind_of(row)))
+    if any(kind_of(row) == "all_reduce" for row in rows):
         import plot  # needs matplotlib
 
         plot.draw(rows, folder)

@@ -3,12 +3,14 @@
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from operations import ROOT, Array, splits
-from worker import Call, serve
+from worker import Call, run
 
 
 class TorchLibrary:
@@ -79,16 +81,22 @@ class TorchLibrary:
         return stream
 
 
-def main(backend: str, path: str, folder: str, rank: int, world_size: int) -> None:
-    """Joins the group and serves run.py."""
+@contextmanager
+def joined(backend: str, folder: str, rank: int, world_size: int) -> Iterator[None]:
+    """With one thread in the group of ranks that meet in `folder`."""
     torch.set_num_threads(1)
     if backend == "farandole":
         importlib.import_module("farandole")
-    dist.init_process_group(
-        backend, init_method=f"file://{folder}/torch", rank=rank, world_size=world_size
-    )
-    serve(TorchLibrary(), path)
+    place = f"file://{folder}/torch"
+    dist.init_process_group(backend, init_method=place, rank=rank, world_size=world_size)
+    yield
     dist.destroy_process_group()
+
+
+def main(backend: str, path: str, folder: str, rank: int, world_size: int) -> None:
+    """Joins the group and serves run.py."""
+    with joined(backend, folder, rank, world_size):
+        run(TorchLibrary(), path)
 
 
 if __name__ == "__main__":

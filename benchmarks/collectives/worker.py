@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a Python lane: takes questions from run.py, as collectives.cpp does for C++.
 
-Protocol, one line each way: on "<lane> <operation> <bytes> <pieces> <warm-up> <iterations>" a
-worker verifies, warms up, measures, verifies again, and answers with one line of JSON. Between two
-questions it sleeps in recv(), so that it takes no core from the lane that is measured.
+On "<lane> <operation> <bytes> <pieces> <warm-up> <iterations>" a worker verifies, warms up,
+measures and verifies again.
 """
 
 import itertools
-import json
 import re
-import socket
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+from answering import serve
 from operations import Array, expected, layout, values
 
 Call = Callable[[], object]
@@ -76,34 +74,41 @@ class Question:
         return [end - begin for begin, end in itertools.pairwise(ends)]
 
 
-def serve(library: Library, path: str) -> None:
+class Worker:
+    """Keeps the buffers of the latest question."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        nothing = library.empty(0)
+        self.barrier = library.call("barrier", nothing, nothing, 1)
+        self.question: Question | None = None
+        self.asked = ("", 0)
+
+    def answer(self, words: list[str]) -> dict[str, object]:
+        """Verifies and measures."""
+        _, operation, *numbers = words  # a Python worker has one lane
+        size, pieces, warmup, iterations = map(int, numbers)
+        try:
+            question = self.question_of(operation, size, pieces)
+            before = question.check()
+            periods = question.measure(self.barrier, warmup, iterations)
+            after = question.check()
+        except (NotImplementedError, RuntimeError) as error:
+            return {"cannot": reason(error)}
+        wrong, entered, left = zip(before, after, strict=True)
+        return {"wrong": sum(wrong), "entered_ns": entered, "left_ns": left, "periods_ns": periods}
+
+    def question_of(self, operation: str, size: int, pieces: int) -> Question:
+        """The latest one, if it is the same."""
+        if self.asked != (operation, size) or self.question is None:
+            self.question, self.asked = None, (operation, size)  # frees the old buffers first
+            self.question = Question(self.library, operation, size, pieces)
+        return self.question
+
+
+def run(library: Library, path: str) -> None:
     """Answers run.py, which listens at `path`, until it hangs up."""
-    nothing = library.empty(0)
-    barrier = library.call("barrier", nothing, nothing, 1)
-    question, asked = None, None
-    with socket.socket(socket.AF_UNIX) as driver:
-        driver.connect(path)
-        driver.sendall(f"{library.rank}\n".encode())
-        for line in driver.makefile():
-            _, operation, *words = line.split()  # a Python worker has one lane
-            size, pieces, warmup, iterations = map(int, words)
-            try:
-                if asked != (operation, size) or question is None:
-                    question, asked = None, (operation, size)  # frees the old buffers first
-                    question = Question(library, operation, size, pieces)
-                reply = answer(question, barrier, warmup, iterations)
-            except (NotImplementedError, RuntimeError) as error:
-                reply = {"cannot": reason(error)}
-            driver.sendall(json.dumps(reply).encode() + b"\n")
-
-
-def answer(question: Question, barrier: Call, warmup: int, iterations: int) -> dict[str, object]:
-    """Verifies and measures."""
-    before = question.check()
-    periods = question.measure(barrier, warmup, iterations)
-    after = question.check()
-    wrong, entered, left = zip(before, after, strict=True)
-    return {"wrong": sum(wrong), "entered_ns": entered, "left_ns": left, "periods_ns": periods}
+    serve(library.rank, path, Worker(library).answer)
 
 
 def reason(error: Exception) -> str:

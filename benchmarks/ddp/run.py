@@ -12,7 +12,6 @@ benchmarks/results. docs/benchmarks.md explains the method.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -22,6 +21,7 @@ sys.path.append(str(BENCHMARKS / "collectives"))
 import machine  # noqa: E402
 from models import TASKS  # noqa: E402
 from report import text_of  # noqa: E402
+from results import replace  # noqa: E402
 from rounds import Plan, Row, measure, measure_memory  # noqa: E402
 from tables import table, targets  # noqa: E402
 
@@ -90,19 +90,12 @@ def main() -> None:
 
 
 def write(rows: list[Row], folder: Path) -> None:
-    """Results of a part and model replace those of the run before; git keeps the history."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "ddp.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    measured = {place_of(row) for row in rows}
-    kept = [row for row in map(json.loads, lines) if place_of(row) not in measured]
-    everything = sorted([*kept, *rows], key=place_of)
-    path.write_text("".join(json.dumps(row) + "\n" for row in everything))
-    swept = [row for row in everything if row["part"] == "sweep"]
+    """Results of a part and model replace those of the run before."""
+    everything = replace(folder / "ddp.jsonl", rows, place_of)
     if any(row["part"] == "sweep" for row in rows):
         import sweep_plot  # needs matplotlib
 
-        sweep_plot.draw(swept, folder)
+        sweep_plot.draw([row for row in everything if row["part"] == "sweep"], folder)
 
 
 def place_of(row: Row) -> tuple[int, int]:

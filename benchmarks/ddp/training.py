@@ -7,13 +7,9 @@ On a line "<what> <lane> <steps>" from run.py it answers with one line of JSON, 
   computes for the batches of all ranks;
 - measure: the times of `steps` steps;
 - memory: how much the process grew by in `steps` steps; in a process of its own.
-
-Between two questions it sleeps in recv(), so that it takes no core from what is measured.
 """
 
 import copy
-import json
-import socket
 import sys
 import time
 from typing import Any
@@ -22,9 +18,11 @@ import farandole
 import torch
 import torch.distributed as dist
 import usage
+from answering import serve
 from models import TASKS, Batch, Task
 from torch import Tensor, nn
 from torch.nn import functional
+from torch_worker import joined
 from ways import Groups, wrap_of
 
 RELATIVE, OF_LARGEST = 1e-5, 1e-6  # errors allowed, of each element and of the largest of all
@@ -44,6 +42,12 @@ class Rank:
         self.model = task.new_model(size)
         self.lanes: dict[str, nn.Module] = {}
         self.expected: list[Tensor] = []
+
+    def answer(self, words: list[str]) -> dict[str, Any]:
+        """Does what a line from run.py asks for."""
+        answers = {"verify": self.verify, "measure": self.measure, "memory": self.memory}
+        what, lane, steps = words
+        return answers[what](lane, int(steps))
 
     def lane(self, name: str) -> nn.Module:
         """Made at the first question about it; its gradients' memory is kept for all rounds."""
@@ -142,26 +146,11 @@ def exposed(lane: nn.Module) -> dict[str, Any] | None:
     return {"exposed_ms": times.exposed_ms, "is_latest": times.latest_rank == dist.get_rank()}
 
 
-def serve(rank: Rank, path: str) -> None:
-    """Answers run.py, which listens at `path`, until it hangs up."""
-    answers = {"verify": rank.verify, "measure": rank.measure, "memory": rank.memory}
-    with socket.socket(socket.AF_UNIX) as driver:
-        driver.connect(path)
-        driver.sendall(f"{rank.rank}\n".encode())
-        for line in driver.makefile():
-            what, lane, steps = line.split()
-            answer = answers[what](lane, int(steps))
-            driver.sendall(json.dumps(answer).encode() + b"\n")
-
-
 def main(task: str, size: str, path: str, folder: str, rank: int, world_size: int) -> None:
     """Joins the groups and serves run.py."""
-    torch.set_num_threads(1)
-    place = f"file://{folder}/torch"
-    dist.init_process_group("farandole", init_method=place, rank=rank, world_size=world_size)
-    groups = Groups(farandole.default_group(), dist.new_group(backend="gloo"))
-    serve(Rank(TASKS[task], size, groups), path)
-    dist.destroy_process_group()
+    with joined("farandole", folder, rank, world_size):
+        groups = Groups(farandole.default_group(), dist.new_group(backend="gloo"))
+        serve(rank, path, Rank(TASKS[task], size, groups).answer)
 
 
 if __name__ == "__main__":
