@@ -31,7 +31,7 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
-.PHONY: help demo test test-all bench bench-ddp lint format sanitize sanitize-ddp clean
+.PHONY: help demo test test-all bench bench-ddp bench-zero lint format sanitize sanitize-ddp clean
 .PHONY: setup build test-cpp test-python system-packages
 
 help:  ## list the targets
@@ -52,6 +52,9 @@ bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, dra
 
 bench-ddp: build  ## measure training steps and memory beside torch's DDP and beside no DDP
 	python benchmarks/ddp/run.py --part times memory sweep
+
+bench-zero: build  ## measure training with sharded optimizers beside torch's and whole ones
+	python benchmarks/zero/run.py --part times memory kernel
 
 lint: $(VENV)/requirements-dev.stamp  ## clang-format, ruff, mypy --strict, order of the layers
 	clang-format --dry-run -Werror $(cpp_files)

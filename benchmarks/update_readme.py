@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPOSITORY / "benchmarks" / folder) for folder in ("collectives", "ddp")]
+FOLDERS = ("collectives", "ddp", "zero")
+sys.path[:0] = [str(REPOSITORY / "benchmarks" / folder) for folder in FOLDERS]
 
 from operations import OPERATIONS  # noqa: E402
 from report import (  # noqa: E402
@@ -28,6 +29,7 @@ from report import (  # noqa: E402
     time_text,
 )
 from summary import summary  # noqa: E402
+from zero_summary import summary as zero_summary  # noqa: E402
 
 BEGIN = "<!-- measured: begin; written by benchmarks/update_readme.py -->"
 END = "<!-- measured: end -->"
@@ -119,9 +121,25 @@ def ddp_section(rows: list[Row]) -> str:
     return f"{text}\n\n{summary(rows)}"
 
 
+def zero_section(rows: list[Row]) -> str:
+    """Markdown: training with sharded optimizers; empty if it was not measured."""
+    if not rows:
+        return ""
+    row = rows[0]
+    text = (
+        "Training steps with AdamW whose state is divided between the ranks (ZeRO), one thread a "
+        f"rank, on {row['cores']} cores, commit {row['commit']}, {row['timestamp'][:10]}. "
+        "Memory is a rank's after a step: parameters, gradients and state. All rows are in "
+        "[zero.jsonl](benchmarks/results/zero.jsonl)."
+    )
+    return f"{text}\n\n{zero_summary(rows)}"
+
+
 def rows_of(name: str) -> list[Row]:
-    """Of a file in benchmarks/results."""
+    """Of a file in benchmarks/results; none if nobody has measured that yet."""
     path = REPOSITORY / "benchmarks" / "results" / name
+    if not path.exists():
+        return []
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -139,7 +157,8 @@ def main() -> None:
     path = REPOSITORY / "README.md"
     readme = path.read_text()
     rows = rows_of("collectives.jsonl")
-    parts = [ddp_section(rows_of("ddp.jsonl")), section(Results(rows)), operations_section(rows)]
+    parts = [ddp_section(rows_of("ddp.jsonl")), zero_section(rows_of("zero.jsonl"))]
+    parts += [section(Results(rows)), operations_section(rows)]
     wanted = filled(readme, "\n\n".join(part for part in parts if part))
     if "--check" not in sys.argv:
         path.write_text(wanted)

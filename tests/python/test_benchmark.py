@@ -28,6 +28,8 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     )
     for name in ("measure", "operations", "report", "lanes", "summary", "update_readme"):
         sys.modules.pop(name, None)
+    for name in ("zero_summary", "zero_lanes"):
+        sys.modules.pop(name, None)
 
 
 def row(
@@ -226,6 +228,106 @@ def test_ddp_lanes_wrong_in_one_element_are_found(monkeypatch: pytest.MonkeyPatc
         sys.modules.pop(name, None)
 
 
+ZERO_LANES = ["local", "torch_zero", "ours_full", "ours_shard", "torch_ddp", "ours_ddp"]
+
+
+@pytest.mark.timeout(300)
+def test_quick_zero_run_verifies_parameters_and_tells_time_and_memory(tmp_path: Path) -> None:
+    size = ["--quick", "--model", "transformer", "--ranks", "2"]
+    memory = ["--part", "memory", "--lanes", "ours_shard"]
+    printed = run("zero/run.py", *size, "--part", "times", "kernel", "--output", str(tmp_path))
+    run("zero/run.py", *size, *memory, "--output", str(tmp_path))
+    rows = rows_of(tmp_path / "zero.jsonl")
+    times = [each for each in rows if each["part"] == "times"]
+    assert [each["lane"] for each in times] == ZERO_LANES
+    for each in times:
+        assert each["verified"]
+        assert each["largest_error"] < 1e-3
+        assert 0 < each["backward_ms"] < each["median_ms"] <= each["p95_ms"]
+        assert ("ratio" in each) == (each["lane"] != "local")
+        is_sharded = each["lane"] in {"torch_zero", "ours_full", "ours_shard"}
+        elements = each["parameters"] // (2 if is_sharded else 1)
+        assert each["predicted_state_bytes"] == 8 * elements
+    memory_row = next(each for each in rows if each["part"] == "memory")
+    assert 0 < memory_row["steady_bytes"] <= memory_row["last_peak_bytes"]
+    assert memory_row["last_peak_bytes"] <= memory_row["peak_bytes"]
+    kernels = {(each["lane"], each["processes"]): each for each in rows if each["part"] == "kernel"}
+    ways = ("farandole", "torch", "memcpy")
+    assert [*kernels] == [(way, processes) for processes in (1, 2) for way in ways]
+    for each in kernels.values():
+        assert each["gb_s"] == pytest.approx(each["bytes"] / each["median_ms"] / 1e6, rel=0.01)
+    assert "Farandole's DDP and ZeRO, shard" in printed
+
+
+@pytest.fixture
+def zero(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """Modules of benchmarks/zero that need no ranks."""
+    for folder in ("collectives", "ddp", "zero"):
+        monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
+    before = set(sys.modules)
+    import memory_sets
+    import rank
+    import zero_lanes
+
+    yield SimpleNamespace(memory_sets=memory_sets, rank=rank, zero_lanes=zero_lanes)
+    for name in set(sys.modules) - before:
+        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_zero_lanes_wrong_in_one_parameter_are_found(zero: SimpleNamespace) -> None:
+    import torch
+
+    expected = [torch.randn(8, 8), torch.randn(8)]
+    parameters = [each.clone() for each in expected]
+    assert zero.rank.compare(parameters, expected) == (0, pytest.approx(0, abs=1e-3))
+    digest = zero.rank.digest(parameters)
+    assert digest == zero.rank.digest(expected)
+    parameters[0][3, 5] += 1e-4  # as much as a step may change it
+    wrong, largest = zero.rank.compare(parameters, expected)
+    assert wrong == 1
+    assert largest == pytest.approx(1, abs=0.1)
+    assert digest != zero.rank.digest(parameters)
+    parameters[1][2] = torch.nan
+    assert zero.rank.compare(parameters, expected)[0] == 2
+
+
+def test_zero_lanes_are_measured_in_sets_that_fit_into_memory(zero: SimpleNamespace) -> None:
+    parameters, gib = 125_000_000, 1 << 30
+    sets_of = zero.memory_sets.sets_of
+    assert sets_of(ZERO_LANES, 33_600_000, 2, 22 * gib) == [ZERO_LANES]
+    assert sets_of(ZERO_LANES, parameters, 2, 22 * gib) == [ZERO_LANES[:5], ["local", "ours_ddp"]]
+    for ranks in (2, 4):
+        for lanes in sets_of(ZERO_LANES, parameters, ranks, 22 * gib):
+            assert lanes[0] == "local"
+            needed = zero.memory_sets.needed_bytes(lanes, parameters, ranks)
+            assert needed <= zero.memory_sets.USABLE * 22 * gib
+    assert sets_of(["local"], parameters, 2, 23 * gib) == [["local"]]
+    with pytest.raises(RuntimeError, match="torch_ddp on 4 ranks needs"):
+        sets_of(["local", "torch_ddp"], parameters, 4, 8 * gib)
+
+
+def test_sharded_optimizers_cost_what_the_formulas_say(zero: SimpleNamespace) -> None:
+    lanes = zero.zero_lanes.LANES
+    assert [*lanes] == ZERO_LANES
+    cost = {
+        name: (
+            lane.state_bytes(1000, 4),
+            lane.steady_bytes(1000, 4),
+            lane.moved_bytes(1000, 4),
+        )
+        for name, lane in lanes.items()
+    }
+    assert cost == {
+        "local": (8000, 16000, 0),
+        "torch_zero": (2000, 10000, 9000),
+        "ours_full": (2000, 10000, 9000),
+        "ours_shard": (2000, 10000, 6000),
+        "torch_ddp": (8000, 16000, 6000),
+        "ours_ddp": (8000, 16000, 6000),
+    }
+
+
 def test_percentile_is_a_measured_value(scripts: SimpleNamespace) -> None:
     assert scripts.measure.percentile(range(1, 101), 95) == 95
     assert scripts.measure.percentile([3.0], 95) == 3.0
@@ -284,6 +386,27 @@ def test_readme_has_training_steps_with_and_without_ddp(scripts: SimpleNamespace
     assert "| without DDP | 40.0 ms |  |  |  |  |" in text
     assert "| Farandole | 41.0 ms | 1.025x | 0.990x to 1.060x |  | 3 MiB |" in text
     assert scripts.update_readme.ddp_section([]) == ""
+
+
+def test_readme_has_training_with_sharded_optimizers(scripts: SimpleNamespace) -> None:
+    machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "cores": 2}
+    shared = {"task": "gpt2", "ranks": 2, **machine}
+    times = {"part": "times", "backward_ms": 900.0, "state_bytes": 8 << 20, **shared}
+    local = {**times, "lane": "local", "median_ms": 1000.0, "update_ms": 100.0, "set": 0}
+    again = {**local, "median_ms": 1100.0, "set": 1}
+    ours = {**times, "lane": "ours_full", "median_ms": 950.0, "update_ms": 50.0}
+    ours |= {"ratio": 0.95, "ratio_quartiles": [0.94, 0.96]}
+    memory = {"part": "memory", "lane": "ours_full", "live_steady_bytes": 24 << 20, **shared}
+    kernel = {"part": "kernel", "task": "kernel", "ranks": 1, "processes": 1, "lane": "torch"}
+    kernel |= {"elements": 1000, "gb_s": 12.34}
+    text = scripts.update_readme.zero_section([local, ours, again, memory, kernel])
+    cells = "1000 ms |  |  | 900 ms | 100.0 ms |  | 8 MiB |"
+    assert f"| no communication, AdamW | {cells}" in text
+    cells = "950 ms | 0.950x | 0.940x to 0.960x | 900 ms | 50.0 ms | 24 MiB | 8 MiB |"
+    assert f"| Farandole's DDP and ZeRO, full | {cells}" in text
+    assert "1100" not in text
+    assert "in 1 process at once torch's fused 12.3." in text
+    assert scripts.update_readme.zero_section([]) == ""
 
 
 def test_readme_gets_the_numbers_between_its_markers(scripts: SimpleNamespace) -> None:

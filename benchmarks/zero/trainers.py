@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lanes are made of: a module in a wrapper of benchmarks/ddp, and an optimizer."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import farandole
+from models import Batch
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
+from torch.optim import AdamW, Optimizer
+from training import backward
+from ways import Groups, wrap_of
+
+LEARNING_RATE = 1e-4
+# As large as a gradient: a wrong factor shows in the parameters, and rounding is not made large.
+EPSILON = 1e-4
+
+MakeOptimizer = Callable[[nn.Module, Groups], Optimizer]
+
+
+def whole(module: nn.Module, groups: Groups) -> Optimizer:  # noqa: ARG001
+    """All state on every rank."""
+    return AdamW(module.parameters(), lr=LEARNING_RATE, eps=EPSILON, fused=True)
+
+
+def torch_sharded(module: nn.Module, groups: Groups) -> Optimizer:
+    """With fused updates and the parameters in torch's buckets, its fastest."""
+    return TorchZeroRedundancyOptimizer(
+        module.parameters(),
+        AdamW,
+        process_group=groups.gloo,
+        parameters_as_bucket_view=True,
+        lr=LEARNING_RATE,
+        eps=EPSILON,
+        fused=True,
+    )
+
+
+def ours_sharded(module: nn.Module, groups: Groups, gradients: str) -> Optimizer:
+    """`gradients`: "full" or "shard"."""
+    return farandole.ZeroRedundancyOptimizer(
+        module.parameters(),
+        AdamW,
+        process_group=groups.farandole,
+        gradients=gradients,
+        lr=LEARNING_RATE,
+        eps=EPSILON,
+    )
+
+
+MAKERS: dict[str, tuple[str, MakeOptimizer]] = {  # by lane: the wrapper and the optimizer
+    "local": ("local", whole),
+    "torch_zero": ("torch_gloo_view", torch_sharded),
+    "ours_full": ("farandole", partial(ours_sharded, gradients="full")),
+    "ours_shard": ("farandole", partial(ours_sharded, gradients="shard")),
+    "torch_ddp": ("torch_gloo_view", whole),
+    "ours_ddp": ("farandole", whole),
+}
+
+
+class Trainer:
+    """A model of its own that one lane trains."""
+
+    def __init__(self, lane: str, model: nn.Module, groups: Groups) -> None:
+        wrapper, make_optimizer = MAKERS[lane]
+        self.module = wrap_of(wrapper)(model, groups)
+        self.optimizer = make_optimizer(self.module, groups)
+        self.steps = 0
+
+    def step(self, batch: Batch) -> tuple[int, int, int]:
+        """Times: forward began, backward ended, the optimizer ended. zero_grad() comes before."""
+        begin = time.perf_counter_ns()
+        backward(self.module, batch)
+        middle = time.perf_counter_ns()
+        self.optimizer.step()
+        end = time.perf_counter_ns()
+        self.steps += 1
+        return begin, middle, end
+
+    def state_bytes(self) -> int:
+        """Of this rank's optimizer; torch's have a counter of steps for each parameter too."""
+        if type(self.optimizer) is TorchZeroRedundancyOptimizer:  # isinstance() takes ours for it
+            state = self.optimizer.optim.state
+        elif type(self.optimizer) is AdamW:
+            state = self.optimizer.state
+        else:
+            return self.optimizer.state_bytes()
+        return sum(array.nbytes for arrays in state.values() for array in arrays.values())
