@@ -6,26 +6,42 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "comm/reduce_kernels.h"
 #include "ddp/move_loops.h"
 #include "optim/half_loops.h"
 #include "optim/norm_loops.h"
 #include "optim/parallel.h"
+#include "optim/streaming_copy.h"
 
 namespace farandole {
 namespace {
 
 using comm::DataType;
 
-/// Elements of a block: parameter, gradient and state of one stay in the second-level cache.
-constexpr int64_t kBlock = 4096;
+/// Elements of a block: what its parameter, gradient and state take stays in the first-level cache.
+constexpr int64_t kBlock = 1024;
+constexpr size_t kLineBytes = 64;
+/// Bytes for a peer from which on the caches have lost the first of them before they are read.
+constexpr int64_t kStreamedBytes = 16 << 20;
 /// What a rule may ask for: UpdateRule::sums().
 constexpr size_t kMostSums = 4;
 
 template <class T>
 constexpr DataType kDataTypeOf =
     std::is_same_v<T, double> ? DataType::kFloat64 : DataType::kFloat32;
+
+void copy_cached(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
+/// Of the parameters.
+int64_t bytes_of(const std::vector<PieceUpdate>& pieces) {
+  int64_t bytes = 0;
+  for (const PieceUpdate& piece : pieces) {
+    bytes += piece.elements * static_cast<int64_t>(comm::size_of(piece.dtype));
+  }
+  return bytes;
+}
 
 /// A block on its way. T: what it is computed in.
 template <class T>
@@ -42,11 +58,11 @@ class BlockUpdate {
     piece_.rule->measure(block(gradient()), piece_.moment, sums);
   }
 
-  void update() {
+  void update(bool streams) {
     take_over();
     const bool reads = piece_.rule->update_reads_gradient();
     piece_.rule->update(block(reads ? gradient() : nullptr), piece_.moment);
-    store();
+    store(streams);
   }
 
   void collect(void* to) {
@@ -58,13 +74,15 @@ class BlockUpdate {
     return norm_term(gradient(), static_cast<int64_t>(count_), power);
   }
 
-  void store() {
+  /// `streams`: past the caches.
+  void store(bool streams) {
     if (is_half_) {
       move_loop(DataType::kFloat32, piece_.dtype, false, false)(piece_.master + begin_, own(),
                                                                 count_, 1);
     }
     for (size_t peer = 0; peer < piece_.peer_count; ++peer) {
-      std::memcpy(piece_.peers[peer] + begin_ * element_bytes(), own(), count_ * element_bytes());
+      const auto copy = streams ? streaming_copy : copy_cached;
+      copy(piece_.peers[peer] + begin_ * element_bytes(), own(), count_ * element_bytes());
     }
   }
 
@@ -156,6 +174,7 @@ template <class Function>
 void for_each(size_t count, const Function& function) {
   run_parallel(static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) function(static_cast<size_t>(index));
+    end_streaming_copies();
   });
 }
 
@@ -164,8 +183,12 @@ void for_each(size_t count, const Function& function) {
 void UpdatePass::cut(const std::vector<PieceUpdate>& pieces) {
   blocks_.clear();
   for (size_t piece = 0; piece < pieces.size(); ++piece) {
-    for (int64_t begin = 0; begin < pieces[piece].elements; begin += kBlock) {
-      blocks_.push_back({piece, begin, std::min(kBlock, pieces[piece].elements - begin)});
+    const PieceUpdate& update = pieces[piece];
+    // Blocks begin where cache lines of the parameter do, but for the first one.
+    const size_t misplaced = reinterpret_cast<uintptr_t>(update.parameter) % kLineBytes;
+    int64_t most = kBlock - static_cast<int64_t>(misplaced / comm::size_of(update.dtype));
+    for (int64_t begin = 0; begin < update.elements; begin += std::exchange(most, kBlock)) {
+      blocks_.push_back({piece, begin, std::min(most, update.elements - begin)});
     }
   }
 }
@@ -190,10 +213,11 @@ void UpdatePass::measure(const std::vector<PieceUpdate>& pieces) {
 
 void UpdatePass::update(const std::vector<PieceUpdate>& pieces) {
   cut(pieces);
+  const bool streams = bytes_of(pieces) >= kStreamedBytes;
   for_each(blocks_.size(), [&](size_t index) {
     const Block& block = blocks_[index];
     with_block(pieces[block.piece], block.begin, block.elements,
-               [](auto& update) { update.update(); });
+               [streams](auto& update) { update.update(streams); });
   });
 }
 
@@ -208,10 +232,11 @@ void UpdatePass::collect(const std::vector<PieceUpdate>& pieces, const std::vect
 
 void UpdatePass::store(const std::vector<PieceUpdate>& pieces) {
   cut(pieces);
+  const bool streams = bytes_of(pieces) >= kStreamedBytes;
   for_each(blocks_.size(), [&](size_t index) {
     const Block& block = blocks_[index];
     with_block(pieces[block.piece], block.begin, block.elements,
-               [](auto& update) { update.store(); });
+               [streams](auto& update) { update.store(streams); });
   });
 }
 
