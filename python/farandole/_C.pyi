@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'Launch', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'WorkFarandole', 'abort', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'local_rank', 'local_world_size', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'say_alone', 'scatter', 'send', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'Launch', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'lamb_rule', 'lars_rule', 'local_rank', 'local_world_size', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'say_alone', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -532,52 +532,148 @@ class Replica:
     def synchronize(self, arg1: bool) -> None:
         ...
 class UpdateRule:
+    """
+    How one step changes a parameter.
+    """
     @property
-    def description(self) -> str: ...
+    def description(self) -> str:
+        """
+        Name and hyperparameters.
+        """
     @property
-    def state_names(self) -> list[str]: ...
+    def state_names(self) -> list[str]:
+        """
+        The arrays that each parameter needs.
+        """
 class Piece:
+    """
+    A part of a parameter that this rank owns.
+    """
     @property
-    def parameter(self) -> int: ...
+    def elements(self) -> int:
+        """
+        How many.
+        """
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """
+        Elements, in the order of its memory.
+        """
     @property
-    def elements(self) -> int: ...
+    def parameter(self) -> int:
+        """
+        Index in its group.
+        """
 class ShardedOptimizer:
-    def __init__(self, groups: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], names: collections.abc.Sequence[collections.abc.Sequence[str]], group: torch.distributed.distributed_c10d.ProcessGroup, gradients: str) -> None: ...
+    """
+    Steps the shards of parameters that this rank owns, for all.
+    """
+    def __init__(self, groups: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], names: collections.abc.Sequence[collections.abc.Sequence[str]], group: torch.distributed.distributed_c10d.ProcessGroup, gradients: str) -> None:
+        """
+        Make the parameters views of flat buffers. Collective.
+        """
+    def add_group(self, parameters: collections.abc.Sequence[torch.Tensor], names: collections.abc.Sequence[str]) -> None:
+        """
+        One more group. Collective.
+        """
+    def all_gather(self, data: bytes) -> list[bytes]:
+        """
+        Bytes of every rank, of any lengths. Collective.
+        """
+    def begin_rebuild(self, group: torch.distributed.distributed_c10d.ProcessGroup = None) -> None:
+        """
+        Gather over these ranks from now on. Collective.
+        """
+    def begin_step(self, description: str) -> bool:
+        """
+        Wait for all and set the gradients of shards; whether there are others. Collective.
+        """
+    def bytes_moved(self) -> int:
+        """
+        Stored into other ranks or sent, in one backward and step.
+        """
+    def clip_grad_norm(self, max_norm: typing.SupportsFloat, norm_type: typing.SupportsFloat, error_if_nonfinite: bool) -> float:
+        """
+        The norm before. Collective.
+        """
+    def clip_grad_value(self, clip_value: typing.SupportsFloat) -> None:
+        """
+        Bring elements of gradients into [-clip_value, clip_value].
+        """
+    def end_step(self) -> None:
+        """
+        Store shards into all ranks. Collective.
+        """
+    def fail_step(self, text: str) -> None:
+        """
+        Tell the others that this rank raised. Collective.
+        """
+    def finish_rebuild(self) -> None:
+        """
+        Plan anew. Collective.
+        """
+    def gather(self, group: typing.SupportsInt, pieces: collections.abc.Sequence[torch.Tensor], to: typing.SupportsInt) -> list[torch.Tensor]:
+        """
+        Whole tensors of pieces, on one rank or (-1) on all. Collective.
+        """
+    def make_state(self, rules: collections.abc.Sequence[UpdateRule]) -> None:
+        """
+        Make the arrays that step() needs.
+        """
+    def pieces(self, group: typing.SupportsInt) -> list[Piece]:
+        """
+        This rank's, of a group.
+        """
+    def set_steps(self, group: typing.SupportsInt, steps: collections.abc.Sequence[typing.SupportsInt]) -> None:
+        """
+        Steps taken, by parameter.
+        """
+    def shards(self, group: typing.SupportsInt) -> list[torch.Tensor]:
+        """
+        The same as tensors of one dimension.
+        """
+    def state(self, group: typing.SupportsInt, name: str) -> list[torch.Tensor]:
+        """
+        One of those arrays, by piece; empty if it was not made.
+        """
+    def state_bytes(self) -> int:
+        """
+        Of this rank's arrays.
+        """
+    def step(self, rules: collections.abc.Sequence[UpdateRule]) -> None:
+        """
+        One step, with a rule for each group. Collective.
+        """
+    def steps(self, group: typing.SupportsInt) -> list[int]:
+        """
+        Steps taken, by parameter.
+        """
+    def wait(self) -> None:
+        """
+        Until the last step's parameters have come.
+        """
     @property
-    def rank(self) -> int: ...
+    def group(self) -> torch.distributed.distributed_c10d.ProcessGroup:
+        """
+        The one that the program gave.
+        """
     @property
-    def world_size(self) -> int: ...
+    def rank(self) -> int:
+        """
+        Of this process.
+        """
     @property
-    def group(self) -> torch.distributed.distributed_c10d.ProcessGroup: ...
-    def add_group(self, parameters: collections.abc.Sequence[torch.Tensor], names: collections.abc.Sequence[str]) -> None: ...
-    def step(self, rules: collections.abc.Sequence[UpdateRule]) -> None: ...
-    def pieces(self, group: typing.SupportsInt) -> list[Piece]: ...
-    def shards(self, group: typing.SupportsInt) -> list[torch.Tensor]: ...
-    def begin_step(self, description: str) -> None: ...
-    def end_step(self) -> None: ...
-    def fail_step(self, text: str) -> None: ...
-    def clip_grad_norm(self, max_norm: typing.SupportsFloat, norm_type: typing.SupportsFloat, error_if_nonfinite: bool) -> torch.Tensor: ...
-    def clip_grad_value(self, clip_value: typing.SupportsFloat) -> None: ...
-    def make_state(self, rules: collections.abc.Sequence[UpdateRule]) -> None: ...
-    def state(self, group: typing.SupportsInt, name: str) -> list[torch.Tensor]: ...
-    def steps(self, group: typing.SupportsInt) -> list[int]: ...
-    def set_steps(self, group: typing.SupportsInt, steps: collections.abc.Sequence[typing.SupportsInt]) -> None: ...
-    def gather(self, group: typing.SupportsInt, pieces: collections.abc.Sequence[torch.Tensor], to: typing.SupportsInt) -> list[torch.Tensor]: ...
-    def all_gather(self, data: bytes) -> list[bytes]: ...
-    def begin_rebuild(self, group: torch.distributed.distributed_c10d.ProcessGroup | None) -> None: ...
-    def finish_rebuild(self) -> None: ...
-    def wait(self) -> None: ...
-    def state_bytes(self) -> int: ...
-def sgd_rule(lr: typing.SupportsFloat, momentum: typing.SupportsFloat = 0.0, dampening: typing.SupportsFloat = 0.0, weight_decay: typing.SupportsFloat = 0.0, nesterov: bool = False, maximize: bool = False) -> UpdateRule: ...
-def adam_rule(lr: typing.SupportsFloat = 0.001, beta1: typing.SupportsFloat = 0.9, beta2: typing.SupportsFloat = 0.999, eps: typing.SupportsFloat = 1e-08, weight_decay: typing.SupportsFloat = 0.0, amsgrad: bool = False, maximize: bool = False, decoupled_weight_decay: bool = False) -> UpdateRule: ...
-def lamb_rule(lr: typing.SupportsFloat = 0.001, beta1: typing.SupportsFloat = 0.9, beta2: typing.SupportsFloat = 0.999, eps: typing.SupportsFloat = 1e-06, weight_decay: typing.SupportsFloat = 0.01, bias_correction: bool = True, maximize: bool = False) -> UpdateRule: ...
-def lars_rule(lr: typing.SupportsFloat, momentum: typing.SupportsFloat = 0.9, dampening: typing.SupportsFloat = 0.0, weight_decay: typing.SupportsFloat = 0.0, nesterov: bool = False, trust_coefficient: typing.SupportsFloat = 0.001, eps: typing.SupportsFloat = 1e-08, maximize: bool = False) -> UpdateRule: ...
-def update_parameters(rule: UpdateRule, parameters: collections.abc.Sequence[torch.Tensor], gradients: collections.abc.Sequence[torch.Tensor], states: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], steps: collections.abc.Sequence[typing.SupportsInt]) -> None: ...
+    def world_size(self) -> int:
+        """
+        How many ranks.
+        """
 def abort(group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
     """
     Fail every collective of the group, here and on its peers.
+    """
+def adam_rule(lr: typing.SupportsFloat = 0.001, beta1: typing.SupportsFloat = 0.9, beta2: typing.SupportsFloat = 0.999, eps: typing.SupportsFloat = 1e-08, weight_decay: typing.SupportsFloat = 0.0, amsgrad: bool = False, maximize: bool = False, decoupled_weight_decay: bool = False) -> UpdateRule:
+    """
+    That of torch.optim.Adam; of AdamW with decoupled_weight_decay.
     """
 def all_gather(output: torch.Tensor, input: torch.Tensor, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
     """
@@ -610,6 +706,14 @@ def find_launch() -> Launch:
 def gather(output: torch.Tensor | None, input: torch.Tensor, root: typing.SupportsInt, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
     """
     As all_gather, on ``root`` alone.
+    """
+def lamb_rule(lr: typing.SupportsFloat = 0.001, beta1: typing.SupportsFloat = 0.9, beta2: typing.SupportsFloat = 0.999, eps: typing.SupportsFloat = 1e-06, weight_decay: typing.SupportsFloat = 0.01, bias_correction: bool = True, maximize: bool = False) -> UpdateRule:
+    """
+    That of LAMB.
+    """
+def lars_rule(lr: typing.SupportsFloat, momentum: typing.SupportsFloat = 0.9, dampening: typing.SupportsFloat = 0.0, weight_decay: typing.SupportsFloat = 0.0, nesterov: bool = False, trust_coefficient: typing.SupportsFloat = 0.001, eps: typing.SupportsFloat = 1e-08, maximize: bool = False) -> UpdateRule:
+    """
+    That of LARS.
     """
 def local_rank(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
     """
@@ -655,6 +759,10 @@ def send(tensor: torch.Tensor, destination: typing.SupportsInt, tag: typing.Supp
     """
     Send ``tensor`` to rank ``destination``.
     """
+def sgd_rule(lr: typing.SupportsFloat, momentum: typing.SupportsFloat = 0.0, dampening: typing.SupportsFloat = 0.0, weight_decay: typing.SupportsFloat = 0.0, nesterov: bool = False, maximize: bool = False) -> UpdateRule:
+    """
+    That of torch.optim.SGD.
+    """
 def shut_down_all_groups() -> None:
     """
     Shut every group of this process down.
@@ -666,6 +774,10 @@ def source_rank(work: torch.distributed.distributed_c10d.Work) -> int:
 def symmetric_empty(sizes: collections.abc.Sequence[typing.SupportsInt], dtype: torch.dtype, group: torch.distributed.distributed_c10d.ProcessGroup) -> torch.Tensor:
     """
     A tensor in memory that all ranks map.
+    """
+def update_parameters(rule: UpdateRule, parameters: collections.abc.Sequence[torch.Tensor], gradients: collections.abc.Sequence[torch.Tensor], states: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], steps: collections.abc.Sequence[typing.SupportsInt]) -> None:
+    """
+    One step in one process, in place.
     """
 def world_size(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
     """

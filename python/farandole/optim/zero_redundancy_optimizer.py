@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
 from farandole import _C
-from farandole.distributed import default_group
 from farandole.errors import Error, InvalidArgument, NotSupported, sentences
 from farandole.optim.element_wise import check_element_wise
 from farandole.optim.fused_rules import LAYER_WISE, RULES
@@ -51,7 +50,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     Args:
         params: As of any optimizer of torch: parameters, (name, parameter) pairs or groups.
         optimizer_class: torch.optim's, farandole.optim.LAMB or LARS.
-        process_group: Of any backend; the default group if None.
+        process_group: Of any backend. If None, that of the DistributedDataParallel which has all
+            these parameters, else the default group.
         parameters_as_bucket_view: Without effect: parameters always lie in flat buffers.
         overlap_with_ddp: Without effect but for one line in the log: new parameters go straight
             into the other ranks' memory, and no hook is needed.
@@ -92,7 +92,6 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         Joinable.__init__(self)
         self.gradients: Gradients = _checked(gradients)
         self.parameters_as_bucket_view = parameters_as_bucket_view
-        self.process_group = process_group or default_group()
         self._take_defaults(optimizer_class, defaults)
         is_fused = self._has_fused_loops(optimizer_class)
         if overlap_with_ddp:
@@ -104,9 +103,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._engine = _C.ShardedOptimizer(
             [group["params"] for group in groups],
             [names_of(groups, index) for index in range(len(groups))],
-            self.process_group,
+            process_group,
             gradients,
         )
+        self.process_group = self._engine.group
         self._update: FusedUpdate | InnerUpdate
         if is_fused:
             self._update = FusedUpdate(self._engine, optimizer_class)
@@ -182,6 +182,15 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._update.step(self.param_groups, **kwargs)
         return loss
 
+    def wait(self) -> None:
+        """Return when the new parameters of the last step() are here. Local.
+
+        Where ranks share memory they are when step() returns. Over other groups they arrive during
+        what follows; the forward of the DistributedDataParallel and whatever this optimizer does
+        next await them. Call it before parameters are read in any other way.
+        """
+        self._engine.wait()
+
     def clip_grad_norm_(
         self,
         max_norm: float | torch.Tensor,
@@ -203,7 +212,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             The norm before, the same on every rank.
         """
         norm = self._engine.clip_grad_norm(float(max_norm), float(norm_type), error_if_nonfinite)
-        return torch.as_tensor(norm)
+        return torch.tensor(norm)
 
     def clip_grad_value_(
         self,
