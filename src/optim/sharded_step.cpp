@@ -153,7 +153,9 @@ void ShardedOptimizer::plan_newcomers() {
       newcomers.push_back(i);
     }
   }
+  if (newcomers.empty()) return;
   plan(newcomers);
+  all_gather_numbers({0});  // nobody stores into a parameter that its rank still moves in
 }
 
 void ShardedOptimizer::check_rules(const UpdateRules& rules) const {
