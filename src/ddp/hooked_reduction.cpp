@@ -75,9 +75,9 @@ c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
 void HookedReduction::collect(size_t bucket) {
   if (!futures_[bucket]) return;  // the hook threw, or there is none
   futures_[bucket]->waitAndThrow();
+  const at::Tensor result = hook_->parseHookResult(futures_[bucket]->value());
   times_[bucket].reduced_ns = comm::now_ns();
   if (result_ == Result::kElsewhere) return;
-  const at::Tensor result = hook_->parseHookResult(futures_[bucket]->value());
   const at::Tensor flat = buckets_->flat(bucket);
   if (result.const_data_ptr() != flat.const_data_ptr()) {
     flat.copy_(result.reshape({-1}).slice(0, 0, flat.numel()));

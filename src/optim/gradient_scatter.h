@@ -21,6 +21,8 @@ class GradientScatter final : public CommHook {
   ~GradientScatter() override;
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  /// Waits for the bucket: gloo's reduce_scatter has no future.
+  at::Tensor parseHookResult(const c10::IValue& result) override;
   /// This rank's shard of a bucket, as the last backward left it.
   const at::Tensor& shard(size_t bucket) const { return shards_[bucket]; }
 
@@ -28,6 +30,7 @@ class GradientScatter final : public CommHook {
   const Group group_;
   const ShardPlan plan_;
   std::vector<at::Tensor> shards_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< by bucket, under way
 };
 
 }  // namespace farandole
