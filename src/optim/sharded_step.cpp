@@ -104,9 +104,10 @@ void ShardedOptimizer::end_step() {
 }
 
 void ShardedOptimizer::fail_step(const std::string& error) noexcept {
+  const bool was_inside = round_->is_inside();
   try {
     wait();
-    if (round_->is_inside()) {
+    if (was_inside) {
       pass_->store(*updates_);  // what there is, so that parameters are alike on all ranks
       updates_->clear();
       gradients_->release();
@@ -114,6 +115,10 @@ void ShardedOptimizer::fail_step(const std::string& error) noexcept {
   } catch (const std::exception&) {  // the group is over
   }
   round_->fail(error);
+  try {
+    if (was_inside) send_shards();
+  } catch (const std::exception&) {  // likewise
+  }
 }
 
 /// Until all ranks are here, and agree.
@@ -265,7 +270,17 @@ void ShardedOptimizer::count_step() {
 void ShardedOptimizer::leave() {
   updates_->clear();
   gradients_->release();
-  round_->leave();
+  try {
+    round_->leave();
+  } catch (const StepError&) {
+    send_shards();  // as the rank that failed does: parameters are alike on all ranks
+    throw;
+  }
+  send_shards();
+}
+
+/// Where memory is not shared.
+void ShardedOptimizer::send_shards() {
   for (const Part& part : parts_) {
     if (part.flat->is_shared()) continue;
     for (auto& work : part.flat->gather()) works_.push_back(std::move(work));

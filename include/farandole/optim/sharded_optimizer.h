@@ -190,6 +190,7 @@ class FARANDOLE_API ShardedOptimizer {
   std::vector<double> all_gather_numbers(const std::vector<double>& numbers) const;
   void count_step();
   void leave();
+  void send_shards();
   void before_backward();
   double average_norm_term(double norm_type);
   double newcomers_norm_term(double norm_type) const;
