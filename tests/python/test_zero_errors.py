@@ -99,6 +99,7 @@ def raises_in_inner_step(rank: int, world_size: int, gradients: str) -> None:
         with pytest.raises(farandole.StepError, match=r"rank 1[\s\S]*in the inner step"):
             failing.step()
     Failing.fails = False
+    failing.wait()
     assert_same_everywhere(trial.model, "after a step that failed on one rank")
     failing.step()
 
@@ -134,6 +135,7 @@ def different_gradients(rank: int, world_size: int, gradients: str) -> None:
         for p in model.parameters():
             p.grad = torch.ones_like(p)
         sharded.step()
+        sharded.wait()
         assert_same_everywhere(model)
 
 

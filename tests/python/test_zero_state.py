@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -130,7 +131,7 @@ def test_round_trips(backend: str, world_size: int, gradients: str) -> None:
 MOVED = [(optim.AdamW, {"lr": 0.01}), (LARS, {"lr": 0.1}), (optim.NAdam, {})]
 
 
-def first_half(rank: int, world_size: int) -> list[Any]:
+def first_half(rank: int, world_size: int) -> bytes:
     saved = []
     for optimizer, options in MOVED:
         model = Bowl()
@@ -142,10 +143,13 @@ def first_half(rank: int, world_size: int) -> list[Any]:
         sharded.consolidate_state_dict()
         if rank == 0:
             saved.append((model.state_dict(), sharded.state_dict()))
-    return saved
+    file = io.BytesIO()
+    torch.save(saved, file)
+    return file.getvalue()
 
 
-def second_half(rank: int, world_size: int, saved: list[Any]) -> None:
+def second_half(rank: int, world_size: int, file: bytes) -> None:
+    saved = torch.load(io.BytesIO(file))
     for (optimizer, options), (parameters, state) in zip(MOVED, saved, strict=True):
         wanted = Bowl()
         unsharded = optimizer(wanted.parameters(), **options)

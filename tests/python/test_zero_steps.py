@@ -32,6 +32,7 @@ from zero_oracle import (
 
 MODES = ["full", "shard"]
 FILLED = [each for each in SHAPES if each[0] != (0,)]  # torch has no norms of nothing
+NORMS = torch.float32  # that of torch is of float32 where a parameter is
 SMALL = [((7, 3), torch.float32), ((), torch.float32), ((65,), torch.float64)]
 
 
@@ -114,7 +115,7 @@ def clip_with(trial: Trial, kind: str, step: int) -> None:
             for own, other in zip(trial.model.parameters(), alone, strict=True):
                 assert own.grad is not None
                 assert other.grad is not None
-                check_close(own.grad, other.grad, kind)
+                check_close(own.grad, other.grad, kind, NORMS)
 
 
 def clipping(rank: int, world_size: int, gradients: str) -> None:
@@ -128,7 +129,7 @@ def clipping(rank: int, world_size: int, gradients: str) -> None:
                 if step != 2:
                     clip_with(trial, kind, step)
                 trial.step()
-            trial.check(f"{optimizer.__name__}, norm {kind}")
+            trial.check(f"{optimizer.__name__}, norm {kind}", like=NORMS)
     trial = Trial(Bowl(SMALL), optim.SGD, gradients=gradients, lr=0.1)
     trial.backward(0)
     with torch.no_grad():
@@ -343,7 +344,7 @@ def scaler(rank: int, world_size: int) -> None:
             own.update()
     assert scalers[0].get_scale() == scalers[1].get_scale() == 512.0
     trial.is_watched = True
-    trial.check("scaler")
+    trial.check("scaler", like=NORMS)
 
 
 CHECKS = [named_parameters, closures, hooks, scaler]
@@ -372,6 +373,7 @@ def joined(rank: int, world_size: int, gradients: str) -> None:
                 trial.sharded.zero_grad()
                 loss(trial.ddp, rank, step).backward()
                 trial.sharded.step()
+        trial.sharded.wait()
         assert_same_everywhere(trial.model)
         for step in range(2 * world_size):
             trial.alone.zero_grad()

@@ -124,6 +124,7 @@ def layers(rank: int, world_size: int, gradients: Any) -> None:
             ddp(batch(rank, step, *shape)).sub(1).square().mean().backward()
             unsharded.step()
             sharded.step()
+        sharded.wait()
         for (name, own), wanted in zip(model.named_parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(own, wanted, rtol=1e-7, atol=1e-9, msg=name)
             assert_alike(own.detach(), name)
@@ -183,6 +184,7 @@ def halves(rank: int, world_size: int, gradients: Any) -> None:
             ddp(slopes).backward()
             sharded.step()
             unsharded.step()
+        sharded.wait()
         for p, master in zip(model.parameters(), masters, strict=True):
             wanted = master.to(p.dtype)
             if optimizer is optim.SGD:

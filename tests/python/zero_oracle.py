@@ -141,25 +141,31 @@ class Trial:
             self.backward(step)
             self.step()
 
-    def check(self, text: str = "", exact: bool = False) -> None:
+    def check(self, text: str = "", exact: bool = False, like: torch.dtype | None = None) -> None:
         """The same as the unsharded optimizer, and the same bits on every rank."""
+        self.sharded.wait()
         if self.is_watched:
-            check_parameters(self.model, self.alone, text, exact)
+            check_parameters(self.model, self.alone, text, exact, like)
         assert_same_everywhere(self.model, text)
 
 
 def check_parameters(
-    model: nn.Module, wanted: nn.Module, text: str = "", exact: bool = False
+    model: nn.Module,
+    wanted: nn.Module,
+    text: str = "",
+    exact: bool = False,
+    like: torch.dtype | None = None,
 ) -> None:
     for (name, own), other in zip(model.named_parameters(), wanted.parameters(), strict=True):
         if exact:
             assert torch.equal(own, other), f"{text}: {name} {(own - other).abs().max()}"
         else:
-            check_close(own, other, f"{text}: {name}")
+            check_close(own, other, f"{text}: {name}", like)
 
 
-def check_close(own: Tensor, other: Tensor, text: str) -> None:
-    tolerance = TOLERANCE.get(own.dtype, TOLERANCE[torch.float32])
+def check_close(own: Tensor, other: Tensor, text: str, like: torch.dtype | None = None) -> None:
+    """Within the tolerance of ``like``, or else of their own dtype."""
+    tolerance = TOLERANCE.get(like or own.dtype, TOLERANCE[torch.float32])
     torch.testing.assert_close(
         own, other, msg=lambda difference: f"{text}\n{difference}", **tolerance
     )
