@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/gradient_scatter.h"
 
+#include <ATen/core/jit_type.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
