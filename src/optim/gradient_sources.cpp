@@ -143,7 +143,13 @@ void ScatteredGradients::look(const std::vector<at::Tensor>& parameters,
                               const std::vector<std::string>& names) {
   alive(*replica_, owner_);
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].grad().defined()) check_dense(parameters[i].grad(), names[i]);
+    if (!parameters[i].grad().defined()) continue;
+    check_dense(parameters[i].grad(), names[i]);
+    if (parameters[i].requires_grad()) continue;
+    throw InvalidArgument(
+        "parameter '" + names[i] + "' is frozen and has a gradient.",
+        "with gradients=\"shard\" over this group only what backward computes reaches other ranks.",
+        "set p.grad to none when you freeze it.");
   }
 }
 

@@ -227,13 +227,19 @@ void ShardedOptimizer::finish_rebuild() {
   std::vector<Part> old_parts = std::move(parts_);
   parts_.clear();
   scatter_.reset();
-  std::vector<size_t> planned;
+  std::vector<size_t> active;
+  std::vector<size_t> frozen;  // that have state; apart, since no gradient of them travels
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
-    if (parameter.steps > 0 || parameter.tensor.requires_grad()) planned.push_back(i);
+    if (parameter.tensor.requires_grad()) {
+      active.push_back(i);
+    } else if (parameter.steps > 0) {
+      frozen.push_back(i);
+    }
     parameter.part = kNone;
   }
-  plan(planned);
+  plan(active);
+  plan(frozen);
   for (const Part& part : old_parts) move_state(part);
   owners_.clear();
   make_round(round_->step());
