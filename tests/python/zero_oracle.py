@@ -135,6 +135,11 @@ class Trial:
         if self.is_watched:
             self.unsharded.step()
 
+    def requires_grad_has_changed(self) -> None:
+        """Where gradients travel in buckets as planned, the program must say so."""
+        if self.gradients == "shard" and dist.get_backend() == "gloo":
+            self.sharded.rebuild()
+
     def train(self, steps: range) -> None:
         for step in steps:
             self.zero_grad(set_to_none=step % 3 != 1)
