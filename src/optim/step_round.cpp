@@ -118,13 +118,18 @@ void StepRound::judge_failures() {
                       "step; go on, or load a checkpoint."));
 }
 
-/// A rank that left out a step, as a GradScaler of its own would, is one behind the others.
-void StepRound::judge_steps() const {
+/// A rank that left out a step, as a GradScaler of its own would, is one behind the others. They
+/// count together from here.
+void StepRound::judge_steps() {
   const uint64_t first = head_of(0).step;
+  const std::string which = subject();
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    step_ = std::max(step_, head_of(rank).step);
+  }
   for (int rank = 1; rank < group_->world_size(); ++rank) {
     const uint64_t step = head_of(rank).step;
     if (step == first) continue;
-    throw StepError(subject() + ": rank 0 takes step #" + std::to_string(first) + ", rank " +
+    throw StepError(which + ": rank 0 takes step #" + std::to_string(first) + ", rank " +
                         std::to_string(rank) + " step #" + std::to_string(step) + ".",
                     "one of them has left out a step that the other took.",
                     "decide on all ranks alike whether to call step(), for example by an "

@@ -56,7 +56,7 @@ class StepRound {
   }
   Head head_of(int rank) const;
   void judge_failures();
-  void judge_steps() const;
+  void judge_steps();
   void judge_descriptions(const std::string& own) const;
   void judge_gradients() const;
   bool has_gradient(int rank, size_t parameter) const;
