@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+
+#include "farandole/optim/sharded_optimizer.h"
+#include "optim/whole_states.h"
+
+namespace farandole {
+
+/// How a ZeroRedundancyOptimizer updates this rank's shards. Options are those of its groups.
+/// Threads: one at a time.
+class ShardUpdate {
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+  virtual ~ShardUpdate();
+  /// Takes over the present options. Local.
+  virtual void read() = 0;
+  /// Updates the shards and stores them on all ranks. Collective.
+  virtual void step() = 0;
+  /// Takes over the last group. Local.
+  virtual void add_group() = 0;
+  /// Cuts shards anew over other ranks. Collective.
+  virtual void rebuild(const Group& group) = 0;
+  /// Of this rank.
+  virtual int64_t state_bytes() const = 0;
+  /// States of whole parameters on rank `to` (-1: all), empty elsewhere. Collective.
+  virtual WholeStates gather(int to) = 0;
+  /// Takes this rank's part of states that were checked. Local.
+  virtual void load(const WholeStates& states) = 0;
+  /// How states are saved. Throws NotSupported if nobody knows.
+  virtual const StateFormat& format() const = 0;
+};
+
+/// The text of the exception that is being handled, for the other ranks.
+std::string text_of_exception();
+
+}  // namespace farandole

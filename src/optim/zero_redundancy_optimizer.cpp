@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/optim/zero_redundancy_optimizer.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+#include <typeinfo>
+#include <unordered_map>
+#include <utility>
+
+#include "farandole/error.h"
+#include "optim/fused_update.h"
+#include "optim/inner_update.h"
+#include "optim/state_format.h"
+#include "optim/whole_states.h"
+
+namespace farandole {
+namespace {
+
+using Groups = ZeroRedundancyOptimizer::Groups;
+using Factory = ZeroRedundancyOptimizer::Factory;
+using Options = ZeroRedundancyOptimizer::Options;
+
+constexpr char kMasterParameters[] = "master_parameters";  // in an archive
+
+/// Groups of an optimizer into which an archive is read first.
+class Draft final : public torch::optim::Optimizer {
+ public:
+  using Optimizer::Optimizer;
+  at::Tensor step(LossClosure) override { return {}; }
+};
+
+Groups one_group(std::vector<at::Tensor> parameters) {
+  Groups groups;
+  groups.emplace_back(std::move(parameters));
+  return groups;
+}
+
+void check_element_wise(const Options& options) {
+  if (dynamic_cast<const torch::optim::LBFGSOptions*>(&options) == nullptr) return;
+  throw InvalidArgument(
+      "ZeroRedundancyOptimizer cannot shard " + class_of(options) + ".",
+      "its step comes from dot products over all parameters, but shards cut parameters anywhere.",
+      "take another optimizer, or this one unsharded, as after DistributedDataParallel.");
+}
+
+/// What `make` gives groups that have no options.
+std::unique_ptr<Options> defaults_of(const Factory& make) {
+  auto optimizer = make(one_group({at::zeros({1})}));
+  if (optimizer != nullptr) return optimizer->defaults().clone();
+  throw InvalidArgument("the factory made no optimizer of the parameter groups that it got.",
+                        "it is called with the shards of this rank, group by group.",
+                        "pass its argument on to the optimizer's constructor.");
+}
+
+/// LibTorch's optimizer of these options.
+Factory factory_of(const Options& defaults, bool is_on_cpu) {
+  const StateFormat* const format = state_format_of(defaults);
+  if (format != nullptr && format->make_optimizer({}, defaults) != nullptr) {
+    const std::shared_ptr<const Options> kept = defaults.clone();
+    return [=](Groups groups) { return format->make_optimizer(std::move(groups), *kept); };
+  }
+  if (format != nullptr && !is_on_cpu) {
+    throw NotSupported("ZeroRedundancyOptimizer got " + class_of(defaults) +
+                           " for parameters that are not on the CPU.",
+                       "its norms over whole parameters are there for the CPU alone.",
+                       "take another optimizer, or move the model to the CPU.");
+  }
+  throw InvalidArgument("ZeroRedundancyOptimizer got options of type " + class_of(defaults) + ".",
+                        "known are those of SGD, Adam, AdamW, RMSprop, Adagrad, LAMB and LARS.",
+                        "pass a factory, which makes the optimizer of parameter groups.");
+}
+
+/// By TensorImpl: what DistributedDataParallel calls parameters.
+std::unordered_map<const void*, std::string> names_of(const std::vector<at::Tensor>& parameters) {
+  std::unordered_map<const void*, std::string> names;
+  const void* last = nullptr;
+  for (const at::Tensor& parameter : parameters) {
+    const auto link = Replica::of(parameter);
+    if (!link || link->replica == nullptr || link.get() == last) continue;
+    last = link.get();
+    for (const auto& [name, tensor] : link->replica->parameters()) {
+      names[tensor.unsafeGetTensorImpl()] = name;
+    }
+  }
+  return names;
+}
+
+bool are_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
+}
+
+/// The key of a parameter in an archive.
+std::string key_of(size_t group, size_t parameter) {
+  return std::to_string(group) + "/" + std::to_string(parameter);
+}
+
+}  // namespace
+
+ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(Groups groups, const Options& defaults,
+                                                 const ZeroOptions& zero)
+    : Optimizer(Groups(), defaults.clone()) {
+  begin(std::move(groups), {}, zero);
+}
+
+ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters,
+                                                 const Options& defaults, const ZeroOptions& zero)
+    : ZeroRedundancyOptimizer(one_group(std::move(parameters)), defaults, zero) {}
+
+ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(Groups groups, Factory make,
+                                                 const ZeroOptions& zero)
+    : Optimizer(Groups(), defaults_of(make)) {
+  begin(std::move(groups), std::move(make), zero);
+}
+
+ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, Factory make,
+                                                 const ZeroOptions& zero)
+    : ZeroRedundancyOptimizer(one_group(std::move(parameters)), std::move(make), zero) {}
+
+ZeroRedundancyOptimizer::~ZeroRedundancyOptimizer() = default;
+
+std::vector<at::Tensor> ZeroRedundancyOptimizer::tensors_of(const Replica& replica) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& named : replica.parameters()) tensors.push_back(named.second);
+  return tensors;
+}
+
+/// What the constructors have in common. `make`: none for options that are known.
+void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptions& zero) {
+  for (const auto& group : groups) Optimizer::add_param_group(group);
+  check_options();
+  bool is_on_cpu = true;
+  std::vector<ShardedOptimizer::Group> planned;
+  for (size_t i = 0; i < param_groups_.size(); ++i) {
+    planned.push_back(planned_group(i));
+    for (const at::Tensor& parameter : param_groups_[i].params()) is_on_cpu &= parameter.is_cpu();
+  }
+  const bool is_fused = !make && is_on_cpu && update_rule_of(*defaults_) != nullptr;
+  if (!make && !is_fused) make = factory_of(*defaults_, is_on_cpu);
+  engine_ = std::make_unique<ShardedOptimizer>(std::move(planned), zero.group, zero.gradients);
+  for (const auto& group : param_groups_) known_groups_.push_back(group.params());
+  if (is_fused) {
+    update_ = std::make_unique<FusedUpdate>(*engine_, param_groups_);
+  } else {
+    update_ = std::make_unique<InnerUpdate>(*engine_, param_groups_, std::move(make));
+  }
+}
+
+/// All groups have options of one type, which an archive has.
+void ZeroRedundancyOptimizer::check_options() const {
+  check_element_wise(*defaults_);
+  for (size_t i = 0; i < param_groups_.size(); ++i) {
+    const Options& options = param_groups_[i].options();
+    if (typeid(options) == typeid(*defaults_)) continue;
+    throw InvalidArgument(
+        "parameter group " + std::to_string(i) + " has options of type " + class_of(options) + ".",
+        "the optimizer's are of type " + class_of(*defaults_) +
+            ", and all its groups are stepped and saved alike.",
+        "make an optimizer for each type.");
+  }
+}
+
+/// Of each group what engine_ knows is still there.
+void ZeroRedundancyOptimizer::check_known_groups() const {
+  for (size_t i = 0; i < known_groups_.size(); ++i) {
+    if (are_same(known_groups_[i], param_groups_[i].params())) continue;
+    throw InvalidArgument(
+        "the parameters of group " + std::to_string(i) + " were exchanged, or others added.",
+        "shards are cut when parameters come to the optimizer.",
+        "call add_param_group() on every rank, or make a new optimizer.");
+  }
+}
+
+ShardedOptimizer::Group ZeroRedundancyOptimizer::planned_group(size_t index) const {
+  const std::vector<at::Tensor>& parameters = param_groups_[index].params();
+  const auto known_names = names_of(parameters);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto found = known_names.find(parameters[i].unsafeGetTensorImpl());
+    names.push_back(found != known_names.end() ? found->second
+                                               : "param_groups()[" + std::to_string(index) +
+                                                     "].params()[" + std::to_string(i) + "]");
+  }
+  return {parameters, std::move(names)};
+}
+
+/// Those that engine_ does not have yet. Collective if there are any.
+void ZeroRedundancyOptimizer::take_new_groups() {
+  for (size_t i = known_groups_.size(); i < param_groups_.size(); ++i) {
+    engine_->add_group(planned_group(i));
+    known_groups_.push_back(param_groups_[i].params());
+    update_->add_group();
+  }
+}
+
+at::Tensor ZeroRedundancyOptimizer::step(LossClosure closure) {
+  at::Tensor loss;
+  try {
+    if (closure) {
+      const c10::AutoGradMode with_grad(true);
+      loss = closure();
+    }
+    prepare_step();
+  } catch (...) {
+    engine_->fail_step(text_of_exception());
+    throw;
+  }
+  update_->step();
+  return loss;
+}
+
+void ZeroRedundancyOptimizer::prepare_step() {
+  forget_consolidated();
+  check_options();
+  check_known_groups();
+  take_new_groups();
+  update_->read();
+}
+
+double ZeroRedundancyOptimizer::clip_grad_norm_(double max_norm, double norm_type,
+                                                bool error_if_nonfinite) {
+  return engine_->clip_grad_norm(max_norm, norm_type, error_if_nonfinite);
+}
+
+void ZeroRedundancyOptimizer::clip_grad_value_(double clip_value) {
+  engine_->clip_grad_value(clip_value);
+}
+
+void ZeroRedundancyOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  forget_consolidated();
+  Optimizer::add_param_group(group);
+  try {
+    check_options();
+    take_new_groups();
+  } catch (...) {
+    param_groups_.pop_back();
+    throw;
+  }
+}
+
+void ZeroRedundancyOptimizer::rebuild(const Group& group) {
+  forget_consolidated();
+  update_->rebuild(group);
+}
+
+void ZeroRedundancyOptimizer::wait() { engine_->wait(); }
+
+void ZeroRedundancyOptimizer::consolidate_state_dict(int to) {
+  if (to < 0 || to >= world_size()) {
+    throw InvalidArgument("consolidate_state_dict() got to=" + std::to_string(to) + ".",
+                          "the group has ranks 0 to " + std::to_string(world_size() - 1) + ".",
+                          "pass the rank that saves, the same on every rank.");
+  }
+  forget_consolidated();
+  WholeStates states = update_->gather(to);
+  if (rank() != to) return;
+  is_consolidated_ = true;
+  for (size_t i = 0; i < states.size(); ++i) {
+    masters_.emplace_back();
+    for (size_t j = 0; j < states[i].size(); ++j) {
+      auto& state = states[i][j].state;
+      const at::Tensor& parameter = param_groups_[i].params()[j];
+      if (state) state_[parameter.unsafeGetTensorImpl()] = std::move(state);
+      masters_.back().push_back(states[i][j].master);
+    }
+  }
+}
+
+void ZeroRedundancyOptimizer::forget_consolidated() {
+  is_consolidated_ = false;
+  state_.clear();
+  masters_.clear();
+}
+
+void ZeroRedundancyOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  if (!is_consolidated_) {
+    throw InvalidArgument(
+        "save() was called on rank " + std::to_string(rank()) + " of " +
+            std::to_string(world_size()) + ", where the optimizer's state is not.",
+        "each rank keeps that of its shards, and there was a step since consolidate_state_dict() "
+        "or no such call.",
+        "call consolidate_state_dict(" + std::to_string(rank()) + ") on every rank first.");
+  }
+  update_->format().save(archive, *this);
+  torch::serialize::OutputArchive masters(archive.compilation_unit());
+  bool has_masters = false;
+  for (size_t i = 0; i < masters_.size(); ++i) {
+    for (size_t j = 0; j < masters_[i].size(); ++j) {
+      if (!masters_[i][j].defined()) continue;
+      masters.write(key_of(i, j), masters_[i][j], /*is_buffer=*/true);
+      has_masters = true;
+    }
+  }
+  if (has_masters) archive.write(kMasterParameters, masters);
+}
+
+void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
+  const StateFormat& format = update_->format();
+  check_options();
+  Draft draft(param_groups_, defaults_->clone());
+  try {
+    format.load(archive, draft);
+  } catch (const c10::Error& error) {
+    throw InvalidArgument("load() got an archive that does not fit this optimizer.",
+                          error.what_without_backtrace(),
+                          "load what an optimizer of the same options, groups and parameters has "
+                          "saved, with the parameters in the same order.");
+  }
+  torch::serialize::InputArchive masters;
+  const bool has_masters = archive.try_read(kMasterParameters, masters);
+  WholeStates states;
+  for (size_t i = 0; i < param_groups_.size(); ++i) {
+    states.emplace_back();
+    for (size_t j = 0; j < param_groups_[i].params().size(); ++j) {
+      WholeState whole;
+      const auto found = draft.state().find(param_groups_[i].params()[j].unsafeGetTensorImpl());
+      if (found != draft.state().end()) whole.state = std::move(found->second);
+      if (has_masters) masters.try_read(key_of(i, j), whole.master, /*is_buffer=*/true);
+      states.back().push_back(std::move(whole));
+    }
+  }
+  check_states(states, format, draft.param_groups());
+  forget_consolidated();
+  for (size_t i = 0; i < param_groups_.size(); ++i) {
+    format.copy(draft.param_groups()[i].options(), param_groups_[i].options());
+  }
+  plan_frozen(states);
+  update_->load(states);
+}
+
+/// Parameters that have a state need shards for it, also while they are frozen. Collective if there
+/// are such.
+void ZeroRedundancyOptimizer::plan_frozen(const WholeStates& states) {
+  bool has_frozen = false;
+  for (size_t i = 0; i < states.size(); ++i) {
+    std::vector<int64_t> steps = engine_->steps(i);
+    for (size_t j = 0; j < states[i].size(); ++j) {
+      const bool is_frozen = !param_groups_[i].params()[j].requires_grad();
+      if (!states[i][j].state || !is_frozen || steps[j] > 0) continue;
+      has_frozen = true;
+      steps[j] = 1;
+    }
+    engine_->set_steps(i, steps);
+  }
+  if (has_frozen) update_->rebuild({});
+}
+
+int64_t ZeroRedundancyOptimizer::state_bytes() const { return update_->state_bytes(); }
+int ZeroRedundancyOptimizer::rank() const { return engine_->rank(); }
+int ZeroRedundancyOptimizer::world_size() const { return engine_->world_size(); }
+
+}  // namespace farandole
