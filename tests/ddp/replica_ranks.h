@@ -27,6 +27,14 @@ class ForeignBackend final : public c10d::Backend {
                        const c10d::AllgatherOptions& options) override {
     return lender_->_allgather_base(output, input, options);
   }
+  Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                            const c10d::ReduceScatterOptions& options) override {
+    return lender_->_reduce_scatter_base(output, input, options);
+  }
+  Work gather(std::vector<Tensors>& outputs, Tensors& inputs,
+              const c10d::GatherOptions& options) override {
+    return lender_->gather(outputs, inputs, options);
+  }
 
  private:
   const GroupPointer lender_;
