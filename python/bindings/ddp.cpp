@@ -108,6 +108,8 @@ void bind_replica(py::module_& module) {
             self.set_hook(std::move(given));
           },
           py::arg("state"), py::arg("hook"), "Give full buckets to ``hook(state, bucket)``.")
+      .def("await_parameters", &Replica::await_parameters, NoGil(),
+           "Wait for what an optimizer still sends.")
       .def("broadcast", &Replica::broadcast, py::arg("root") = 0, NoGil(),
            "Send parameters and buffers of ``root`` to all. Collective.")
       .def("broadcast_buffers", &Replica::broadcast_buffers, py::arg("root") = 0, NoGil(),

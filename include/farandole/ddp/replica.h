@@ -97,6 +97,8 @@ class FARANDOLE_API Replica {
   /// Calls `function` before each forward, until `owner` has an empty one: for an optimizer whose
   /// new parameters may still be under way.
   void set_before_forward(const void* owner, std::function<void()> function);
+  /// Calls those functions, for whoever reads parameters otherwise.
+  void await_parameters() const;
   /// As Reducer tells.
   const std::shared_ptr<Reducer>& reducer() const { return reducer_; }
   const NamedTensors& parameters() const { return parameters_; }
@@ -109,7 +111,6 @@ class FARANDOLE_API Replica {
 
  private:
   std::shared_ptr<Reducer> make_reducer() const;
-  void await_parameters() const;
 
   const std::shared_ptr<ReplicaLink> link_ = std::make_shared<ReplicaLink>(ReplicaLink{this});
   ReplicaOptions options_;
