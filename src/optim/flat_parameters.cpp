@@ -31,10 +31,12 @@ FlatParameters::FlatParameters(std::vector<at::Tensor> parameters, std::vector<s
       rank_(group.rank()),
       buckets_(plan_.buckets, group.communicator()),
       pieces_(plan_.pieces_of(group.rank())),
-      homes_(parameters_.size()) {
+      homes_(parameters_.size()),
+      addresses_(parameters_.size()) {
   for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     for (const auto& slot : plan_.buckets.buckets[bucket].slots) {
       homes_[slot.parameter] = buckets_.place_of(bucket, slot, parameters_[slot.parameter]);
+      addresses_[slot.parameter] = homes_[slot.parameter].const_data_ptr();
       move_in(slot.parameter);
     }
   }
@@ -50,7 +52,7 @@ void FlatParameters::move_in(size_t parameter) {
 void FlatParameters::bring_home() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
-    if (parameter.const_data_ptr() == homes_[i].const_data_ptr() &&
+    if (parameter.const_data_ptr() == addresses_[i] &&
         parameter.scalar_type() == homes_[i].scalar_type() &&
         parameter.sizes() == homes_[i].sizes() && parameter.strides() == homes_[i].strides()) {
       continue;

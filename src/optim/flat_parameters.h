@@ -54,7 +54,8 @@ class FlatParameters {
   const int rank_;
   const Buckets buckets_;
   const std::vector<ShardPiece> pieces_;
-  std::vector<at::Tensor> homes_;  ///< by parameter
+  std::vector<at::Tensor> homes_;       ///< by parameter
+  std::vector<const void*> addresses_;  ///< of those; share_memory() changes the storage itself
 };
 
 }  // namespace farandole
