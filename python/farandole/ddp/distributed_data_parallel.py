@@ -627,7 +627,17 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     # Copies.
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Of the module, with the parameters that a sharded optimizer still sends."""
+        self._await_parameters()
+        return super().state_dict(*args, **kwargs)
+
+    def _await_parameters(self) -> None:
+        if self._replica is not None:
+            self._replica.await_parameters()
+
     def __getstate__(self) -> dict[str, Any]:
+        self._await_parameters()
         self._check_default_group()
         state = copy.copy(self.__dict__)
         for name in (
