@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/optim/sharded_optimizer.h"
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,8 +12,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <limits>
-#include <thread>
 #include <tuple>
 
 #include "bowl.h"
@@ -32,6 +33,7 @@ using test::bowl;
 using test::BowlWeight;
 using test::expect_weights;
 using test::run_replicas;
+using test::trained;
 using testing::HasSubstr;
 
 using Ddp = DistributedDataParallel<Bowl>;
@@ -116,9 +118,9 @@ struct Rank {
     return "on rank " + std::to_string(rank()) + " of " + std::to_string(size()) + " after step " +
            std::to_string(step);
   }
-  void expect(const Bowl& plain, double tolerance, int step) {
+  void expect(const std::vector<at::Tensor>& weights, double tolerance, int step) {
     optimizer->wait();
-    expect_weights(*model, plain, tolerance, where(step));
+    expect_weights(*model, weights, tolerance, where(step));
   }
 };
 
@@ -151,59 +153,56 @@ INSTANTIATE_TEST_SUITE_P(Messages, ShardedOptimizerOver,
 // --- 50 steps as an unsharded optimizer takes them
 
 TEST_P(ShardedOptimizerOver, StepsAsLibTorchsSgdToTheLastBit) {
+  Bowl plain;
+  torch::optim::SGD unsharded(
+      plain.weights,
+      torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01).nesterov(true));
+  const auto expected = trained(plain, size(), 50, [&] { unsharded.step(); });
+  SgdHyperparameters sgd;
+  sgd.lr = 0.05;
+  sgd.momentum = 0.9;
+  sgd.weight_decay = 0.01;
+  sgd.nesterov = true;
+  const Rule rule = std::make_shared<SgdRule>(sgd);
   run([&](const Group& group) {
     Rank rank(group, mode());
-    Bowl plain;
-    torch::optim::SGD unsharded(
-        plain.weights,
-        torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01).nesterov(true));
-    SgdHyperparameters sgd;
-    sgd.lr = 0.05;
-    sgd.momentum = 0.9;
-    sgd.weight_decay = 0.01;
-    sgd.nesterov = true;
-    const Rule rule = std::make_shared<SgdRule>(sgd);
     for (int step = 1; step <= 50; ++step) {
       rank.step(step, rule);
-      plain.zero_grad();
-      average_gradients(plain, size(), step);
-      unsharded.step();
-      rank.expect(plain, 0, step);
+      rank.expect(expected[static_cast<size_t>(step - 1)], 0, step);
     }
   });
 }
 
 TEST_P(ShardedOptimizerOver, StepsAsLibTorchsAdamW) {
+  Bowl plain;
+  torch::optim::AdamW unsharded(plain.weights, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+  const auto expected = trained(plain, size(), 50, [&] { unsharded.step(); });
   run([&](const Group& group) {
     Rank rank(group, mode());
-    Bowl plain;
-    torch::optim::AdamW unsharded(plain.weights,
-                                  torch::optim::AdamWOptions(0.01).weight_decay(0.1));
-    const Rule rule = adamw();
-    for (int step = 1; step <= 50; ++step) {
-      rank.step(step, rule);
-      plain.zero_grad();
-      average_gradients(plain, size(), step);
-      unsharded.step();
-    }
-    rank.expect(plain, 1e-5, 50);
+    for (int step = 1; step <= 50; ++step) rank.step(step, adamw());
+    rank.expect(expected.back(), 1e-5, 50);
   });
 }
 
-TEST_P(ShardedOptimizerOver, MeasuresWholeParametersForLambAndLars) {
+/// A selection, for they are the slowest.
+class LayerWise : public ShardedOptimizerOver {};
+INSTANTIATE_TEST_SUITE_P(Selection, LayerWise,
+                         testing::Values(std::make_tuple("farandole", GradientMode::kFull, 2),
+                                         std::make_tuple("farandole", GradientMode::kShard, 3),
+                                         std::make_tuple("foreign", GradientMode::kFull, 4),
+                                         std::make_tuple("foreign", GradientMode::kShard, 1)),
+                         name_of);
+
+TEST_P(LayerWise, MeasuresWholeParametersForLambAndLars) {
   const Rule rules[] = {std::make_shared<LambRule>(LambHyperparameters{}),
                         std::make_shared<LarsRule>(LarsHyperparameters{})};
   for (const Rule& rule : rules) {
+    Plain plain;
+    const auto expected = trained(plain.bowl(), size(), 50, [&] { plain.step(*rule); });
     run([&](const Group& group) {
       Rank rank(group, mode());
-      Plain plain;
-      for (int step = 1; step <= 50; ++step) {
-        rank.step(step, rule);
-        plain.bowl().zero_grad();
-        average_gradients(plain.bowl(), size(), step);
-        plain.step(*rule);
-      }
-      rank.expect(plain.bowl(), 1e-5, 50);
+      for (int step = 1; step <= 50; ++step) rank.step(step, rule);
+      rank.expect(expected.back(), 1e-5, 50);
     });
   }
 }
@@ -225,7 +224,7 @@ TEST_P(ShardedOptimizerOver, LetsOthersStepItsShards) {
       plain.zero_grad();
       average_gradients(plain, size(), step);
       unsharded.step();
-      rank.expect(plain, 0, step);
+      rank.expect(plain.weights, 0, step);
     }
   });
 }
@@ -252,7 +251,7 @@ TEST_P(ShardedOptimizerOver, ClipsTheNormOfAllGradients) {
         rank.optimizer->step({sgd(0.25, 0)});
         unsharded.step();
       }
-      rank.expect(plain, 1e-5, 3);
+      rank.expect(plain.weights, 1e-5, 3);
     });
   }
 }
@@ -270,7 +269,7 @@ TEST_P(ShardedOptimizerOver, ClipsValues) {
       average_gradients(plain, size(), step);
       torch::nn::utils::clip_grad_value_(plain.weights, 0.5);
       unsharded.step();
-      rank.expect(plain, 0, step);
+      rank.expect(plain.weights, 0, step);
     }
   });
 }
@@ -292,7 +291,7 @@ TEST_P(ShardedOptimizerOver, AddsPassesUpUnderNoSync) {
       plain.zero_grad();
       for (int part = 0; part < 3; ++part) average_gradients(plain, size(), step + part);
       unsharded.step();
-      rank.expect(plain, 1e-6, step);
+      rank.expect(plain.weights, 1e-6, step);
     }
   });
 }
@@ -311,7 +310,7 @@ TEST_P(ShardedOptimizerOver, ClipsWhatLaterPassesAddTo) {
     average_gradients(plain, size(), 2);
     rank.optimizer->step({sgd(0.125, 0)});
     unsharded.step();
-    rank.expect(plain, 1e-5, 1);
+    rank.expect(plain.weights, 1e-5, 1);
   });
 }
 
@@ -334,7 +333,7 @@ TEST_P(ShardedOptimizerOver, PlansFrozenParametersWhenTheyGetAGradient) {
       average_gradients(plain.bowl(), size(), step);
       plain.step(*rule);
       optimizer.wait();
-      expect_weights(*model, plain.bowl(), 0, "after step " + std::to_string(step));
+      expect_weights(*model, plain.bowl().weights, 0, "after step " + std::to_string(step));
     };
     take(1);
     take(2);
@@ -369,7 +368,7 @@ TEST_P(ShardedOptimizerOver, KeepsHalfParametersInFloat32Too) {
                         {{momenta[0]}, {momenta[1]}, {momenta[2]}}, {step, step, step});
       for (size_t i = 0; i < 3; ++i) rounded.weights[i].copy_(master->weights[i]);
       // Sums of halves are rounded at other places than the oracle's.
-      rank.expect(rounded, size() == 1 ? 0 : 8e-3, step);
+      rank.expect(rounded.weights, size() == 1 ? 0 : 8e-3, step);
     }
     for (const at::Tensor& piece : rank.optimizer->state(0, "master_parameter")) {
       EXPECT_EQ(piece.scalar_type(), at::kFloat);
@@ -404,7 +403,7 @@ TEST_P(ShardedOptimizerOver, StepsComplexParameters) {
       plain.bowl().zero_grad();
       average_gradients(plain.bowl(), size(), step);
       plain.step(*adamw());
-      rank.expect(plain.bowl(), 1e-6, step);
+      rank.expect(plain.bowl().weights, 1e-6, step);
     }
   });
 }
@@ -445,34 +444,7 @@ TEST_P(ShardedOptimizerOver, HasARuleForEachGroup) {
       second.step();
     }
     optimizer.wait();
-    expect_weights(*model, plain, 1e-5, "");
-  });
-}
-
-TEST_P(ShardedOptimizerOver, TakesMoreGroupsLater) {
-  if (mode() == GradientMode::kShard) GTEST_SKIP() << "it has all parameters from the beginning";
-  run([&](const Group& group) {
-    const auto model = bowl();
-    Ddp ddp(model, group);
-    auto groups = two_groups(*model);
-    ShardedOptimizer optimizer({groups[0]}, group, mode());
-    Plain plain;
-    for (int step = 1; step <= 8; ++step) {
-      if (step == 4) optimizer.add_group(groups[1]);
-      model->zero_grad();
-      ddp.forward(group->getRank(), step).backward();
-      optimizer.step(UpdateRules(step < 4 ? 1 : 2, sgd()));
-      plain.bowl().zero_grad();
-      average_gradients(plain.bowl(), size(), step);
-      for (size_t i = 2; step < 4 && i < plain.bowl().weights.size(); ++i) {
-        plain.bowl().weights[i].mutable_grad() = at::Tensor();
-      }
-      plain.step(*sgd());
-    }
-    optimizer.wait();
-    expect_weights(*model, plain.bowl(), 0, "");
-    EXPECT_EQ(optimizer.steps(0), (std::vector<int64_t>{8, 8}));
-    EXPECT_EQ(optimizer.steps(1), (std::vector<int64_t>{5, 5, 5, 5, 5}));
+    expect_weights(*model, plain.weights, 1e-5, "");
   });
 }
 
@@ -544,7 +516,7 @@ TEST_P(ShardedOptimizerOver, IsRebuiltForTheSameRanks) {
       plain.bowl().zero_grad();
       average_gradients(plain.bowl(), size(), step);
       plain.step(*sgd());
-      rank.expect(plain.bowl(), 0, step);
+      rank.expect(plain.bowl().weights, 0, step);
     }
   });
 }
@@ -581,7 +553,7 @@ TEST_P(ShardedOptimizerIn, TellsWhichStateIsLostWhenRanksAreGone) {
     fresh.step({sgd()});
     average_gradients(plain.bowl(), 2, 2);
     plain.step(*sgd());
-    expect_weights(*rank.model, plain.bowl(), 0, "");
+    expect_weights(*rank.model, plain.bowl().weights, 0, "");
   });
 }
 
@@ -600,7 +572,7 @@ TEST_P(ShardedOptimizerIn, IsRebuiltForFewerRanksBeforeTheFirstStep) {
       plain.bowl().zero_grad();
       average_gradients(plain.bowl(), 2, step);
       plain.step(*sgd());
-      rank.expect(plain.bowl(), 0, step);
+      rank.expect(plain.bowl().weights, 0, step);
     }
   });
 }
@@ -627,8 +599,41 @@ TEST_P(ShardedOptimizerIn, BringsItsStateToAnotherGroup) {
       average_gradients(plain.bowl(), 3, step);
       plain.step(*adamw());
     }
-    rank.expect(plain.bowl(), 1e-6, 9);
+    rank.expect(plain.bowl().weights, 1e-6, 9);
   });
+}
+
+void take_groups_later(const std::string& backend, int world_size) {
+  run_replicas(backend, world_size, [&](const Group& group) {
+    const auto model = bowl();
+    Ddp ddp(model, group);
+    auto groups = two_groups(*model);
+    ShardedOptimizer optimizer({groups[0]}, group, GradientMode::kFull);
+    Plain plain;
+    for (int step = 1; step <= 8; ++step) {
+      if (step == 4) optimizer.add_group(groups[1]);
+      model->zero_grad();
+      ddp.forward(group->getRank(), step).backward();
+      optimizer.step(UpdateRules(step < 4 ? 1 : 2, sgd()));
+      plain.bowl().zero_grad();
+      average_gradients(plain.bowl(), world_size, step);
+      for (size_t i = 2; step < 4 && i < plain.bowl().weights.size(); ++i) {
+        plain.bowl().weights[i].mutable_grad() = at::Tensor();
+      }
+      plain.step(*sgd());
+    }
+    optimizer.wait();
+    expect_weights(*model, plain.bowl().weights, 0, "");
+    EXPECT_EQ(optimizer.steps(0), (std::vector<int64_t>{8, 8}));
+    EXPECT_EQ(optimizer.steps(1), (std::vector<int64_t>{5, 5, 5, 5, 5}));
+  });
+}
+
+/// With kShard it has all parameters from the beginning.
+TEST(ShardedOptimizer, TakesMoreGroupsLater) {
+  take_groups_later("farandole", 1);
+  take_groups_later("farandole", 3);
+  take_groups_later("foreign", 2);
 }
 
 TEST(ShardedOptimizer, NeedsARebuildAfterItsModelGotOtherRanks) {
@@ -643,6 +648,262 @@ TEST(ShardedOptimizer, NeedsARebuildAfterItsModelGotOtherRanks) {
         test::error_of<InvalidArgument>([&] { rank.optimizer->step({sgd()}); });
     EXPECT_THAT(text, HasSubstr("the DistributedDataParallel has other ranks than its optimizer."));
   });
+}
+
+// --- ranks that do not step alike
+
+/// What each rank throws in `step`, then a step that goes well.
+std::vector<std::string> texts_of_step(const std::string& backend, int world_size,
+                                       GradientMode mode, const std::function<void(Rank&)>& step,
+                                       const std::vector<BowlWeight>& specs = {{{33}}, {{77}}}) {
+  std::vector<std::string> texts(static_cast<size_t>(world_size));
+  run_replicas(backend, world_size, [&](const Group& group) {
+    Rank rank(group, mode, specs);
+    rank.step(1, sgd());
+    rank.backward(2);
+    try {
+      step(rank);
+    } catch (const std::exception& error) {
+      texts[static_cast<size_t>(rank.rank())] = error.what();
+    }
+    rank.step(3, sgd(0.25));
+    rank.optimizer->wait();
+    for (const std::string& sum :
+         rank.optimizer->all_gather(std::to_string(rank.model->weights[0].sum().item<float>()))) {
+      EXPECT_EQ(sum, std::to_string(rank.model->weights[0].sum().item<float>()));
+    }
+  });
+  return texts;
+}
+
+class RanksThatStep : public testing::TestWithParam<std::tuple<std::string, GradientMode>> {
+ protected:
+  std::vector<std::string> texts(int world_size, const std::function<void(Rank&)>& step) const {
+    return texts_of_step(std::get<0>(GetParam()), world_size, std::get<1>(GetParam()), step);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Groups, RanksThatStep,
+                         testing::Combine(testing::Values("farandole", "foreign"),
+                                          testing::ValuesIn(kBoth)),
+                         [](const auto& each) {
+                           return std::get<0>(each.param) +
+                                  (std::get<1>(each.param) == GradientMode::kFull ? "Full"
+                                                                                  : "Shard");
+                         });
+
+TEST_P(RanksThatStep, HearWhatOneMetBeforeAStep) {
+  const auto texts = this->texts(3, [](Rank& rank) {
+    if (rank.rank() == 1) return rank.optimizer->fail_step("a closure that went wrong");
+    rank.optimizer->step({sgd()});
+  });
+  EXPECT_EQ(texts[1], "");
+  for (const size_t rank : {0U, 2U}) {
+    EXPECT_THAT(texts[rank], HasSubstr("optimizer step #2 in group 'default"));
+    EXPECT_THAT(texts[rank], HasSubstr("failed on rank 1."));
+    EXPECT_THAT(texts[rank], HasSubstr("\nwhy: rank 1 met: a closure that went wrong"));
+    EXPECT_THAT(texts[rank], HasSubstr("Nothing was changed: the step may be taken again."));
+  }
+}
+
+TEST_P(RanksThatStep, HearWhatOneMetInAStep) {
+  const auto texts = this->texts(3, [](Rank& rank) {
+    rank.optimizer->begin_step("by hand");
+    if (rank.rank() == 2) return rank.optimizer->fail_step("no more of this");
+    rank.optimizer->end_step();
+  });
+  EXPECT_EQ(texts[2], "");
+  for (const size_t rank : {0U, 1U}) {
+    EXPECT_THAT(texts[rank], HasSubstr("failed on rank 2."));
+    EXPECT_THAT(texts[rank], HasSubstr("rank 2 met: no more of this"));
+    EXPECT_THAT(texts[rank], HasSubstr("that rank's shards may lack the step"));
+  }
+}
+
+TEST_P(RanksThatStep, HaveTheSameHyperparameters) {
+  const auto texts = this->texts(
+      2, [](Rank& rank) { rank.optimizer->step({sgd(rank.rank() == 0 ? 0.25 : 0.5)}); });
+  for (const std::string& text : texts) {
+    EXPECT_THAT(text, HasSubstr("ranks 0 and 1 have different hyperparameters."));
+    EXPECT_THAT(text, HasSubstr("rank 0 steps with SGD(lr=0.25, "));
+    EXPECT_THAT(text, HasSubstr("rank 1 with SGD(lr=0.5, "));
+    EXPECT_THAT(text, HasSubstr("\nfix: set param_groups and step schedulers alike"));
+  }
+}
+
+TEST_P(RanksThatStep, HaveTheSameGradients) {
+  const auto texts = this->texts(3, [](Rank& rank) {
+    if (rank.rank() == 1) rank.model->weights[1].mutable_grad() = at::Tensor();
+    rank.optimizer->step({sgd()});
+  });
+  for (const std::string& text : texts) {
+    EXPECT_THAT(text, HasSubstr("parameter 'weight1' has a gradient on ranks 0, 2 and none on "
+                                "rank 1."));
+    EXPECT_THAT(text, HasSubstr("\nfix: give it a gradient on all ranks or on none"));
+  }
+}
+
+// --- ranks that die
+
+/// Rank 1 is killed at a point of its second step. One of the others hears it from the system, and
+/// all within the limit.
+void kill_in_step(bool inside) {
+  const std::string path = testing::TempDir() + "/farandole_sharded_optimizer_test_" +
+                           std::to_string(::getpid()) + (inside ? "_inside" : "_before");
+  const auto body = [&](comm::Communicator& communicator) {
+    at::set_num_threads(1);
+    InitOptions options;
+    options.rank = communicator.rank();
+    options.world_size = communicator.world_size();
+    options.init_method = "file://" + path;
+    init_process_group(options);
+    const at::Tensor weight = at::ones({4099}).requires_grad_();
+    weight.mutable_grad() = at::ones({4099});
+    ShardedOptimizer optimizer({{{weight}, {"weight"}}}, {}, GradientMode::kFull);
+    optimizer.step({sgd()});
+    communicator.barrier();
+    if (communicator.rank() == 1) {
+      if (inside) optimizer.begin_step(sgd()->description());
+      ::kill(::getpid(), SIGKILL);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string text = test::error_of<CommError>([&] { optimizer.step({sgd()}); });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, test::detection_limit());
+    EXPECT_THAT(text, HasSubstr("rank 1"));
+    destroy();
+  };
+  test::run_process_ranks(3, body, Config(), {1});
+  std::remove(path.c_str());
+}
+
+TEST(ShardedOptimizer, TellsOfARankThatDiedBeforeAStep) { kill_in_step(false); }
+TEST(ShardedOptimizer, TellsOfARankThatDiedInAStep) { kill_in_step(true); }
+
+// --- misuse
+
+std::string refused(const std::vector<ShardedOptimizer::Group>& groups, const Group& group,
+                    GradientMode mode = GradientMode::kFull) {
+  return test::error_of<InvalidArgument>([&] { ShardedOptimizer(groups, group, mode); });
+}
+
+TEST(ShardedOptimizer, RefusesWhatItCannotStep) {
+  run_replicas("farandole", 1, [](const Group& group) {
+    const at::Tensor weight = at::ones({3}).requires_grad_();
+    EXPECT_THAT(refused({}, group), HasSubstr("a sharded optimizer got no parameters."));
+    EXPECT_THAT(refused({{{weight, weight}, {"a", "b"}}}, group),
+                HasSubstr("parameter 'b' was passed twice."));
+    EXPECT_THAT(refused({{{weight}, {"a"}}, {{weight}, {"b"}}}, group),
+                HasSubstr("parameter 'b' was passed twice."));
+    EXPECT_THAT(refused({{{weight * 2}, {"a"}}}, group), HasSubstr("'a' is no parameter"));
+    EXPECT_THAT(refused({{{at::ones({3}, at::kInt)}, {"a"}}}, group),
+                HasSubstr("parameter 'a' is of dtype Int."));
+    EXPECT_THAT(refused({{{weight.detach().to_sparse()}, {"a"}}}, group),
+                HasSubstr("parameter 'a' is of dtype Float and sparse."));
+  });
+}
+
+TEST(ShardedOptimizer, RefusesParametersThatDiffer) {
+  run_replicas("farandole", 2, [](const Group& group) {
+    const at::Tensor weight = at::full({3}, group->getRank(), at::kFloat).requires_grad_();
+    EXPECT_THAT(refused({{{weight}, {"a"}}}, group),
+                HasSubstr("the parameters of ranks 0 and 1 in group 'default"));
+  });
+}
+
+TEST(ShardedOptimizer, LeavesAveragingToTheModelUnlessItHasAllOfIt) {
+  run_replicas("farandole", 1, [](const Group& group) {
+    const auto model = bowl();
+    const auto other = bowl();
+    Ddp ddp(model, group);
+    auto groups = groups_of(*model);
+    EXPECT_THAT(refused(groups_of(*other), group, GradientMode::kShard),
+                HasSubstr("got parameters that are not all of one DistributedDataParallel."));
+    groups[0].parameters.pop_back();
+    groups[0].names.pop_back();
+    EXPECT_THAT(refused(groups, group, GradientMode::kShard),
+                HasSubstr("gradients=\"shard\" did not get parameter 'weight6'."));
+    run_replicas("farandole", 1, [&](const Group& another) {
+      EXPECT_THAT(refused(groups_of(*model), another, GradientMode::kShard),
+                  HasSubstr("got another group than the DistributedDataParallel."));
+    });
+  });
+}
+
+TEST(ShardedOptimizer, RefusesCallsThatDoNotFit) {
+  run_replicas("farandole", 1, [](const Group& group) {
+    Rank rank(group, GradientMode::kFull);
+    ShardedOptimizer& optimizer = *rank.optimizer;
+    const auto text_of = [](const std::function<void()>& call) {
+      return test::error_of<InvalidArgument>(call);
+    };
+    EXPECT_THAT(text_of([&] { optimizer.end_step(); }),
+                HasSubstr("end_step() was called outside of a step."));
+    EXPECT_THAT(text_of([&] { optimizer.step({}); }),
+                HasSubstr("step() got 0 rules for 1 parameter groups."));
+    EXPECT_THAT(text_of([&] { optimizer.pieces(1); }), HasSubstr("there is no parameter group 1."));
+    EXPECT_THAT(text_of([&] { optimizer.gather(0, {}, 1); }), HasSubstr("gather() got rank 1."));
+    EXPECT_THAT(text_of([&] { optimizer.set_steps(0, {1}); }),
+                HasSubstr("set_steps() got 1 numbers."));
+    EXPECT_THAT(text_of([&] { optimizer.clip_grad_norm(1, 0, false); }),
+                HasSubstr("clip_grad_norm_() got max_norm 1"));
+    EXPECT_THAT(text_of([&] { optimizer.clip_grad_value(-1); }),
+                HasSubstr("clip_grad_value_() got -1"));
+  });
+}
+
+TEST(ShardedOptimizer, RefusesGradientsThatItCannotUse) {
+  run_replicas("farandole", 1, [](const Group& group) {
+    const at::Tensor weight = at::ones({3, 2}).requires_grad_();
+    ShardedOptimizer optimizer({{{weight}, {"w"}}}, group, GradientMode::kFull);
+    weight.mutable_grad() = at::ones({3, 2}).to_sparse();
+    EXPECT_THAT(test::error_of<NotSupported>([&] { optimizer.step({sgd()}); }),
+                HasSubstr("parameter 'w' has a sparse gradient."));
+    weight.mutable_grad() = at::ones({3, 2});
+    weight.set_data(at::ones({4, 2}));
+    test::error_of<InvalidArgument>([&] { optimizer.step({sgd()}); });
+  });
+}
+
+TEST(ShardedOptimizer, NeedsGradientsOfTheModelToAverageThemItself) {
+  run_replicas("farandole", 1, [](const Group& group) {
+    Rank rank(group, GradientMode::kShard);
+    rank.model->weights[0].mutable_grad() = at::ones_like(rank.model->weights[0]);
+    EXPECT_THAT(test::error_of<InvalidArgument>([&] { rank.optimizer->step({sgd()}); }),
+                HasSubstr("the gradient of parameter 'weight0' lies where other ranks cannot"));
+    rank.step(1, sgd());
+    rank.backward(2);
+    rank.optimizer->clip_grad_value(1);
+    EXPECT_THAT(test::error_of<InvalidArgument>([&] { rank.ddp->forward(0, 3).backward(); }),
+                HasSubstr("a backward came between clip_grad_value_() and step()."));
+  });
+}
+
+TEST(ShardedOptimizer, ThrowsOnANormThatIsNoNumberIfAsked) {
+  run_replicas("farandole", 2, [](const Group& group) {
+    Rank rank(group, GradientMode::kFull);
+    rank.backward(1);
+    rank.model->weights[0].mutable_grad().fill_(std::numeric_limits<float>::quiet_NaN());
+    EXPECT_TRUE(std::isnan(rank.optimizer->clip_grad_norm(1, 2, false)));
+    EXPECT_THAT(
+        test::error_of<InvalidArgument>([&] { rank.optimizer->clip_grad_norm(1, 2, true); }),
+        HasSubstr("the norm of the gradients is nan."));
+  });
+}
+
+/// The parameters stay, in memory that they keep.
+TEST(ShardedOptimizer, MayGoBeforeItsModelAndAfterIt) {
+  for (const GradientMode mode : kBoth) {
+    run_replicas("farandole", 2, [&](const Group& group) {
+      Rank rank(group, mode);
+      rank.step(1, sgd());
+      rank.optimizer.reset();
+      rank.backward(2);
+      rank.optimizer = std::make_unique<ShardedOptimizer>(groups_of(*rank.model), group, mode);
+      rank.step(3, sgd());
+      rank.ddp.reset();
+      rank.optimizer.reset();
+      EXPECT_TRUE(std::isfinite(rank.model->weights[0].sum().item<float>()));
+    });
+  }
 }
 
 }  // namespace
