@@ -131,7 +131,8 @@ UpdateArrays arrays_of(const at::Tensor& parameter, const at::Tensor& gradient,
   arrays.gradient = arrays.laid_out_gradient.const_data_ptr();
   for (const at::Tensor& state : states) {
     arrays.laid_out_states.push_back(laid_out_as(state, parameter));
-    arrays.states.push_back(arrays.laid_out_states.back().mutable_data_ptr());
+    arrays.states.push_back(
+        static_cast<std::byte*>(arrays.laid_out_states.back().mutable_data_ptr()));
   }
   return arrays;
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,7 +16,7 @@ struct UpdateArrays {
   int64_t elements;
   void* parameter;
   const void* gradient;
-  std::vector<void*> states;  ///< of the parameter's type, kFloat beside half types
+  std::vector<std::byte*> states;  ///< of the parameter's type, kFloat beside half types
 
   at::Tensor laid_out_gradient;             ///< owns what `gradient` points to
   std::vector<at::Tensor> laid_out_states;  ///< own what `states` point to

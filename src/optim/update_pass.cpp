@@ -22,6 +22,8 @@ using comm::DataType;
 
 /// Elements of a block: what its parameter, gradient and state take stays in the first-level cache.
 constexpr int64_t kBlock = 1024;
+/// What a thread is woken for.
+constexpr int64_t kBlocksPerThread = 32;
 constexpr size_t kLineBytes = 64;
 /// Bytes for a peer from which on the caches have lost the first of them before they are read.
 constexpr int64_t kStreamedBytes = 16 << 20;
@@ -76,10 +78,7 @@ class BlockUpdate {
 
   /// `streams`: past the caches.
   void store(bool streams) {
-    if (is_half_) {
-      move_loop(DataType::kFloat32, piece_.dtype, false, false)(piece_.master + begin_, own(),
-                                                                count_, 1);
-    }
+    if (is_half_) move_loop(kDataTypeOf<T>, piece_.dtype, false, false)(wide(), own(), count_, 1);
     for (size_t peer = 0; peer < piece_.peer_count; ++peer) {
       const auto copy = streams ? streaming_copy : copy_cached;
       copy(piece_.peers[peer] + begin_ * element_bytes(), own(), count_ * element_bytes());
@@ -129,10 +128,22 @@ class BlockUpdate {
 
   std::byte* own() const { return piece_.parameter + begin_ * element_bytes(); }
 
+  /// Of a half type: the elements in the type that they are computed in.
+  T* wide() {
+    if constexpr (std::is_same_v<T, float>) {
+      if (piece_.master != nullptr) return piece_.master + begin_;
+    }
+    return wide_;
+  }
+
   void take_over() {
     if (!is_half_) return;
-    take_over_halves(reinterpret_cast<const uint16_t*>(own()), piece_.master + begin_, count_,
-                     piece_.dtype);
+    if (piece_.master == nullptr) {
+      move_loop(piece_.dtype, kDataTypeOf<T>, false, false)(own(), wide_, count_, 1);
+    } else {
+      take_over_halves(reinterpret_cast<const uint16_t*>(own()), piece_.master + begin_, count_,
+                       piece_.dtype);
+    }
   }
 
   UpdateBlock<T> block(const T* gradient) {
@@ -140,11 +151,7 @@ class BlockUpdate {
     for (size_t i = 0; i < piece_.state_count; ++i) {
       states_.push_back(reinterpret_cast<T*>(piece_.states[i]) + begin_);
     }
-    T* parameter = nullptr;
-    if constexpr (std::is_same_v<T, float>) {
-      if (is_half_) parameter = piece_.master + begin_;
-    }
-    if (parameter == nullptr) parameter = reinterpret_cast<T*>(own());
+    T* const parameter = is_half_ ? wide() : reinterpret_cast<T*>(own());
     return {parameter, gradient, states_.data(), static_cast<int64_t>(count_)};
   }
 
@@ -154,6 +161,7 @@ class BlockUpdate {
   const bool is_half_;
   c10::SmallVector<T*, 4> states_;
   alignas(64) T gradient_[kBlock];
+  alignas(64) T wide_[kBlock];
   alignas(64) uint16_t halves_[kBlock];
 };
 
@@ -172,7 +180,7 @@ auto with_block(const PieceUpdate& piece, int64_t begin, int64_t elements,
 /// Calls function(index) for each block, on torch's threads.
 template <class Function>
 void for_each(size_t count, const Function& function) {
-  run_parallel(static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
+  run_parallel(static_cast<int64_t>(count), kBlocksPerThread, [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) function(static_cast<size_t>(index));
     end_streaming_copies();
   });

@@ -35,8 +35,9 @@ struct PieceUpdate {
   std::byte* parameter;
   std::byte* const* peers;  ///< the same piece in the memory of other ranks
   size_t peer_count;
-  /// float32 values of a parameter of a half type; null for others. What the parameter has been
-  /// set to from outside since it was rounded from them is taken over.
+  /// float32 values of a parameter of a half type. What the parameter has been set to from outside
+  /// since it was rounded from them is taken over. Null for others, and where it has none: then it
+  /// is computed in float32 and rounded in each step.
   float* master;
   std::byte* const* states;  ///< those of the rule: of float64 for a float64 parameter, else of
                              ///< float32

@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Each, testing::ValuesIn(kinds()),
                          [](const auto& each) { return each.param.name; });
 
 TEST_P(Each, TrainsAsLibTorchsOwn) {
-  for (const int size : {1, 2, 3}) {
+  for (const int size : {1, 3}) {
     Bowl plain;
     const auto unsharded = GetParam().unsharded(one_group(plain.weights));
     const auto expected = trained(plain, size, 50, [&] { unsharded->step(); });
