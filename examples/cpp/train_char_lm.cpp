@@ -11,7 +11,6 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
-#include <torch/optim/adamw.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -102,7 +101,8 @@ int main(int argc, char** argv) {
   at::manual_seed(0);      // all ranks draw the same numbers, so each knows the whole batch
 
   farandole::DistributedDataParallel model(std::make_shared<CharLm>());
-  torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(3e-3));
+  // Each rank keeps the state of its shard of the parameters, and updates that for all.
+  farandole::ZeroRedundancyOptimizer optimizer(model, farandole::AdamWOptions(3e-3));
   for (int step = 1; step <= steps; ++step) {
     const Tensor starts = at::randint(text.numel() - kContext, {kBatch, 1}, at::kLong);
     const Tensor mine = starts.slice(0, rank, kBatch, world_size);  // every world_size-th sequence
