@@ -205,7 +205,10 @@ void ShardedOptimizer::begin_rebuild(const farandole::Group& group) {
     if (old_ranks[owner] < owners_.size()) owners_[old_ranks[owner]] = static_cast<int>(owner);
   }
   const auto lost = std::find(owners_.begin(), owners_.end(), -1);
-  if (lost == owners_.end() || round_->step() == 0) {
+  const bool has_state =
+      std::any_of(parameters_.begin(), parameters_.end(),
+                  [](const Parameter& parameter) { return parameter.steps > 0; });
+  if (lost == owners_.end() || !has_state) {
     std::replace(owners_.begin(), owners_.end(), -1, 0);
     return;
   }

@@ -577,6 +577,20 @@ TEST_P(ShardedOptimizerIn, IsRebuiltForFewerRanksBeforeTheFirstStep) {
   });
 }
 
+/// It is there without a step, when it was loaded.
+TEST_P(ShardedOptimizerIn, TellsWhichLoadedStateIsLost) {
+  run_replicas("farandole", 2, [&](const Group& group) {
+    Rank rank(group, GetParam(), {{{33}}});
+    rank.optimizer->make_state({sgd()});
+    rank.optimizer->set_steps(0, {7});
+    if (rank.rank() == 0) return;
+    const Group alone = test::group_around(ProcessGroupFarandole::of(*group)->shrink({0}));
+    rank.ddp->set_process_group(alone);
+    EXPECT_THAT(test::error_of<InvalidArgument>([&] { rank.optimizer->begin_rebuild(alone); }),
+                HasSubstr("rebuild() cannot find the optimizer state of rank 0 of 2."));
+  });
+}
+
 /// The same ranks in another order and another group: every shard has to travel.
 TEST_P(ShardedOptimizerIn, BringsItsStateToAnotherGroup) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
