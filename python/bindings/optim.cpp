@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -125,15 +126,15 @@ void bind_optimizer(py::module_& module) {
   py::class_<Optimizer, std::unique_ptr<Optimizer, DeleteWithoutGil>>(
       module, "ShardedOptimizer", "Steps the shards of parameters that this rank owns, for all.")
       .def(py::init([](std::vector<std::vector<at::Tensor>> parameters,
-                       std::vector<std::vector<std::string>> names, const Group& group,
-                       const std::string& gradients) {
+                       std::vector<std::vector<std::string>> names,
+                       const std::optional<Group>& group, const std::string& gradients) {
              const GradientMode mode = mode_of(gradients);
              std::vector<Optimizer::Group> groups;
              for (size_t i = 0; i < parameters.size(); ++i) {
                groups.push_back(group_of(std::move(parameters[i]), std::move(names.at(i))));
              }
              return std::unique_ptr<Optimizer, DeleteWithoutGil>(
-                 new Optimizer(std::move(groups), group, mode));
+                 new Optimizer(std::move(groups), group.value_or(Group()), mode));
            }),
            py::arg("groups"), py::arg("names"), py::arg("group"), py::arg("gradients"), NoGil(),
            "Make the parameters views of flat buffers. Collective.")
@@ -186,8 +187,12 @@ void bind_optimizer(py::module_& module) {
             return result;
           },
           py::arg("data"), "Bytes of every rank, of any lengths. Collective.")
-      .def("begin_rebuild", &Optimizer::begin_rebuild, py::arg("group") = Group(), NoGil(),
-           "Gather over these ranks from now on. Collective.")
+      .def(
+          "begin_rebuild",
+          [](Optimizer& self, const std::optional<Group>& group) {
+            self.begin_rebuild(group.value_or(Group()));
+          },
+          py::arg("group"), NoGil(), "Gather over these ranks from now on. Collective.")
       .def("finish_rebuild", &Optimizer::finish_rebuild, NoGil(), "Plan anew. Collective.")
       .def("wait", &Optimizer::wait, NoGil(), "Until the last step's parameters have come.")
       .def("state_bytes", &Optimizer::state_bytes, "Of this rank's arrays.")

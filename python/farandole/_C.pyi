@@ -470,6 +470,10 @@ class Replica:
         """
         Tell what it returned.
         """
+    def await_parameters(self) -> None:
+        """
+        Wait for what an optimizer still sends.
+        """
     def before_forward(self) -> None:
         """
         Tell that a forward begins.
@@ -568,7 +572,7 @@ class ShardedOptimizer:
     """
     Steps the shards of parameters that this rank owns, for all.
     """
-    def __init__(self, groups: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], names: collections.abc.Sequence[collections.abc.Sequence[str]], group: torch.distributed.distributed_c10d.ProcessGroup, gradients: str) -> None:
+    def __init__(self, groups: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], names: collections.abc.Sequence[collections.abc.Sequence[str]], group: torch.distributed.distributed_c10d.ProcessGroup | None, gradients: str) -> None:
         """
         Make the parameters views of flat buffers. Collective.
         """
@@ -580,7 +584,7 @@ class ShardedOptimizer:
         """
         Bytes of every rank, of any lengths. Collective.
         """
-    def begin_rebuild(self, group: torch.distributed.distributed_c10d.ProcessGroup = None) -> None:
+    def begin_rebuild(self, group: torch.distributed.distributed_c10d.ProcessGroup | None) -> None:
         """
         Gather over these ranks from now on. Collective.
         """
