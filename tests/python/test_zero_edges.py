@@ -315,7 +315,7 @@ def killed(rank: int, world_size: int, gradients: Any, in_the_middle: bool) -> f
             os.kill(os.getpid(), signal.SIGKILL)
         return 0.0
 
-    with pytest.raises(farandole.CommError, match="rank 1 .*was killed by signal 9"):
+    with pytest.raises(farandole.CommError, match=r"rank 1 .*was killed by signal 9"):
         optimizer.step(die)
     return time.monotonic() - begin
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,8 @@ def segments() -> set[str]:
     return {line.split(maxsplit=5)[0] for line in maps if "memfd:" in line or "/dev/shm/" in line}
 
 
-def threads() -> set[str]:
-    return set(os.listdir("/proc/self/task"))
+def threads() -> set[Path]:
+    return set(Path("/proc/self/task").iterdir())
 
 
 def large_allocations(call: Callable[[], Any]) -> list[int]:

@@ -139,9 +139,7 @@ def clipping(rank: int, world_size: int, gradients: str) -> None:
     ]
     for optimizer, options, ddp in cases:
         for kind in kinds:
-            trial = Trial(
-                Bowl(FILLED), optimizer, gradients=gradients, ddp=ddp, lr=0.05, **options
-            )
+            trial = Trial(Bowl(FILLED), optimizer, gradients=gradients, ddp=ddp, lr=0.05, **options)
             for step in range(4):
                 trial.zero_grad()
                 trial.backward(step)
