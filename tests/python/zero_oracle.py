@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import lru_cache, reduce
 from typing import Any
 
 import torch
@@ -59,10 +60,17 @@ class Bowl(nn.Module):
 
 def targets(model: nn.Module, rank: int, step: int) -> list[Tensor]:
     """Where the parabolas of a rank are, wherever that is asked."""
+    return _targets(tuple((tuple(p.shape), p.dtype) for p in model.parameters()), rank, step)
+
+
+@lru_cache(maxsize=1000)
+def _targets(
+    shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...], rank: int, step: int
+) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1000 * step + rank)
     return [
-        torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.dtype)
-        for p in model.parameters()
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        for shape, dtype in shapes
     ]
 
 
@@ -70,20 +78,18 @@ def loss(model: nn.Module, rank: int, step: int) -> Tensor:
     return model(targets(model, rank, step))
 
 
-def average_gradients(model: nn.Module, world_size: int, step: int) -> None:
-    """Adds the mean over ranks, summed in their order, to the gradients of ``model``."""
-    before = [p.grad for p in model.parameters()]
-    sums: list[Tensor | None] = [None for _ in before]
-    for rank in range(world_size):
-        model.zero_grad()
-        loss(model, rank, step).backward()
-        for i, p in enumerate(model.parameters()):
-            if p.grad is not None:
-                total = sums[i]
-                sums[i] = p.grad if total is None else total + p.grad
-    for p, total, had in zip(model.parameters(), sums, before, strict=True):
-        mean = None if total is None else total / world_size
-        p.grad = mean if had is None else had if mean is None else had + mean
+@torch.no_grad()
+def average_gradients(bowl: nn.Module, world_size: int, step: int) -> None:
+    """Adds the mean over ranks, summed in their order, to the gradients of a Bowl.
+
+    That of a parabola is its argument, to the last bit.
+    """
+    every = [targets(bowl, rank, step) for rank in range(world_size)]
+    for p, *each in zip(bowl.parameters(), *every, strict=True):
+        if p.requires_grad:
+            total = reduce(torch.add, [p - target for target in each])
+            mean = total / world_size
+            p.grad = mean if p.grad is None else p.grad + mean
 
 
 def all_parameters(model: nn.Module) -> list[nn.Parameter]:
