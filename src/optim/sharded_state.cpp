@@ -225,8 +225,13 @@ void ShardedOptimizer::begin_rebuild(const farandole::Group& group) {
 
 void ShardedOptimizer::finish_rebuild() {
   const c10::NoGradGuard no_grad;
-  check_replica();
-  check_same_values();
+  try {
+    check_replica();
+    check_same_values();
+  } catch (const std::exception&) {
+    owners_.clear();  // there is no rebuild
+    throw;
+  }
   std::vector<Part> old_parts = std::move(parts_);
   parts_.clear();
   scatter_.reset();

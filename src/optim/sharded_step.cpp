@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 #include "farandole/error.h"
@@ -26,6 +27,16 @@ constexpr size_t kMostSums = 4;  // of a rule: UpdateRule::sums()
 
 comm::DataType real_type_of(at::ScalarType dtype) {
   return *data_type_of(c10::isComplexType(dtype) ? c10::toRealValueType(dtype) : dtype);
+}
+
+/// Ranks compare what clips have left to the step.
+std::string text_of(const std::vector<GradientChange>& changes) {
+  std::ostringstream text;
+  for (const GradientChange& change : changes) {
+    const bool is_scale = change.kind == GradientChange::Kind::kScale;
+    text << (is_scale ? ", gradients times " : ", gradients clipped at ") << change.value;
+  }
+  return text.str();
 }
 
 std::string description_of(const UpdateRules& rules) {
@@ -123,7 +134,7 @@ void ShardedOptimizer::fail_step(const std::string& error) noexcept {
 
 /// Until all ranks are here, and agree.
 void ShardedOptimizer::enter(const std::string& description) {
-  StepNote note{description, {}};
+  StepNote note{description + text_of(*changes_), {}};
   try {
     prepare();
     for (const Parameter& parameter : parameters_) {
