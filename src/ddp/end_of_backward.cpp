@@ -397,6 +397,11 @@ void Reducer::tell_of_abandoned() {
   if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);
 }
 
+void Reducer::end_abandoned() {
+  const std::lock_guard lock(mutex_);
+  tell_of_abandoned();
+}
+
 bool Reducer::join_backward(double weight) {
   const std::lock_guard lock(mutex_);
   tell_of_abandoned();
@@ -412,6 +417,12 @@ bool Reducer::join_backward(double weight) {
 
 void Reducer::set_sharded(std::optional<ShardedGradients> sharded) {
   const std::lock_guard lock(mutex_);
+  if (sharded_) sharded_->before_backward = nullptr;  // its owner may be going
+  if (state_ == State::kRunning) {
+    throw InvalidArgument("a sharded optimizer came or went in the middle of backward.",
+                          "its first buckets have gone another way already.",
+                          "make it before the first forward, and let it go after a backward.");
+  }
   if (sharded && hook_) {
     throw InvalidArgument(
         "a sharded optimizer and a communication hook were to share gradients.",

@@ -152,6 +152,7 @@ void Reducer::begin_pass(bool synchronize) {
   tell_of_abandoned();
   if (sharded_ && sharded_->before_backward) sharded_->before_backward();
   const bool adds_up = count_weight();
+  has_local_passes_ = !synchronize;
   if (synchronize) begin_backward();
   if (!adds_up) refuse_weight();  // leaves the backward, which the others are told
 }
@@ -274,6 +275,16 @@ int Reducer::leader() const {
 std::shared_ptr<const Buckets> Reducer::buckets() const {
   const std::lock_guard lock(mutex_);
   return buckets_;
+}
+
+bool Reducer::has_local_passes() const {
+  const std::lock_guard lock(mutex_);
+  return has_local_passes_;
+}
+
+bool Reducer::is_weighted() const {
+  const std::lock_guard lock(mutex_);
+  return loss_weight_.has_value();
 }
 
 double Reducer::divisor() const {

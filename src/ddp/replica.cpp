@@ -166,6 +166,7 @@ void Replica::set_loss_weight(std::optional<double> weight) {
 }
 
 void Replica::set_sharded(std::optional<ShardedGradients> sharded) {
+  sharded_.reset();
   reducer_->set_sharded(sharded);
   sharded_ = std::move(sharded);
 }
@@ -199,7 +200,10 @@ bool Replica::join_backward(double weight) {
 }
 
 void Replica::set_group(const Group& group) {
-  await_parameters();
+  try {
+    await_parameters();
+  } catch (const std::exception&) {  // of ranks that are gone; rebuild() compares what there is
+  }
   group_ = std::make_shared<ReplicaGroup>(group);
   sharded_.reset();  // until the optimizer has planned for these ranks
   awaits_.clear();

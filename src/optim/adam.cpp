@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "optim/adam_loops.h"
+#include "optim/bias_correction.h"
 #include "optim/hyperparameters.h"
 
 namespace farandole {
@@ -12,10 +13,9 @@ namespace {
 /// Scalars are computed in float64 and rounded once, as torch does.
 template <class T>
 AdamStep<T> step_of(const AdamHyperparameters& adam, const UpdateMoment& moment) {
-  const auto steps = static_cast<double>(moment.step);
   const bool decoupled = adam.decoupled_weight_decay;
-  const double correction = std::sqrt(1 - std::pow(adam.beta2, steps));
-  const double size = adam.lr / (1 - std::pow(adam.beta1, steps));
+  const double correction = std::sqrt(bias_correction(adam.beta2, moment.step));
+  const double size = adam.lr / bias_correction(adam.beta1, moment.step);
   return {Moments<T>(adam.beta1, adam.beta2),
           static_cast<T>(adam.maximize ? -1 : 1),
           static_cast<T>(decoupled ? 0 : adam.weight_decay),

@@ -25,6 +25,7 @@ class FlatParameters {
   FlatParameters(std::vector<at::Tensor> parameters, std::vector<std::string> names, ShardPlan plan,
                  const ReplicaGroup& group);
 
+  int rank() const { return rank_; }
   const ShardPlan& plan() const { return plan_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   /// What this rank owns.

@@ -59,6 +59,16 @@ Replica& alive(const ReplicaLink& link, const void* owner) {
                         "rebuild() after set_process_group().");
 }
 
+/// `matters`: whether a pass under no_sync() leaves out what the step needs to know.
+void check_synchronized(const Reducer& reducer, bool matters) {
+  if (!matters || !reducer.has_local_passes()) return;
+  throw InvalidArgument(
+      "the last backward before step() ran under no_sync().",
+      "with gradients=\"shard\" the last pass of a step tells the ranks what it needs: the loss "
+      "weights and, over groups without shared memory, the gradients.",
+      "run the last pass of each step outside of no_sync().");
+}
+
 std::byte* at_offset(const void* data, int64_t bytes) {
   return static_cast<std::byte*>(const_cast<void*>(data)) + bytes;
 }
@@ -91,7 +101,8 @@ void PeerGradients::look(const std::vector<at::Tensor>& parameters,
     if (parameters[i].grad().defined()) check_fits(parameters[i].grad(), parameters[i], names[i]);
   }
   reducer.adopt_gradients();
-  if (buckets_ != reducer.buckets()) {
+  check_synchronized(reducer, reducer.is_weighted());
+  if (buckets_ != reducer.buckets() || places_.size() != parameters.size()) {
     buckets_ = reducer.buckets();
     find_places(parameters);
   }
@@ -141,7 +152,7 @@ double PeerGradients::divisor() const { return alive(*replica_, owner_).reducer(
 
 void ScatteredGradients::look(const std::vector<at::Tensor>& parameters,
                               const std::vector<std::string>& names) {
-  alive(*replica_, owner_);
+  check_synchronized(*alive(*replica_, owner_).reducer(), true);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i].grad().defined()) continue;
     check_dense(parameters[i].grad(), names[i]);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "optim/bias_correction.h"
 #include "optim/hyperparameters.h"
 #include "optim/lamb_loops.h"
 
@@ -11,10 +12,9 @@ namespace {
 
 template <class T>
 LambStep<T> step_of(const LambHyperparameters& lamb, const UpdateMoment& moment) {
-  const auto steps = static_cast<double>(moment.step);
   const bool corrects = lamb.bias_correction;
-  const double first = corrects ? 1 - std::pow(lamb.beta1, steps) : 1;
-  const double second = corrects ? std::sqrt(1 - std::pow(lamb.beta2, steps)) : 1;
+  const double first = corrects ? bias_correction(lamb.beta1, moment.step) : 1;
+  const double second = corrects ? std::sqrt(bias_correction(lamb.beta2, moment.step)) : 1;
   return {Moments<T>(lamb.beta1, lamb.beta2), static_cast<T>(lamb.maximize ? -1 : 1),
           static_cast<T>(lamb.weight_decay),  static_cast<T>(lamb.eps),
           static_cast<T>(1 / first),          static_cast<T>(1 / second)};

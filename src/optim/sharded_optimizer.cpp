@@ -2,6 +2,8 @@
 // What a sharded optimizer is made of. Its steps: sharded_step.cpp; its state: sharded_state.cpp.
 #include "farandole/optim/sharded_optimizer.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -37,6 +39,43 @@ void check_parameter(const at::Tensor& parameter, const std::string& name) {
                         "leave it out of the optimizer.");
 }
 
+/// Two parameters in one place would become two, each with values of its own.
+void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<std::string>& names) {
+  struct Range {
+    uintptr_t begin;
+    uintptr_t end;
+    size_t parameter;
+  };
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& tensor = parameters[i];
+    if (tensor.numel() == 0) continue;
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      throw InvalidArgument("elements of parameter '" + names[i] + "' share memory.",
+                            "each would be stepped by itself, and they would no longer be one.",
+                            "make the parameter without expand(), and expand it in forward.");
+    }
+    int64_t last = 0;
+    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+    const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+    ranges.push_back({begin, begin + static_cast<size_t>(last + 1) * tensor.element_size(), i});
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  size_t widest = 0;
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].begin < ranges[widest].end) {
+      throw InvalidArgument("parameters '" + names[ranges[widest].parameter] + "' and '" +
+                                names[ranges[i].parameter] + "' share memory.",
+                            "each gets a place of its own in the shards, and they would no longer "
+                            "be one.",
+                            "tie modules by one Parameter object, or make one of them a view of "
+                            "the other in forward.");
+    }
+    if (ranges[i].end > ranges[widest].end) widest = i;
+  }
+}
+
 /// A hash of the values.
 uint64_t hash_of(const at::Tensor& parameter) {
   const at::Tensor dense = parameter.is_non_overlapping_and_dense()
@@ -65,7 +104,12 @@ ShardedOptimizer::ShardedOptimizer(std::vector<Group> groups, const farandole::G
   check_same_values();
   plan_active();
   make_round(0);
-  attach();
+  try {
+    attach();
+  } catch (...) {
+    detach();
+    throw;
+  }
 }
 
 ShardedOptimizer::~ShardedOptimizer() { detach(); }
@@ -84,6 +128,13 @@ void ShardedOptimizer::add_parameters(Group group) {
     }
     added.push_back({tensor, std::move(group.names[i]), groups_.size(), i});
   }
+  std::vector<at::Tensor> tensors = tensors_;
+  std::vector<std::string> names = names_;
+  for (const Parameter& parameter : added) {
+    tensors.push_back(parameter.tensor);
+    names.push_back(parameter.name);
+  }
+  check_apart(tensors, names);
   groups_.emplace_back();
   for (Parameter& parameter : added) {
     groups_.back().push_back(parameters_.size());
@@ -97,6 +148,20 @@ void ShardedOptimizer::add_group(Group group) {
   wait();
   const size_t first = parameters_.size();
   add_parameters(std::move(group));
+  try {
+    plan_added(first);
+  } catch (...) {
+    parameters_.resize(first);
+    tensors_.resize(first);
+    names_.resize(first);
+    groups_.pop_back();
+    throw;
+  }
+  make_round(round_->step());
+}
+
+/// Parameters from `first` on.
+void ShardedOptimizer::plan_added(size_t first) {
   std::vector<size_t> active;
   for (size_t i = first; i < parameters_.size(); ++i) {
     if (parameters_[i].tensor.requires_grad()) active.push_back(i);
@@ -110,7 +175,6 @@ void ShardedOptimizer::add_group(Group group) {
                        "make the optimizer with all parameters.");
   }
   plan(active);
-  make_round(round_->step());
 }
 
 /// The DistributedDataParallel that has all parameters.
@@ -165,7 +229,10 @@ void ShardedOptimizer::check_same_values() const {
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& tensor = parameter.tensor;
     hash = hash * 31 + static_cast<uint64_t>(tensor.scalar_type());
-    hash = hash * 31 + static_cast<uint64_t>(tensor.numel());
+    for (const int64_t size : tensor.sizes()) hash = hash * 31 + static_cast<uint64_t>(size);
+    for (const int64_t stride : Buckets::strides_of_place(tensor)) {
+      hash = hash * 31 + static_cast<uint64_t>(stride);
+    }
     hash = hash * 31 + parameter.group * 2 + (tensor.requires_grad() ? 1 : 0);
     if (tensor.is_cpu()) hash = hash * 31 + hash_of(tensor);
   }
@@ -204,14 +271,14 @@ void ShardedOptimizer::plan(const std::vector<size_t>& indices) {
     names.push_back(parameter.name);
   }
   const ShardPlan plan = make_shard_plan(planned, kBucketBytes, group_->world_size());
-  for (size_t i = 0; i < indices.size(); ++i) {
-    parameters_[indices[i]].part = parts_.size();
-    parameters_[indices[i]].index_in_part = i;
-  }
   Part part;
   part.parameters = indices;
   part.flat = std::make_unique<FlatParameters>(tensors, names, plan, *group_);
   part.state = std::make_unique<ShardState>(plan);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    parameters_[indices[i]].part = parts_.size();
+    parameters_[indices[i]].index_in_part = i;
+  }
   parts_.push_back(std::move(part));
 }
 
@@ -220,11 +287,16 @@ void ShardedOptimizer::attach() {
   gradients_ = std::make_unique<AveragedGradients>();
   if (!replica_ || replica_->replica == nullptr) return;
   Replica& replica = *replica_->replica;
-  const bool is_shared = parts_.empty() || parts_.front().flat->is_shared();
+  const bool is_shared =
+      group_->communicator() != nullptr &&
+      std::all_of(tensors_.begin(), tensors_.end(), [](const auto& each) { return each.is_cpu(); });
   if (!is_shared && group_ == replica.shared_group()) {
     replica.set_before_forward(this, [this] { wait(); });
   }
-  if (mode_ == GradientMode::kFull) return;
+  if (mode_ == GradientMode::kFull) {
+    if (replica.is_sharded()) replica.set_sharded(std::nullopt);  // this optimizer takes over
+    return;
+  }
   ShardedGradients sharded;
   sharded.owner = this;
   sharded.before_backward = [this] { before_backward(); };
@@ -255,13 +327,20 @@ BucketPlan ShardedOptimizer::plan_for_reducer(BucketPlan plan) const {
   return plan;
 }
 
+/// First makes sure that nobody calls this object any more.
 void ShardedOptimizer::detach() noexcept {
-  try {
-    for (const auto& work : works_) work->wait();
-    if (!replica_ || replica_->replica == nullptr) return;
-    replica_->replica->set_before_forward(this, {});
-    if (replica_->replica->is_sharded_by(this)) replica_->replica->set_sharded(std::nullopt);
-  } catch (const std::exception&) {  // the group is over
+  if (Replica* const replica = replica_ ? replica_->replica : nullptr) {
+    replica->set_before_forward(this, {});
+    try {
+      if (replica->is_sharded_by(this)) replica->set_sharded(std::nullopt);
+    } catch (const std::exception&) {  // an abandoned backward of a group that is over
+    }
+  }
+  for (const auto& work : std::exchange(works_, {})) {
+    try {
+      work->wait();
+    } catch (const std::exception&) {  // the group is over
+    }
   }
 }
 

@@ -45,12 +45,12 @@ void ShardedOptimizer::make_state(const UpdateRules& rules) {
 /// float32 values of parameters of half types.
 void ShardedOptimizer::make_masters() {
   for (Part& part : parts_) {
+    if (part.has_masters) continue;
     const ShardPlan& plan = part.flat->plan();
     for (const ShardPiece& piece : part.flat->pieces()) {
       if (!c10::isReducedFloatingType(plan.buckets.buckets[piece.bucket].dtype)) continue;
       part.state->make(kMasterParameter, piece.bucket);
     }
-    if (part.has_masters) continue;
     part.has_masters = true;
     for (const ShardPiece& piece : part.flat->pieces()) {
       const at::Tensor master = part.state->piece(kMasterParameter, piece);
@@ -62,6 +62,7 @@ void ShardedOptimizer::make_masters() {
 std::vector<at::Tensor> ShardedOptimizer::shards(size_t group) {
   make_masters();
   make_shard_tensors();
+  parts_shown_ = parts_.size();
   std::vector<at::Tensor> shards;
   for_each_piece(group, [&](const Part& part, size_t index, const ShardPiece&) {
     shards.push_back(part.tensors->tensor(index));
@@ -193,10 +194,13 @@ at::Tensor ShardedOptimizer::gather_bucket(const at::Tensor& shard, int old_worl
 }
 
 void ShardedOptimizer::begin_rebuild(const farandole::Group& group) {
-  wait();
-  const auto old_group = group_;
-  const int old_world = world_size();
-  const int old_rank = rank();
+  try {
+    wait();
+  } catch (const std::exception&) {  // ranks that are gone
+  }
+  previous_group_ = group_;
+  const int old_world = parts_.empty() ? world_size() : parts_.front().flat->plan().world_size;
+  const int old_rank = parts_.empty() ? rank() : parts_.front().flat->rank();
   if (!replica_ || replica_->replica == nullptr) find_replica();
   choose_group(group);
   const std::vector<uint64_t> old_ranks = group_->all_gather(static_cast<uint64_t>(old_rank));
@@ -213,8 +217,7 @@ void ShardedOptimizer::begin_rebuild(const farandole::Group& group) {
     return;
   }
   const auto lost_rank = std::to_string(lost - owners_.begin());
-  owners_.clear();
-  group_ = old_group;
+  forget_rebuild();
   throw InvalidArgument("rebuild() cannot find the optimizer state of rank " + lost_rank + " of " +
                             std::to_string(old_world) + ".",
                         "each rank has the state of its own shards alone, and that rank is not "
@@ -223,13 +226,19 @@ void ShardedOptimizer::begin_rebuild(const farandole::Group& group) {
                         "parameters are whole on every rank.");
 }
 
+/// The ranks are those of before.
+void ShardedOptimizer::forget_rebuild() {
+  owners_.clear();
+  group_ = std::move(previous_group_);
+}
+
 void ShardedOptimizer::finish_rebuild() {
   const c10::NoGradGuard no_grad;
   try {
     check_replica();
     check_same_values();
   } catch (const std::exception&) {
-    owners_.clear();  // there is no rebuild
+    forget_rebuild();
     throw;
   }
   std::vector<Part> old_parts = std::move(parts_);
@@ -250,6 +259,7 @@ void ShardedOptimizer::finish_rebuild() {
   plan(frozen);
   for (const Part& part : old_parts) move_state(part);
   owners_.clear();
+  previous_group_.reset();
   make_round(round_->step());
   attach();
 }

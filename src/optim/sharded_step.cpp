@@ -49,9 +49,11 @@ std::string description_of(const UpdateRules& rules) {
 
 void ShardedOptimizer::step(const UpdateRules& rules) {
   const c10::NoGradGuard no_grad;
-  check_rules(rules);
-  enter(description_of(rules));
-  try {
+  enter([&] {
+    check_rules(rules);
+    return description_of(rules);
+  });
+  within_step([&] {
     make_state(rules);
     make_updates(rules);
     const bool is_layer_wise =
@@ -61,28 +63,31 @@ void ShardedOptimizer::step(const UpdateRules& rules) {
       share_sums();
     }
     pass_->update(*updates_);
-    count_step();
-  } catch (const std::exception& error) {
-    fail_step(error.what());
-    throw;
-  }
+  });
+  count_step();
   leave();
 }
 
 bool ShardedOptimizer::begin_step(const std::string& description) {
   const c10::NoGradGuard no_grad;
-  const size_t parts = parts_.size();
-  enter(description);
-  try {
+  enter([&] { return description; });
+  within_step([&] {
     make_masters();
     make_shard_tensors();
     make_updates({});
     collect_gradients();
+  });
+  return parts_.size() != parts_shown_;
+}
+
+/// What is thrown between enter() and leave() is told to the others.
+void ShardedOptimizer::within_step(const std::function<void()>& work) {
+  try {
+    work();
   } catch (const std::exception& error) {
     fail_step(error.what());
     throw;
   }
-  return parts_.size() != parts;
 }
 
 /// The averages of this rank's pieces, as the gradients of shards().
@@ -109,7 +114,7 @@ void ShardedOptimizer::end_step() {
     throw InvalidArgument("end_step() was called outside of a step.", "it ends one.",
                           "call begin_step() first.");
   }
-  pass_->store(*updates_);
+  within_step([&] { pass_->store(*updates_); });
   count_step();
   leave();
 }
@@ -121,10 +126,13 @@ void ShardedOptimizer::fail_step(const std::string& error) noexcept {
     if (was_inside) {
       pass_->store(*updates_);  // what there is, so that parameters are alike on all ranks
       updates_->clear();
-      gradients_->release();
+      count_step();  // as the others do
+    } else if (replica_ && replica_->replica != nullptr) {
+      replica_->replica->reducer()->end_abandoned();  // peers may still wait in that backward
     }
-  } catch (const std::exception&) {  // the group is over
+  } catch (const std::exception&) {  // the group is over, or the others met another error
   }
+  gradients_->release();
   round_->fail(error);
   try {
     if (was_inside) send_shards();
@@ -133,19 +141,25 @@ void ShardedOptimizer::fail_step(const std::string& error) noexcept {
 }
 
 /// Until all ranks are here, and agree.
-void ShardedOptimizer::enter(const std::string& description) {
-  StepNote note{description + text_of(*changes_), {}};
+void ShardedOptimizer::enter(const std::function<std::string()>& describe) {
+  StepNote note;
   try {
     prepare();
+    note.description = describe() + text_of(*changes_);
     for (const Parameter& parameter : parameters_) {
       note.has_gradient.push_back(parameter.tensor.grad().defined());
     }
   } catch (const std::exception& error) {
-    round_->fail(error.what());
+    fail_step(error.what());
     throw;
   }
-  round_->enter(note);
-  plan_newcomers();
+  try {
+    round_->enter(note);
+  } catch (...) {
+    gradients_->release();
+    throw;
+  }
+  within_step([&] { plan_newcomers(); });
 }
 
 /// What this rank can look after alone.
@@ -171,10 +185,17 @@ void ShardedOptimizer::plan_newcomers() {
   }
   if (newcomers.empty()) return;
   plan(newcomers);
+  gradients_->look(tensors_, names_);  // parameters lie otherwise now
   all_gather_numbers({0});  // nobody stores into a parameter that its rank still moves in
 }
 
 void ShardedOptimizer::check_rules(const UpdateRules& rules) const {
+  for (const auto& rule : rules) {
+    if (rule && rule->sums() <= static_cast<int>(kMostSums)) continue;
+    throw InvalidArgument("step() got a rule that measures more than " + std::to_string(kMostSums) +
+                              " sums, or none.",
+                          "there is room for as many of each parameter.", "measure fewer.");
+  }
   if (rules.size() != groups_.size()) {
     throw InvalidArgument("step() got " + std::to_string(rules.size()) + " rules for " +
                               std::to_string(groups_.size()) + " parameter groups.",
@@ -195,6 +216,8 @@ void ShardedOptimizer::make_updates(const UpdateRules& rules) {
   addresses_.clear();
   sums_.assign(parameters_.size() * kMostSums, 0);
   const double divisor = gradients_->divisor();
+  std::vector<std::vector<std::string>> states;  // of each group
+  for (const auto& rule : rules) states.push_back(rule->state_names());
   for (Part& part : parts_) {
     const ShardPlan& plan = part.flat->plan();
     for (const ShardPiece& piece : part.flat->pieces()) {
@@ -219,7 +242,7 @@ void ShardedOptimizer::make_updates(const UpdateRules& rules) {
       }
       if (!rules.empty()) {
         update.rule = rules[parameter.group].get();
-        for (const std::string& name : update.rule->state_names()) {
+        for (const std::string& name : states[parameter.group]) {
           addresses_.push_back(part.state->address(name, piece));
           ++update.state_count;
         }
@@ -229,7 +252,22 @@ void ShardedOptimizer::make_updates(const UpdateRules& rules) {
       updates_->push_back(update);
     }
   }
+  if (rules.empty() && !round_->is_inside() && rank() == 0) add_newcomers();
   set_addresses();
+}
+
+/// Parameters that nobody owns yet, whole: rank 0 counts them in a norm.
+void ShardedOptimizer::add_newcomers() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& tensor = parameters_[i].tensor;
+    if (parameters_[i].part != kNone || !tensor.grad().defined()) continue;
+    PieceUpdate update{};
+    update.dtype = real_type_of(tensor.scalar_type());
+    update.elements = tensor.numel() * (tensor.is_complex() ? 2 : 1);
+    update.gradient = {nullptr, gradients_->count(), gradients_->divisor(), changes_.get()};
+    gradients_->append(i, 0, 0, 0, addresses_);
+    updates_->push_back(update);
+  }
 }
 
 /// Now that addresses_ does not grow any more.
@@ -309,13 +347,12 @@ void ShardedOptimizer::wait() {
 void ShardedOptimizer::before_backward() {
   if (changes_->empty()) return;
   const c10::NoGradGuard no_grad;
-  const auto changes = std::exchange(*changes_, {});
   const bool has_gradients =
       std::any_of(parameters_.begin(), parameters_.end(),
                   [](const Parameter& parameter) { return parameter.tensor.grad().defined(); });
-  if (!has_gradients) return;
   double factor = 1;
-  for (const GradientChange& change : changes) {
+  for (const GradientChange& change : *changes_) {
+    if (!has_gradients) break;
     if (change.kind == GradientChange::Kind::kClamp) {
       throw InvalidArgument(
           "a backward came between clip_grad_value_() and step().",
@@ -324,19 +361,34 @@ void ShardedOptimizer::before_backward() {
     }
     factor *= change.value;
   }
+  changes_->clear();
   for (const Parameter& parameter : parameters_) {
     if (parameter.tensor.grad().defined()) parameter.tensor.mutable_grad().mul_(factor);
   }
 }
 
-double ShardedOptimizer::clip_grad_norm(double max_norm, double norm_type,
-                                        bool error_if_nonfinite) {
+/// Throws if there can be no such norm.
+void ShardedOptimizer::check_norm(double max_norm, double norm_type) const {
   if (!(norm_type > 0) || std::isnan(max_norm)) {
     throw InvalidArgument("clip_grad_norm_() got max_norm " + std::to_string(max_norm) +
                               " and norm_type " + std::to_string(norm_type) + ".",
                           "the norm is (sum |g|^p)^(1/p), and its bound a number.",
                           "pass a norm_type above 0, or infinity.");
   }
+  const bool has_complex = std::any_of(tensors_.begin(), tensors_.end(),
+                                       [](const at::Tensor& each) { return each.is_complex(); });
+  if (norm_type != 2 && has_complex) {
+    throw NotSupported(
+        "clip_grad_norm_() got complex parameters and norm_type " + std::to_string(norm_type) + ".",
+        "their gradients are pairs of reals here, which have the same 2-norm and no "
+        "other.",
+        "pass norm_type 2.");
+  }
+}
+
+double ShardedOptimizer::clip_grad_norm(double max_norm, double norm_type,
+                                        bool error_if_nonfinite) {
+  check_norm(max_norm, norm_type);
   const c10::NoGradGuard no_grad;
   const double term = average_norm_term(norm_type);
   const double norm = std::isinf(norm_type) ? term : std::pow(term, 1 / norm_type);
@@ -364,6 +416,13 @@ void ShardedOptimizer::clip_grad_value(double clip_value) {
                           "elements are brought into [-clip_value, clip_value].",
                           "pass a number of at least 0.");
   }
+  const bool has_complex = std::any_of(tensors_.begin(), tensors_.end(),
+                                       [](const at::Tensor& each) { return each.is_complex(); });
+  if (has_complex) {
+    throw NotSupported("clip_grad_value_() got complex parameters.",
+                       "complex numbers have no order in which one could be too large.",
+                       "use clip_grad_norm_().");
+  }
   if (mode_ == GradientMode::kShard) {
     changes_->push_back({GradientChange::Kind::kClamp, clip_value});
     return;
@@ -378,28 +437,26 @@ void ShardedOptimizer::clip_grad_value(double clip_value) {
 /// Of the averaged gradients of all parameters. Each rank adds up what it owns, between two points
 /// at which all ranks are: nobody changes a gradient that another still reads.
 double ShardedOptimizer::average_norm_term(double norm_type) {
-  prepare();
-  all_gather_numbers({0});
+  try {
+    prepare();
+  } catch (const std::exception&) {
+    all_gather_numbers({1});
+    throw;
+  }
+  const std::vector<double> failures = all_gather_numbers({0});
+  const auto failed = std::find(failures.begin(), failures.end(), 1);
+  if (failed != failures.end()) {
+    throw StepError(
+        "clip_grad_norm_() failed on rank " + std::to_string(failed - failures.begin()) + ".",
+        "an exception left it there, and the norm is of the gradients of all ranks.",
+        "mend the cause there; nothing was changed.");
+  }
   make_updates({});
-  double own = pass_->norm_term_of_gradients(*updates_, norm_type);
+  const double own = pass_->norm_term_of_gradients(*updates_, norm_type);
   updates_->clear();
   gradients_->release();
-  if (rank() == 0) own = joined_terms(own, newcomers_norm_term(norm_type), norm_type);
   double term = 0;
   for (const double each : all_gather_numbers({own})) term = joined_terms(term, each, norm_type);
-  return term;
-}
-
-/// Of parameters that nobody owns yet.
-double ShardedOptimizer::newcomers_norm_term(double norm_type) const {
-  double term = 0;
-  for (const Parameter& parameter : parameters_) {
-    const at::Tensor& gradient = parameter.tensor.grad();
-    if (parameter.part != kNone || !gradient.defined()) continue;
-    const at::Tensor values = gradient.detach().to(at::kDouble).contiguous();
-    term = joined_terms(term, norm_term(values.const_data_ptr<double>(), values.numel(), norm_type),
-                        norm_type);
-  }
   return term;
 }
 

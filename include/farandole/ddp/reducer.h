@@ -86,6 +86,13 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   /// Leaves averaging to a sharded optimizer from the next backward on; nullopt: averages again.
   /// The next backward plans anew. Not in a backward. Local, unless a backward was abandoned.
   void set_sharded(std::optional<ShardedGradients> sharded);
+  /// Tells peers of a backward that an exception has left, who wait in it. Collective if there is
+  /// one.
+  void end_abandoned();
+  /// Whether passes that were not synchronized have added to gradients since the last one that was.
+  bool has_local_passes() const;
+  /// Whether those gradients count by a loss weight.
+  bool is_weighted() const;
   /// Brings every p.grad that the program has put elsewhere into its bucket.
   void adopt_gradients();
   /// The buckets, in which gradients lie after a backward; null before the first one.
@@ -212,6 +219,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   bool others_had_inputs_ = false;  ///< in the last join_backward()
   int leader_ = 0;                  ///< see leader()
   double divisor_ = 1;              ///< see divisor()
+  bool has_local_passes_ = false;   ///< see has_local_passes()
   uint64_t backward_ = 0;
   uint64_t begin_ns_ = 0;
   uint64_t end_ns_ = 0;

@@ -92,6 +92,7 @@ class FARANDOLE_API Replica {
   /// Leaves averaging to a sharded optimizer until set_group() or other parameters in
   /// set_tensors(); see Reducer::set_sharded().
   void set_sharded(std::optional<ShardedGradients> sharded);
+  bool is_sharded() const { return sharded_.has_value(); }
   /// Whether averaging is left to `owner`.
   bool is_sharded_by(const void* owner) const { return sharded_ && sharded_->owner == owner; }
   /// Calls `function` before each forward, until `owner` has an empty one: for an optimizer whose

@@ -179,11 +179,15 @@ class FARANDOLE_API ShardedOptimizer {
       size_t group, const std::function<void(const Part&, size_t, const ShardPiece&)>& call) const;
 
   // sharded_step.cpp
-  void enter(const std::string& description);
+  void enter(const std::function<std::string()>& describe);
+  void within_step(const std::function<void()>& work);
   void prepare();
   void plan_newcomers();
+  void plan_added(size_t first);
   void check_rules(const UpdateRules& rules) const;
+  void check_norm(double max_norm, double norm_type) const;
   void make_updates(const UpdateRules& rules);
+  void add_newcomers();
   void set_addresses();
   void collect_gradients();
   void share_sums();
@@ -193,13 +197,13 @@ class FARANDOLE_API ShardedOptimizer {
   void send_shards();
   void before_backward();
   double average_norm_term(double norm_type);
-  double newcomers_norm_term(double norm_type) const;
 
   // sharded_state.cpp
   void make_masters();
   void make_shard_tensors();
   at::ScalarType common_dtype(const std::vector<at::Tensor>& pieces) const;
   at::Tensor gather_bucket(const at::Tensor& shard, int old_world, int to) const;
+  void forget_rebuild();
   void move_state(const Part& old);
   void take_state(size_t index, const std::string& name, const at::Tensor& state);
 
@@ -220,6 +224,8 @@ class FARANDOLE_API ShardedOptimizer {
   std::vector<const void*> addresses_;                 ///< that updates_ points to
   std::vector<double> sums_;                           ///< kMostSums a parameter
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< shards under way
+  size_t parts_shown_ = 0;                             ///< by shards()
+  std::shared_ptr<ReplicaGroup> previous_group_;       ///< in a rebuild
   std::vector<int> owners_;  ///< in a rebuild: who has shard r of the old ranks
 };
 
