@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+# Whether FARANDOLE_TEST_ALL asks for whole test matrices.
+WHOLE_MATRIX = bool(os.environ.get("FARANDOLE_TEST_ALL"))
 DEADLINE_S = 60.0
 TIMEOUT_S = 30.0
 

@@ -13,6 +13,7 @@ from typing import Any
 import farandole
 import pytest
 import torch
+import torch.distributed as dist
 from farandole import DistributedDataParallel, InvalidArgument, ZeroRedundancyOptimizer
 from farandole.optim import LAMB
 from torch import Tensor, nn, optim
@@ -282,7 +283,50 @@ def scaler_of_shards(rank: int, world_size: int) -> None:
     disabled.step(optimizer)
 
 
-CHECKS = [classes, arguments, overlap, scaler_of_shards]
+def shards_of_one_replica(rank: int, world_size: int) -> None:
+    """gradients="shard" takes all that one DistributedDataParallel trains, and its averaging."""
+    model = Bowl(SMALL)
+    ddp = DistributedDataParallel(model)
+    parameters = list(model.parameters())
+    with pytest.raises(InvalidArgument, match=r"did not get parameter 'weights\.2'"):
+        ZeroRedundancyOptimizer(parameters[:2], optim.SGD, gradients="shard")
+    with pytest.raises(InvalidArgument, match="another group than the DistributedDataParallel"):
+        ZeroRedundancyOptimizer(
+            parameters, optim.SGD, process_group=dist.new_group(), gradients="shard"
+        )
+    optimizer = ZeroRedundancyOptimizer(parameters, optim.SGD, gradients="shard")
+    with pytest.raises(InvalidArgument, match="no all_reduce that a hook could replace"):
+        ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+    del optimizer
+    ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+    with pytest.raises(InvalidArgument, match="were to share gradients"):
+        ZeroRedundancyOptimizer(parameters, optim.SGD, gradients="shard")
+    ZeroRedundancyOptimizer(parameters, optim.SGD).step()
+
+
+def different_parameters(rank: int, world_size: int) -> None:
+    own = nn.Parameter(torch.full((3,), float(rank)))
+    with pytest.raises(InvalidArgument, match="ranks 0 and 1 in group"):
+        ZeroRedundancyOptimizer([own], optim.SGD)
+
+
+def sparse_gradients(rank: int, world_size: int) -> None:
+    embedding = nn.Embedding(5, 3, sparse=True, _weight=torch.ones(5, 3))
+    optimizer = ZeroRedundancyOptimizer(embedding.parameters(), optim.SGD)
+    embedding(torch.tensor([rank])).sum().backward()
+    with pytest.raises(farandole.NotSupported, match="has a sparse gradient"):
+        optimizer.step()
+
+
+CHECKS = [
+    classes,
+    arguments,
+    overlap,
+    scaler_of_shards,
+    shards_of_one_replica,
+    different_parameters,
+    sparse_gradients,
+]
 
 
 def misuse(rank: int, world_size: int) -> None:

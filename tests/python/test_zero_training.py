@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +68,6 @@ CASES = {
 
 
 CORE = ["sgd_nesterov", "adamw", "lamb"]
-WHOLE_MATRIX = bool(os.environ.get("FARANDOLE_TEST_ALL"))
 
 
 def chosen(world_size: int, gradients: str) -> list[str]:
@@ -79,7 +77,7 @@ def chosen(world_size: int, gradients: str) -> list[str]:
     return [
         name
         for number, name in enumerate(names)
-        if WHOLE_MATRIX or name in CORE or (number + turn) % 4 == 0
+        if ranks.WHOLE_MATRIX or name in CORE or (number + turn) % 4 == 0
     ]
 
 
@@ -102,7 +100,7 @@ def test_every_optimizer_trains_as_unsharded(world_size: int, gradients: str) ->
     ranks.run(train, world_size, gradients, True, chosen(world_size, gradients))
 
 
-PAIRS = [(2, "full"), (3, "shard"), *([(2, "shard"), (3, "full")] if WHOLE_MATRIX else [])]
+PAIRS = [(2, "full"), (3, "shard"), *([(2, "shard"), (3, "full")] if ranks.WHOLE_MATRIX else [])]
 
 
 @pytest.mark.parametrize(("world_size", "gradients"), PAIRS)
