@@ -318,7 +318,46 @@ def sparse_gradients(rank: int, world_size: int) -> None:
         optimizer.step()
 
 
+def clips_and_gradients(rank: int, world_size: int) -> None:
+    """What the two ways in which averages come about cannot do."""
+    trial = Trial(Bowl(SMALL), optim.SGD, gradients="shard", lr=0.1)
+    model, sharded = trial.model, trial.sharded
+    for arguments, text in (((1.0, 0.0), "norm_type 0"), ((float("nan"),), "max_norm nan")):
+        with pytest.raises(InvalidArgument, match=text):
+            sharded.clip_grad_norm_(*arguments)
+    with pytest.raises(InvalidArgument, match="clip_grad_value_"):
+        sharded.clip_grad_value_(-1.0)
+    trial.backward(0)
+    sharded.clip_grad_value_(0.1)
+    with pytest.raises(InvalidArgument, match="between clip_grad_value_"):
+        trial.backward(0)
+    trial.zero_grad()
+    trial.train(range(2))
+    trial.check("after a clip that was in the way")
+    if dist.get_backend() == "gloo":
+        with pytest.raises(farandole.NotSupported, match="travel in buckets"):
+            sharded.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+        trial.backward(2)
+        model.weights[0].requires_grad_(False)
+        with pytest.raises(InvalidArgument, match="is frozen and has a gradient"):
+            sharded.step()
+        with pytest.raises(InvalidArgument, match=r"requires_grad of 'weights\.0' has changed"):
+            trial.backward(3)
+    else:
+        late = nn.Parameter(torch.ones(2, requires_grad=True))
+        late.grad = torch.ones(2)
+        with pytest.raises(InvalidArgument, match="is of dtype Int"):
+            sharded.add_param_group({"params": [torch.ones(2, dtype=torch.int32)]})
+        with pytest.raises(InvalidArgument, match="does not fit"):  # noqa: PT012
+            model.weights[0].grad = None
+            model.weights[0].data = model.weights[0].data.double()
+            model.weights[0].grad = torch.ones(7, 3, dtype=torch.float64)
+            model.weights[0].data = model.weights[0].data.float()
+            sharded.step()
+
+
 CHECKS = [
+    clips_and_gradients,
     classes,
     arguments,
     overlap,

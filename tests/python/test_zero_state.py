@@ -15,6 +15,7 @@ from torch import Tensor, nn, optim
 
 import ranks
 from zero_oracle import (
+    PAIRS,
     SHAPES,
     Bowl,
     Trial,
@@ -122,9 +123,9 @@ def round_trips(rank: int, world_size: int, gradients: str) -> None:
             trial.sharded.state_dict()
 
 
-@pytest.mark.parametrize("gradients", ["full", "shard"])
-@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("gloo", 2)])
-def test_round_trips(backend: str, world_size: int, gradients: str) -> None:
+@pytest.mark.parametrize(("backend", "gradients"), PAIRS)
+def test_round_trips(backend: str, gradients: str) -> None:
+    world_size = 2 if backend == "gloo" else 3
     ranks.run(round_trips, world_size, gradients, setup=ranks.Setup(backend=backend))
 
 
@@ -237,8 +238,7 @@ def rebuilds(rank: int, world_size: int, gradients: str) -> None:
             assert len(trial.sharded.state_dict()["param_groups"]) == 2
 
 
-@pytest.mark.parametrize("gradients", ["full", "shard"])
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize(("backend", "gradients"), PAIRS)
 def test_rebuild(backend: str, gradients: str) -> None:
     ranks.run(rebuilds, 3, gradients, setup=ranks.Setup(backend=backend))
 

@@ -20,6 +20,7 @@ from torch.optim import lr_scheduler
 
 import ranks
 from zero_oracle import (
+    PAIRS,
     SHAPES,
     Bowl,
     Trial,
@@ -31,12 +32,6 @@ from zero_oracle import (
 )
 
 MODES = ["full", "shard"]
-PAIRS = [
-    ("farandole", "full"),
-    ("farandole", "shard"),
-    ("gloo", "shard"),
-    *([("gloo", "full")] if ranks.WHOLE_MATRIX else []),
-]
 FILLED = [each for each in SHAPES if each[0] != (0,)]  # torch has no norms of nothing
 NORMS = torch.float32  # that of torch is of float32 where a parameter is
 SMALL = [((7, 3), torch.float32), ((), torch.float32), ((65,), torch.float64)]
@@ -161,9 +156,9 @@ def clipping(rank: int, world_size: int, gradients: str) -> None:
     assert not math.isfinite(trial.sharded.clip_grad_norm_(1.0))
 
 
-@pytest.mark.parametrize("gradients", MODES)
-@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("gloo", 2)])
-def test_clipping(backend: str, world_size: int, gradients: str) -> None:
+@pytest.mark.parametrize(("backend", "gradients"), PAIRS)
+def test_clipping(backend: str, gradients: str) -> None:
+    world_size = 2 if backend == "gloo" else 3
     ranks.run(clipping, world_size, gradients, setup=ranks.Setup(backend=backend))
 
 

@@ -14,6 +14,8 @@ from farandole import DistributedDataParallel, ZeroRedundancyOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+import ranks
+
 SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
     ((33, 17), torch.float32),
     ((1031,), torch.float32),
@@ -28,6 +30,14 @@ TOLERANCE = {
     torch.float32: {"rtol": 1e-5, "atol": 1e-6},
     torch.float64: {"rtol": 1e-10, "atol": 1e-12},
 }
+
+PAIRS = [
+    ("farandole", "full"),
+    ("farandole", "shard"),
+    ("gloo", "shard"),
+    *([("gloo", "full")] if ranks.WHOLE_MATRIX else []),
+]
+"""Backends and gradient modes."""
 
 Groups = Callable[[nn.Module], Any]
 """What an optimizer of a model is given."""
