@@ -15,6 +15,7 @@ loss_of = nn.CrossEntropyLoss()
 
 
 def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs and classes of this rank."""
     return [(torch.randn(8, 16), torch.randint(0, 4, (8,))) for _ in range(count)]
 
 
