@@ -372,6 +372,7 @@ void Reducer::reset() {
     progress.early_task = -1;
   }
   missing_gradients_.clear();
+  has_local_passes_ = false;
   copied_bytes_ = 0;
   forget_weight();
   joined_weight_.reset();
@@ -405,6 +406,7 @@ void Reducer::end_abandoned() {
 bool Reducer::join_backward(double weight) {
   const std::lock_guard lock(mutex_);
   tell_of_abandoned();
+  end_sharding();
   ++backward_;
   state_ = State::kRunning;
   joined_weight_ = weight;
@@ -417,13 +419,19 @@ bool Reducer::join_backward(double weight) {
 
 void Reducer::set_sharded(std::optional<ShardedGradients> sharded) {
   const std::lock_guard lock(mutex_);
-  if (sharded_) sharded_->before_backward = nullptr;  // its owner may be going
-  if (state_ == State::kRunning) {
-    throw InvalidArgument("a sharded optimizer came or went in the middle of backward.",
-                          "its first buckets have gone another way already.",
-                          "make it before the first forward, and let it go after a backward.");
+  if (!sharded) {  // its owner may be going, wherever this rank is
+    if (!sharded_) return;
+    sharded_->before_backward = nullptr;
+    unshards_ = true;
+    if (state_ == State::kIdle) end_sharding();
+    return;
   }
-  if (sharded && hook_) {
+  if (state_ == State::kRunning) {
+    throw InvalidArgument("a sharded optimizer was made in the middle of backward.",
+                          "its first buckets have gone another way already.",
+                          "make it before the first forward.");
+  }
+  if (hook_) {
     throw InvalidArgument(
         "a sharded optimizer and a communication hook were to share gradients.",
         "with gradients=\"shard\" the optimizer averages them, and the hook would have none.",
@@ -431,12 +439,20 @@ void Reducer::set_sharded(std::optional<ShardedGradients> sharded) {
   }
   tell_of_abandoned();
   sharded_ = std::move(sharded);
+  unshards_ = false;
+  renew_parameters();
+}
+
+/// Averages again, from the next backward on.
+void Reducer::end_sharding() {
+  if (!std::exchange(unshards_, false)) return;
+  sharded_.reset();
   renew_parameters();
 }
 
 void Reducer::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
   const std::lock_guard lock(mutex_);
-  if (hook && sharded_) {
+  if (hook && sharded_ && !unshards_) {
     throw InvalidArgument(
         "a communication hook was registered where a sharded optimizer averages gradients.",
         "with gradients=\"shard\" there is no all_reduce that a hook could replace.",

@@ -79,6 +79,7 @@ void Reducer::before_forward() {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kRunning) return;  // a forward within backward: activation checkpointing
   tell_of_abandoned();
+  end_sharding();
   check_outputs_were_used();
   const bool changed = std::any_of(parameters_.begin(), parameters_.end(),
                                    [](const auto& parameter) { return parameter->has_changed(); });

@@ -166,7 +166,7 @@ void Replica::set_loss_weight(std::optional<double> weight) {
 }
 
 void Replica::set_sharded(std::optional<ShardedGradients> sharded) {
-  sharded_.reset();
+  if (!sharded) sharded_.reset();
   reducer_->set_sharded(sharded);
   sharded_ = std::move(sharded);
 }

@@ -32,8 +32,10 @@ void check_fits(const at::Tensor& gradient, const at::Tensor& parameter, const s
                         "set p.grad to a tensor like p, or to none.");
 }
 
-bool lies_alike(const at::Tensor& a, const at::Tensor& b) {
-  return a.strides() == b.strides() || (a.is_contiguous() && b.is_contiguous());
+/// Whether its elements are in the order that the parameter's have in their place.
+bool lies_alike(const at::Tensor& gradient, const at::Tensor& parameter) {
+  return (gradient.is_contiguous() && parameter.is_contiguous()) ||
+         gradient.strides() == at::IntArrayRef(Buckets::strides_of_place(parameter));
 }
 
 /// The gradient with its elements in the order of the parameter's memory.
@@ -42,8 +44,8 @@ at::Tensor as_parameter(const at::Tensor& gradient, const at::Tensor& parameter)
   if (lies_alike(gradient, parameter) && !gradient.is_conj() && !gradient.is_neg()) {
     return gradient;
   }
-  const at::Tensor copy =
-      at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options());
+  const at::Tensor copy = at::empty_strided(parameter.sizes(), Buckets::strides_of_place(parameter),
+                                            parameter.options());
   copy.copy_(gradient.detach());
   return copy;
 }
@@ -101,7 +103,8 @@ void PeerGradients::look(const std::vector<at::Tensor>& parameters,
     if (parameters[i].grad().defined()) check_fits(parameters[i].grad(), parameters[i], names[i]);
   }
   reducer.adopt_gradients();
-  check_synchronized(reducer, reducer.is_weighted());
+  check_synchronized(reducer,
+                     reducer.is_weighted() || reducer.divisor() != static_cast<double>(count()));
   if (buckets_ != reducer.buckets() || places_.size() != parameters.size()) {
     buckets_ = reducer.buckets();
     find_places(parameters);

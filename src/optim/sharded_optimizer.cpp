@@ -49,7 +49,7 @@ void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<st
   std::vector<Range> ranges;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& tensor = parameters[i];
-    if (tensor.numel() == 0) continue;
+    if (tensor.numel() == 0 || tensor.const_data_ptr() == nullptr) continue;
     if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
       throw InvalidArgument("elements of parameter '" + names[i] + "' share memory.",
                             "each would be stepped by itself, and they would no longer be one.",
@@ -303,7 +303,8 @@ void ShardedOptimizer::attach() {
   if (is_shared) {
     gradients_ = std::make_unique<PeerGradients>(replica_, this);
   } else {
-    const ShardPlan& plan = parts_.front().flat->plan();
+    const ShardPlan plan =
+        parts_.empty() ? ShardPlan{{}, {}, group_->world_size()} : parts_.front().flat->plan();
     scatter_ = std::make_shared<GradientScatter>(group_->group(), plan);
     gradients_ = std::make_unique<ScatteredGradients>(replica_, this, scatter_);
     sharded.scatter = scatter_;

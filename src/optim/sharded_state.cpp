@@ -42,20 +42,18 @@ void ShardedOptimizer::make_state(const UpdateRules& rules) {
   }
 }
 
-/// float32 values of parameters of half types.
 void ShardedOptimizer::make_masters() {
-  for (Part& part : parts_) {
-    if (part.has_masters) continue;
-    const ShardPlan& plan = part.flat->plan();
-    for (const ShardPiece& piece : part.flat->pieces()) {
-      if (!c10::isReducedFloatingType(plan.buckets.buckets[piece.bucket].dtype)) continue;
-      part.state->make(kMasterParameter, piece.bucket);
-    }
-    part.has_masters = true;
-    for (const ShardPiece& piece : part.flat->pieces()) {
-      const at::Tensor master = part.state->piece(kMasterParameter, piece);
-      if (master.defined()) master.copy_(part.flat->tensor_of(piece));
-    }
+  for (Part& part : parts_) make_masters(part);
+}
+
+/// float32 values of parameters of half types.
+void ShardedOptimizer::make_masters(Part& part) {
+  if (std::exchange(part.has_masters, true)) return;
+  for (const ShardPiece& piece : part.flat->pieces()) {
+    const auto& bucket = part.flat->plan().buckets.buckets[piece.bucket];
+    if (!c10::isReducedFloatingType(bucket.dtype)) continue;
+    part.state->make(kMasterParameter, piece.bucket);
+    part.state->piece(kMasterParameter, piece).copy_(part.flat->tensor_of(piece));
   }
 }
 
@@ -198,7 +196,7 @@ void ShardedOptimizer::begin_rebuild(const farandole::Group& group) {
     wait();
   } catch (const std::exception&) {  // ranks that are gone
   }
-  previous_group_ = group_;
+  if (!previous_group_) previous_group_ = group_;  // else of a rebuild that was not finished
   const int old_world = parts_.empty() ? world_size() : parts_.front().flat->plan().world_size;
   const int old_rank = parts_.empty() ? rank() : parts_.front().flat->rank();
   if (!replica_ || replica_->replica == nullptr) find_replica();
@@ -288,7 +286,7 @@ void ShardedOptimizer::take_state(size_t index, const std::string& name, const a
       if (slot.parameter == parameter.index_in_part) part.state->make(name, bucket);
     }
   }
-  if (name == kMasterParameter) part.has_masters = true;
+  if (name == kMasterParameter) make_masters(part);
   for (const ShardPiece& piece : part.flat->pieces()) {
     if (piece.parameter != parameter.index_in_part) continue;
     part.state->piece(name, piece).copy_(state.narrow(0, piece.parameter_offset, piece.elements));

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -165,6 +167,11 @@ void ShardedOptimizer::enter(const std::function<std::string()>& describe) {
 /// What this rank can look after alone.
 void ShardedOptimizer::prepare() {
   wait();
+  if (previous_group_) {
+    throw InvalidArgument("a rebuild of the optimizer was begun and has not ended.",
+                          "an exception left it, and its ranks are not planned for.",
+                          "call rebuild() again on every rank.");
+  }
   if (replica_ && replica_->replica != nullptr && mode_ == GradientMode::kShard &&
       replica_->replica->shared_group() != group_) {
     throw InvalidArgument("the DistributedDataParallel has other ranks than its optimizer.",
@@ -185,7 +192,6 @@ void ShardedOptimizer::plan_newcomers() {
   }
   if (newcomers.empty()) return;
   plan(newcomers);
-  gradients_->look(tensors_, names_);  // parameters lie otherwise now
   all_gather_numbers({0});  // nobody stores into a parameter that its rank still moves in
 }
 
@@ -451,12 +457,19 @@ double ShardedOptimizer::average_norm_term(double norm_type) {
         "an exception left it there, and the norm is of the gradients of all ranks.",
         "mend the cause there; nothing was changed.");
   }
-  make_updates({});
-  const double own = pass_->norm_term_of_gradients(*updates_, norm_type);
+  double own = std::numeric_limits<double>::quiet_NaN();
+  std::exception_ptr error;
+  try {
+    make_updates({});
+    own = pass_->norm_term_of_gradients(*updates_, norm_type);
+  } catch (const std::exception&) {
+    error = std::current_exception();  // the others wait for this rank, and get NaN
+  }
   updates_->clear();
   gradients_->release();
   double term = 0;
   for (const double each : all_gather_numbers({own})) term = joined_terms(term, each, norm_type);
+  if (error) std::rethrow_exception(error);
   return term;
 }
 

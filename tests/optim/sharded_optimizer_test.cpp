@@ -213,10 +213,11 @@ TEST_P(ShardedOptimizerOver, LetsOthersStepItsShards) {
     Rank rank(group, mode());
     Bowl plain;
     torch::optim::SGD unsharded(plain.weights, torch::optim::SGDOptions(0.25));
+    const std::vector<at::Tensor> shards = rank.optimizer->shards(0);
     for (int step = 1; step <= 5; ++step) {
       rank.backward(step);
       EXPECT_FALSE(rank.optimizer->begin_step("descent"));
-      for (const at::Tensor& shard : rank.optimizer->shards(0)) {
+      for (const at::Tensor& shard : shards) {
         const c10::NoGradGuard no_grad;
         shard.sub_(shard.grad(), 0.25);
       }

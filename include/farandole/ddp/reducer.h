@@ -162,6 +162,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void end_backward(uint32_t flags);
   void abandon();
   void tell_of_abandoned();
+  void end_sharding();
   void make_plan();
   void settle_gradients();
   std::vector<int64_t> first_order() const;
@@ -191,6 +192,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<size_t> order_;       ///< parameters as their first gradients came
   std::shared_ptr<c10d::CommHookInterface> hook_;
   std::optional<ShardedGradients> sharded_;
+  bool unshards_ = false;  ///< from the next forward on; set_sharded() may come from a destructor
 
   std::shared_ptr<Buckets> buckets_;  ///< null before the first plan
   std::unique_ptr<BucketConsumer> consumer_;

@@ -82,7 +82,7 @@ class FARANDOLE_API ShardedOptimizer {
   void step(const UpdateRules& rules);
   /// Begins one whose formula is elsewhere: `description` tells its hyperparameters, which ranks
   /// compare. Sets the gradients of shards(), undefined ones where a parameter has none. True if
-  /// shards() has others than before. Collective.
+  /// shards() has others than when it was last called. Collective.
   bool begin_step(const std::string& description);
   /// Stores shards() into all ranks. Collective.
   void end_step();
@@ -200,6 +200,7 @@ class FARANDOLE_API ShardedOptimizer {
 
   // sharded_state.cpp
   void make_masters();
+  static void make_masters(Part& part);
   void make_shard_tensors();
   at::ScalarType common_dtype(const std::vector<at::Tensor>& pieces) const;
   at::Tensor gather_bucket(const at::Tensor& shard, int old_world, int to) const;
