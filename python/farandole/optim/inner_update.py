@@ -31,6 +31,8 @@ class InnerUpdate:
         """Make the inner optimizer. Local."""
         self._engine = engine
         self._make = make
+        self._description = ""
+        self._is_behind = False  # the engine has shards that the inner optimizer does not have
         self.optimizer = self._on_shards(groups)
 
     def _on_shards(self, groups: Sequence[Group]) -> Optimizer:
@@ -49,19 +51,29 @@ class InnerUpdate:
             inner["params"] = new["params"]
         for shard, state in fresh.state.items():
             self.optimizer.state.setdefault(shard, state)
+        self._is_behind = False
+
+    def _catch_up(self, groups: Sequence[Group]) -> None:
+        """Take shards that came in a step which failed before they were taken. Local."""
+        for index, inner in enumerate(self.optimizer.param_groups):
+            if len(inner["params"]) != len(self._engine.pieces(index)):
+                self._take_new_shards(groups)
+                return
 
     def read(self, groups: Sequence[Group]) -> None:
         """Take over the present hyperparameters. Local."""
         for group, inner in zip(groups, self.optimizer.param_groups, strict=True):
             inner.update(hyperparameters(group))
+        name = type(self.optimizer).__qualname__
+        self._description = describe(name, groups, list(self.optimizer.defaults))
 
     def step(self, groups: Sequence[Group], **arguments: Any) -> None:
         """Update the shards and store them on all ranks. Collective."""
         inner = self.optimizer
-        name = type(inner).__qualname__
-        has_new_shards = self._engine.begin_step(describe(name, groups, list(inner.defaults)))
+        if self._engine.begin_step(self._description):
+            self._is_behind = True
         try:
-            if has_new_shards:
+            if self._is_behind:
                 self._take_new_shards(groups)
             inner.step(**arguments)
         except Exception as error:
@@ -99,6 +111,7 @@ class InnerUpdate:
 
     def gather(self, groups: Sequence[Group], to: int) -> States:
         """The states of whole parameters on rank ``to`` (-1: on all). Collective."""
+        self._catch_up(groups)
         own = [self._outline(index) for index in range(len(groups))]
         everyone = [pickle.loads(data) for data in self._engine.all_gather(pickle.dumps(own))]
         states = []
@@ -131,7 +144,7 @@ class InnerUpdate:
         for name in names:
             dtypes = [_dtype_in(state, name) for state in states]
             tensors = [
-                self.optimizer.state[shard][name] if dtypes[piece.parameter] is not None else None
+                self._own_state(shard, name) if dtypes[piece.parameter] is not None else None
                 for piece, shard in zip(self._engine.pieces(index), shards, strict=True)
             ]
             whole = gather(self._engine, index, tensors, dtypes, to)
@@ -139,12 +152,18 @@ class InnerUpdate:
                 if tensor is not None:
                     state[name] = tensor
 
+    def _own_state(self, shard: torch.Tensor, name: str) -> torch.Tensor | None:
+        """None where a step failed before it made what the others have."""
+        value = self.optimizer.state.get(shard, {}).get(name)
+        return value if _is_cut(value, shard) else None
+
     def required(self, groups: Sequence[Group]) -> list[list[str]]:
         """What the state of a parameter of each group must have to be loaded."""
         return [[] for _ in groups]
 
     def load(self, groups: Sequence[Group], states: States) -> None:
         """Take this rank's part of checked states. Local."""
+        self._catch_up(groups)
         packed = {i: state for i, (_, state) in enumerate(self._cut(groups, states)) if state}
         packed_groups: list[Group] = []
         count = 0
