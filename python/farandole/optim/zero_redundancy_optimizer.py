@@ -88,6 +88,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         if optimizer_class not in RULES:
             check_element_wise(optimizer_class, element_wise)
         self._is_consolidated = False
+        self._frozen: set[torch.Tensor] = set()  # when shards were cut
         Optimizer.__init__(self, params, {})
         Joinable.__init__(self)
         self.gradients: Gradients = _checked(gradients)
@@ -114,6 +115,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._update = InnerUpdate(
                 self._engine, groups, lambda shards: optimizer_class(shards, **defaults)
             )
+        self._note_frozen(groups)
+
+    def _note_frozen(self, groups: Sequence[Group]) -> None:
+        """Remember which parameters got no shards now; a step in which they have gradients does."""
+        for group in groups:
+            self._frozen.update(p for p in group["params"] if not p.requires_grad)
 
     def _take_defaults(self, optimizer_class: type[Optimizer], given: dict[str, Any]) -> None:
         """Let the class check its hyperparameters and tell those that were not given."""
@@ -219,9 +226,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         clip_value: float,
         foreach: bool | None = None,  # noqa: ARG002
     ) -> None:
-        """Put each element of the gradients between -clip_value and clip_value. Collective.
+        """Put each element of the gradients between -clip_value and clip_value. Local.
 
-        As torch.nn.utils.clip_grad_value_() of all parameters of this optimizer, in both modes.
+        As torch.nn.utils.clip_grad_value_() of all parameters of this optimizer, in both modes. To
+        be called alike on every rank: with gradients="shard" the next step compares.
 
         Args:
             clip_value: The largest absolute value.
@@ -264,6 +272,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         except Exception:
             groups.pop()
             raise
+        self._note_frozen(groups[-1:])
         self._update.add_group(groups)
 
     def rebuild(self, process_group: dist.ProcessGroup | None = None) -> None:
@@ -278,8 +287,13 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         Raises:
             InvalidArgument: the state of a shard is on a rank that is gone.
         """
-        self._update.rebuild(self.param_groups, process_group)
+        self._rebuild(self.param_groups, process_group)
         self.process_group = self._engine.group
+
+    def _rebuild(self, groups: Sequence[Group], process_group: dist.ProcessGroup | None) -> None:
+        self._update.rebuild(groups, process_group)
+        self._frozen.clear()
+        self._note_frozen(groups)
 
     @property
     def rank(self) -> int:
@@ -358,7 +372,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Take what this or an unsharded optimizer has saved. The same on every rank.
 
-        Local, unless frozen parameters have a state.
+        Local, unless parameters have a state that were frozen when shards were cut.
 
         Args:
             state_dict: Of an optimizer with the same class, parameters and groups, from any number
@@ -375,7 +389,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         states = states_of(state_dict, groups, self._update.required(groups))
         self._forget_consolidated()
         if self._has_state_of_frozen(groups, states):
-            self._update.rebuild(groups, None)  # which plans what has been stepped
+            self._rebuild(groups, None)  # which plans what has been stepped
         self._update.load(groups, states)
         self.param_groups = groups
         for after in self._optimizer_load_state_dict_post_hooks.values():
@@ -387,7 +401,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         for index, group in enumerate(groups):
             steps = self._engine.steps(index)
             for number, parameter in enumerate(group["params"]):
-                if states[index][number] and not parameter.requires_grad and steps[number] == 0:
+                if states[index][number] and parameter in self._frozen and steps[number] == 0:
                     has_state = True
                     steps[number] = 1
             self._engine.set_steps(index, steps)
