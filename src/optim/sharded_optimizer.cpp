@@ -99,6 +99,8 @@ ShardedOptimizer::ShardedOptimizer(std::vector<Group> groups, const farandole::G
                           "pass model.parameters(), and call it once: it may be a generator.");
   }
   find_replica();
+  if (replica_ && replica_->replica != nullptr)
+    replica_->replica->await_parameters();  // of another
   choose_group(group);
   check_replica();
   check_same_values();

@@ -90,6 +90,13 @@ std::vector<int64_t> ShardedOptimizer::steps(size_t group) const {
   return steps;
 }
 
+std::vector<bool> ShardedOptimizer::are_planned(size_t group) const {
+  check_group_index(group);
+  std::vector<bool> planned;
+  for (const size_t index : groups_[group]) planned.push_back(parameters_[index].part != kNone);
+  return planned;
+}
+
 void ShardedOptimizer::set_steps(size_t group, const std::vector<int64_t>& steps) {
   check_group_index(group);
   if (steps.size() != groups_[group].size()) {
@@ -233,6 +240,7 @@ void ShardedOptimizer::forget_rebuild() {
 void ShardedOptimizer::finish_rebuild() {
   const c10::NoGradGuard no_grad;
   try {
+    if (replica_ && replica_->replica != nullptr) replica_->replica->await_parameters();
     check_replica();
     check_same_values();
   } catch (const std::exception&) {

@@ -337,11 +337,11 @@ void ZeroRedundancyOptimizer::plan_frozen(const WholeStates& states) {
   bool has_frozen = false;
   for (size_t i = 0; i < states.size(); ++i) {
     std::vector<int64_t> steps = engine_->steps(i);
+    const std::vector<bool> planned = engine_->are_planned(i);
     for (size_t j = 0; j < states[i].size(); ++j) {
-      const bool is_frozen = !param_groups_[i].params()[j].requires_grad();
-      if (!states[i][j].state || !is_frozen || steps[j] > 0) continue;
+      if (!states[i][j].state || planned[j]) continue;
       has_frozen = true;
-      steps[j] = 1;
+      steps[j] = std::max<int64_t>(steps[j], 1);
     }
     engine_->set_steps(i, steps);
   }

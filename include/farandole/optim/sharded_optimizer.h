@@ -113,6 +113,8 @@ class FARANDOLE_API ShardedOptimizer {
   std::vector<at::Tensor> state(size_t group, const std::string& name) const;
   /// Steps with a gradient that step() has taken, by parameter of `group`.
   std::vector<int64_t> steps(size_t group) const;
+  /// Whether each parameter has shards: those that were frozen get them in a step with a gradient.
+  std::vector<bool> are_planned(size_t group) const;
   void set_steps(size_t group, const std::vector<int64_t>& steps);
   /// Bytes of this rank's arrays.
   int64_t state_bytes() const;
