@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step: enter with all ranks, update and store what this rank owns, leave with all ranks.
 #include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -219,6 +220,7 @@ void ShardedOptimizer::check_rules(const UpdateRules& rules) const {
 /// Fills updates_ with this rank's pieces of the parameters that have gradients.
 void ShardedOptimizer::make_updates(const UpdateRules& rules) {
   updates_->clear();
+  auto forget_half_made = c10::make_scope_exit([this] { updates_->clear(); });
   addresses_.clear();
   sums_.assign(parameters_.size() * kMostSums, 0);
   const double divisor = gradients_->divisor();
@@ -260,6 +262,7 @@ void ShardedOptimizer::make_updates(const UpdateRules& rules) {
   }
   if (rules.empty() && !round_->is_inside() && rank() == 0) add_newcomers();
   set_addresses();
+  forget_half_made.release();
 }
 
 /// Parameters that nobody owns yet, whole: rank 0 counts them in a norm.

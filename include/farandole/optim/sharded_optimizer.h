@@ -118,8 +118,9 @@ class FARANDOLE_API ShardedOptimizer {
   void set_steps(size_t group, const std::vector<int64_t>& steps);
   /// Bytes of this rank's arrays.
   int64_t state_bytes() const;
-  /// Bytes that are stored into other ranks or sent to them in one step() and one backward before
-  /// it, by this rank: see docs/zero.md.
+  /// Bytes that this rank gives to others in a backward and a step with kShard, padding included:
+  /// (world_size - 1) / world_size of the gradients and as much of the parameters. kFull: half as
+  /// much again, for averages on every rank.
   int64_t bytes_moved() const;
 
   /// Whole tensors, in the shapes of the parameters of `group`, of what ranks have by piece:
