@@ -2,7 +2,6 @@
 #include "optim/flat_parameters.h"
 
 #include <ATen/MapAllocator.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 
 #include <utility>

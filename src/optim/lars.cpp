@@ -19,20 +19,6 @@ double local_lr(const LarsHyperparameters& lars, const double* sums) {
          (gradient_norm + lars.weight_decay * parameter_norm + lars.eps);
 }
 
-template <class T>
-SgdStep<T> step_of(const LarsHyperparameters& lars, const UpdateMoment& moment) {
-  SgdStep<T> step;
-  step.sign = static_cast<T>(lars.maximize ? -1 : 1);
-  step.weight_decay = static_cast<T>(lars.weight_decay);
-  step.scale = static_cast<T>(local_lr(lars, moment.sums));
-  step.momentum = static_cast<T>(lars.momentum);
-  step.share = static_cast<T>(1 - lars.dampening);
-  step.negative_lr = static_cast<T>(-lars.lr);
-  step.is_first = moment.is_first;
-  step.nesterov = lars.nesterov;
-  return step;
-}
-
 }  // namespace
 
 LarsRule::LarsRule(const LarsHyperparameters& hyperparameters) : lars_(hyperparameters) {
@@ -70,11 +56,11 @@ void LarsRule::measure(const UpdateBlock<double>& block, const UpdateMoment& /*m
 }
 
 void LarsRule::update(const UpdateBlock<float>& block, const UpdateMoment& moment) const {
-  sgd_loop(block, step_of<float>(lars_, moment));
+  sgd_loop(block, sgd_step<float>(lars_, moment, local_lr(lars_, moment.sums)));
 }
 
 void LarsRule::update(const UpdateBlock<double>& block, const UpdateMoment& moment) const {
-  sgd_loop(block, step_of<double>(lars_, moment));
+  sgd_loop(block, sgd_step<double>(lars_, moment, local_lr(lars_, moment.sums)));
 }
 
 }  // namespace farandole

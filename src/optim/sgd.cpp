@@ -5,23 +5,6 @@
 #include "optim/sgd_loops.h"
 
 namespace farandole {
-namespace {
-
-template <class T>
-SgdStep<T> step_of(const SgdHyperparameters& sgd, const UpdateMoment& moment) {
-  SgdStep<T> step;
-  step.sign = static_cast<T>(sgd.maximize ? -1 : 1);
-  step.weight_decay = static_cast<T>(sgd.weight_decay);
-  step.scale = 1;
-  step.momentum = static_cast<T>(sgd.momentum);
-  step.share = static_cast<T>(1 - sgd.dampening);
-  step.negative_lr = static_cast<T>(-sgd.lr);
-  step.is_first = moment.is_first;
-  step.nesterov = sgd.nesterov;
-  return step;
-}
-
-}  // namespace
 
 SgdRule::SgdRule(const SgdHyperparameters& hyperparameters) : sgd_(hyperparameters) {
   check_not_negative("SGD", "lr", sgd_.lr);
@@ -44,11 +27,11 @@ std::vector<std::string> SgdRule::state_names() const {
 }
 
 void SgdRule::update(const UpdateBlock<float>& block, const UpdateMoment& moment) const {
-  sgd_loop(block, step_of<float>(sgd_, moment));
+  sgd_loop(block, sgd_step<float>(sgd_, moment, /*scale=*/1));
 }
 
 void SgdRule::update(const UpdateBlock<double>& block, const UpdateMoment& moment) const {
-  sgd_loop(block, step_of<double>(sgd_, moment));
+  sgd_loop(block, sgd_step<double>(sgd_, moment, /*scale=*/1));
 }
 
 }  // namespace farandole

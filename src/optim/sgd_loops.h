@@ -22,6 +22,21 @@ struct SgdStep {
   bool nesterov;
 };
 
+/// That of SGD, or of LARS, whose hyperparameters have the same names.
+template <class T, class Hyperparameters>
+SgdStep<T> sgd_step(const Hyperparameters& sgd, const UpdateMoment& moment, double scale) {
+  SgdStep<T> step;
+  step.sign = static_cast<T>(sgd.maximize ? -1 : 1);
+  step.weight_decay = static_cast<T>(sgd.weight_decay);
+  step.scale = static_cast<T>(scale);
+  step.momentum = static_cast<T>(sgd.momentum);
+  step.share = static_cast<T>(1 - sgd.dampening);
+  step.negative_lr = static_cast<T>(-sgd.lr);
+  step.is_first = moment.is_first;
+  step.nesterov = sgd.nesterov;
+  return step;
+}
+
 /// The state is b, if there is a momentum.
 void sgd_loop(const UpdateBlock<float>& block, const SgdStep<float>& step);
 void sgd_loop(const UpdateBlock<double>& block, const SgdStep<double>& step);

@@ -26,8 +26,6 @@
 namespace farandole {
 namespace {
 
-constexpr size_t kMostSums = 4;  // of a rule: UpdateRule::sums()
-
 comm::DataType real_type_of(at::ScalarType dtype) {
   return *data_type_of(c10::isComplexType(dtype) ? c10::toRealValueType(dtype) : dtype);
 }

@@ -27,8 +27,6 @@ constexpr int64_t kBlocksPerThread = 32;
 constexpr size_t kLineBytes = 64;
 /// Bytes for a peer from which on the caches have lost the first of them before they are read.
 constexpr int64_t kStreamedBytes = 16 << 20;
-/// What a rule may ask for: UpdateRule::sums().
-constexpr size_t kMostSums = 4;
 
 template <class T>
 constexpr DataType kDataTypeOf =

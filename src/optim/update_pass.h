@@ -12,6 +12,9 @@
 
 namespace farandole {
 
+/// What a rule may ask for: UpdateRule::sums().
+inline constexpr size_t kMostSums = 4;
+
 /// Something done to an averaged gradient before it is used.
 struct GradientChange {
   enum class Kind { kScale, kClamp };
