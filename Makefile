@@ -70,7 +70,7 @@ format: $(VENV)/requirements-dev.stamp  ## rewrite C++ and Python in the project
 
 sanitize: sanitize-asan sanitize-tsan  ## test comm under ASan, UBSan and TSan
 
-sanitize-ddp: sanitize-asan-ddp sanitize-tsan-ddp  ## the same for ddp, which CI leaves out
+sanitize-ddp: sanitize-asan-ddp sanitize-tsan-ddp  ## the same for ddp, optim and amp, which CI leaves out
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache

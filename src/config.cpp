@@ -44,6 +44,17 @@ SegmentBacking segment_backing() {
   reject("FARANDOLE_SEGMENTS", value, "auto, memfd or tmpfile");
 }
 
+NonfinitePolicy nonfinite_policy() {
+  const char* text = value_of("FARANDOLE_CHECK_FINITE");
+  if (text == nullptr) return NonfinitePolicy::kOff;
+  const std::string value = text;
+  if (value == "off") return NonfinitePolicy::kOff;
+  if (value == "warn") return NonfinitePolicy::kWarn;
+  if (value == "skip") return NonfinitePolicy::kSkip;
+  if (value == "raise") return NonfinitePolicy::kRaise;
+  reject("FARANDOLE_CHECK_FINITE", value, "off, warn, skip or raise");
+}
+
 std::string wanted_log_level() {
   const char* text = value_of("FARANDOLE_LOG");
   const std::string value = text == nullptr ? "info" : text;
@@ -69,6 +80,7 @@ Config Config::from_environment() {
       std::chrono::duration_cast<std::chrono::seconds>(config.timeout).count();
   config.timeout =
       std::chrono::seconds(number("FARANDOLE_TIMEOUT_S", default_s, 1, 365LL * 24 * 3600));
+  config.check_finite = nonfinite_policy();
   config.log_level = wanted_log_level();
   return config;
 }

@@ -16,6 +16,14 @@ enum class SegmentBacking {
   kTmpfile,  ///< an unnamed file in /dev/shm, its pages reserved up front
 };
 
+/// What becomes of a backward in which a gradient has an Inf or NaN on some rank.
+enum class NonfinitePolicy {
+  kOff,   ///< nobody looks
+  kWarn,  ///< one line in the log; gradients stay as they are
+  kSkip,  ///< the same, and no parameter has a gradient on any rank: steps change nothing
+  kRaise  ///< a BackwardError on every rank; gradients as with kSkip
+};
+
 /// Every environment variable that Farandole reads: one field each. docs/configuration.md is
 /// compared with this header by a test.
 struct FARANDOLE_API Config {
@@ -34,6 +42,10 @@ struct FARANDOLE_API Config {
   /// FARANDOLE_TIMEOUT_S: seconds that a collective waits for a late rank where the caller gave no
   /// timeout. Default 1800, as torch.distributed.
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
+  /// FARANDOLE_CHECK_FINITE: off, warn, skip or raise; what becomes of a backward in which a
+  /// gradient has an Inf or NaN, where a DistributedDataParallel was not told by report_nonfinite.
+  /// Default off.
+  NonfinitePolicy check_finite = NonfinitePolicy::kOff;
   /// FARANDOLE_LOG: error, warning, info or debug; lines go to standard error. Default info.
   std::string log_level = "info";
 

@@ -3,6 +3,8 @@
 
 // Everything that a training program needs.
 
+#include "farandole/amp/autocast.h"
+#include "farandole/amp/grad_scaler.h"
 #include "farandole/config.h"
 #include "farandole/ddp/distributed_data_parallel.h"
 #include "farandole/ddp/hooks/all_reduce_hook.h"

@@ -11,5 +11,6 @@ void bind_comm(pybind11::module_& module);
 void bind_process_group(pybind11::module_& module);
 void bind_ddp(pybind11::module_& module);
 void bind_optim(pybind11::module_& module);
+void bind_amp(pybind11::module_& module);
 
 }  // namespace farandole::python

@@ -74,6 +74,8 @@ void bind_options(py::module_& module) {
       .def_readwrite("bucket_cap_mb", &ReplicaOptions::bucket_cap_mb, "MiB; None: the group's.")
       .def_readwrite("bucket_cap_mb_list", &ReplicaOptions::bucket_cap_mb_list,
                      "MiB of the first buckets.")
+      .def_readwrite("report_nonfinite", &ReplicaOptions::report_nonfinite,
+                     "What becomes of gradients with Inf or NaN; None: FARANDOLE_CHECK_FINITE.")
       .def_readwrite("ignored", &ReplicaOptions::ignored, "Names that stay as they are.")
       .def_readwrite("sparse", &ReplicaOptions::sparse, "Names with sparse gradients.");
 }

@@ -9,6 +9,7 @@ namespace py = pybind11;
 
 PYBIND11_MODULE(_C, module) {
   using farandole::Config;
+  using farandole::NonfinitePolicy;
   using farandole::SegmentBacking;
 
   module.doc() = "Farandole's C++ library. Use the package farandole: this module may change.";
@@ -22,6 +23,12 @@ PYBIND11_MODULE(_C, module) {
       .value("AUTO", SegmentBacking::kAuto, "memfd, or a file in /dev/shm without it")
       .value("MEMFD", SegmentBacking::kMemfd, "memfd_create alone")
       .value("TMPFILE", SegmentBacking::kTmpfile, "an unnamed file in /dev/shm");
+  py::enum_<NonfinitePolicy>(module, "NonfinitePolicy",
+                             "What becomes of a backward in which a gradient has an Inf or NaN.")
+      .value("OFF", NonfinitePolicy::kOff, "nobody looks")
+      .value("WARN", NonfinitePolicy::kWarn, "a line in the log")
+      .value("SKIP", NonfinitePolicy::kSkip, "and no parameter has a gradient")
+      .value("RAISE", NonfinitePolicy::kRaise, "a BackwardError on every rank");
   py::class_<Config>(module, "Config", "Every FARANDOLE_* environment variable, read.")
       .def_static("from_environment", &Config::from_environment,
                   "Read the environment; raise InvalidArgument for a value that cannot be.")
@@ -30,6 +37,7 @@ PYBIND11_MODULE(_C, module) {
       .def_readonly("staging_bytes", &Config::staging_bytes, "FARANDOLE_STAGING_BYTES of one ring.")
       .def_readonly("segments", &Config::segments, "FARANDOLE_SEGMENTS.")
       .def_readonly("timeout", &Config::timeout, "FARANDOLE_TIMEOUT_S, where a call has none.")
+      .def_readonly("check_finite", &Config::check_finite, "FARANDOLE_CHECK_FINITE.")
       .def_readonly("log_level", &Config::log_level, "FARANDOLE_LOG.");
 
   farandole::python::bind_errors(module);
@@ -37,4 +45,5 @@ PYBIND11_MODULE(_C, module) {
   farandole::python::bind_process_group(module);
   farandole::python::bind_ddp(module);
   farandole::python::bind_optim(module);
+  farandole::python::bind_amp(module);
 }

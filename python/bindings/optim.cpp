@@ -159,6 +159,8 @@ void bind_optimizer(py::module_& module) {
       .def("end_step", &Optimizer::end_step, NoGil(), "Store shards into all ranks. Collective.")
       .def("fail_step", &Optimizer::fail_step, py::arg("text"), NoGil(),
            "Tell the others that this rank raised. Collective.")
+      .def_property_readonly("was_left_out", &Optimizer::was_left_out,
+                             "Whether the last step was, for an Inf or NaN under a GradScaler.")
       .def("clip_grad_norm", &Optimizer::clip_grad_norm, py::arg("max_norm"), py::arg("norm_type"),
            py::arg("error_if_nonfinite"), NoGil(), "The norm before. Collective.")
       .def("clip_grad_value", &Optimizer::clip_grad_value, py::arg("clip_value"), NoGil(),

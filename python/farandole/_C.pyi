@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'Launch', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'lamb_rule', 'lars_rule', 'local_rank', 'local_world_size', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'say_alone', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'lamb_rule', 'lars_rule', 'local_rank', 'local_world_size', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'say_alone', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -54,6 +54,51 @@ class SegmentBacking:
     @property
     def value(self) -> int:
         ...
+class NonfinitePolicy:
+    """
+    What becomes of a backward in which a gradient has an Inf or NaN.
+
+    Members:
+
+      OFF : nobody looks
+
+      WARN : a line in the log
+
+      SKIP : and no parameter has a gradient
+
+      RAISE : a BackwardError on every rank
+    """
+    OFF: typing.ClassVar[NonfinitePolicy]
+    RAISE: typing.ClassVar[NonfinitePolicy]
+    SKIP: typing.ClassVar[NonfinitePolicy]
+    WARN: typing.ClassVar[NonfinitePolicy]
+    __members__: typing.ClassVar[dict[str, NonfinitePolicy]]
+    def __eq__(self, other: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> int:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __index__(self) -> int:
+        ...
+    def __init__(self, value: typing.SupportsInt) -> None:
+        ...
+    def __int__(self) -> int:
+        ...
+    def __ne__(self, other: typing.Any) -> bool:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, state: typing.SupportsInt) -> None:
+        ...
+    def __str__(self) -> str:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def value(self) -> int:
+        ...
 class Config:
     """
     Every FARANDOLE_* environment variable, read.
@@ -62,6 +107,11 @@ class Config:
     def from_environment() -> Config:
         """
         Read the environment; raise InvalidArgument for a value that cannot be.
+        """
+    @property
+    def check_finite(self) -> NonfinitePolicy:
+        """
+        FARANDOLE_CHECK_FINITE.
         """
     @property
     def host_id(self) -> str:
@@ -443,6 +493,14 @@ class ReplicaOptions:
     def init_sync(self, arg0: bool) -> None:
         ...
     @property
+    def report_nonfinite(self) -> NonfinitePolicy | None:
+        """
+        What becomes of gradients with Inf or NaN; None: FARANDOLE_CHECK_FINITE.
+        """
+    @report_nonfinite.setter
+    def report_nonfinite(self, arg0: NonfinitePolicy | None) -> None:
+        ...
+    @property
     def sparse(self) -> set[str]:
         """
         Names with sparse gradients.
@@ -667,10 +725,117 @@ class ShardedOptimizer:
         Of this process.
         """
     @property
+    def was_left_out(self) -> bool:
+        """
+        Whether the last step was, for an Inf or NaN under a GradScaler.
+        """
+    @property
     def world_size(self) -> int:
         """
         How many ranks.
         """
+class GradScalerState:
+    """
+    What a checkpoint has of a GradScaler.
+    """
+    def __init__(self, scale: typing.SupportsFloat, growth_factor: typing.SupportsFloat, backoff_factor: typing.SupportsFloat, growth_interval: typing.SupportsInt, growth_tracker: typing.SupportsInt) -> None:
+        """
+        Of these numbers.
+        """
+    @property
+    def backoff_factor(self) -> float:
+        """
+        On the scale.
+        """
+    @property
+    def growth_factor(self) -> float:
+        """
+        On the scale.
+        """
+    @property
+    def growth_interval(self) -> int:
+        """
+        Steps.
+        """
+    @property
+    def growth_tracker(self) -> int:
+        """
+        Steps without Inf or NaN since the scale changed.
+        """
+    @property
+    def scale(self) -> float:
+        """
+        On the loss.
+        """
+class GradScaler:
+    """
+    Loss scaling that all ranks agree on.
+    """
+    def __init__(self, init_scale: typing.SupportsFloat, growth_factor: typing.SupportsFloat, backoff_factor: typing.SupportsFloat, growth_interval: typing.SupportsInt, enabled: bool) -> None:
+        """
+        As torch's.
+        """
+    def begin_step(self, id: typing.SupportsInt, parameters: collections.abc.Sequence[torch.Tensor], engine: ShardedOptimizer) -> bool:
+        """
+        Whether to step the optimizer. Collective.
+        """
+    def end_step(self, id: typing.SupportsInt) -> bool:
+        """
+        Whether the step was taken.
+        """
+    def get_scale(self) -> float:
+        """
+        1 if it is not enabled.
+        """
+    def scale(self, output: torch.Tensor) -> torch.Tensor:
+        """
+        The output times the scale.
+        """
+    def unscale_(self, id: typing.SupportsInt, parameters: collections.abc.Sequence[torch.Tensor], engine: ShardedOptimizer) -> None:
+        """
+        Divide gradients. Collective.
+        """
+    def update(self, new_scale: typing.SupportsFloat | None = None) -> None:
+        """
+        Lower or raise the scale, or set it.
+        """
+    @property
+    def backoff_factor(self) -> float:
+        """
+        On the scale.
+        """
+    @backoff_factor.setter
+    def backoff_factor(self, arg1: typing.SupportsFloat) -> None:
+        ...
+    @property
+    def growth_factor(self) -> float:
+        """
+        On the scale.
+        """
+    @growth_factor.setter
+    def growth_factor(self, arg1: typing.SupportsFloat) -> None:
+        ...
+    @property
+    def growth_interval(self) -> int:
+        """
+        Steps.
+        """
+    @growth_interval.setter
+    def growth_interval(self, arg1: typing.SupportsInt) -> None:
+        ...
+    @property
+    def is_between_steps(self) -> bool:
+        """
+        Whether nothing is open until update().
+        """
+    @property
+    def state(self) -> GradScalerState:
+        """
+        For a checkpoint.
+        """
+    @state.setter
+    def state(self, arg1: GradScalerState) -> None:
+        ...
 def abort(group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
     """
     Fail every collective of the group, here and on its peers.

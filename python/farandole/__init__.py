@@ -23,6 +23,7 @@ _torch_version.check(torch.__version__, TORCH_VERSION)  # before the C++ library
 
 from farandole import c10d  # noqa: E402
 from farandole._C import version as __version__  # noqa: E402
+from farandole.amp import GradScaler, autocast  # noqa: E402
 from farandole.ddp import (  # noqa: E402
     BackwardTimes,
     BucketTimes,
@@ -79,6 +80,7 @@ __all__ = [
     "CommError",
     "DistributedDataParallel",
     "Error",
+    "GradScaler",
     "InvalidArgument",
     "MismatchError",
     "NotSupported",
@@ -93,6 +95,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "autocast",
     "barrier",
     "broadcast",
     "default_group",

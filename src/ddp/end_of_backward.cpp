@@ -18,6 +18,7 @@
 #include "farandole/ddp/hooks/all_reduce_hook.h"
 #include "farandole/ddp/reducer.h"
 #include "farandole/error.h"
+#include "log.h"
 
 namespace farandole {
 namespace {
@@ -74,9 +75,33 @@ void Reducer::end_backward(uint32_t flags) {
   forward_failed_ = false;
   publish_gradients(notes);
   average_sparse(notes);
+  for (const auto& parameter : parameters_) parameter->note_result();
   keep_stats(notes);
-  if (!is_first || !options_.static_graph || joined_weight_) return;
-  for (Progress& progress : progress_) progress.expected = progress.gradients;
+  if (is_first && options_.static_graph && !joined_weight_) {
+    for (Progress& progress : progress_) progress.expected = progress.gradients;
+  }
+  judge_nonfinite(notes);
+}
+
+/// What is to become of gradients with Inf or NaN.
+void Reducer::judge_nonfinite(const std::vector<RoundNote>& notes) {
+  has_dropped_gradients_ = false;
+  const auto has_seen = [](const RoundNote& note) { return note.nonfinite >= 0; };
+  const auto first = std::find_if(notes.begin(), notes.end(), has_seen);
+  if (first == notes.end()) return;
+  NonfinitePolicy policy = NonfinitePolicy::kOff;
+  for (const RoundNote& note : notes) policy = std::max(policy, note.policy);
+  const std::string text =
+      nonfinite_gradients(notes, {group_->name(), group_->rank(), backward_, true, names_},
+                          [this](size_t parameter) { return progress_[parameter].bucket; });
+  if (policy != NonfinitePolicy::kWarn) {
+    for (const auto& parameter : parameters_) {
+      if (parameter->is_active()) parameter->parameter().mutable_grad() = at::Tensor();
+    }
+    has_dropped_gradients_ = true;
+  }
+  if (policy == NonfinitePolicy::kRaise) throw_nonfinite(text);
+  if (group_->rank() == first - notes.begin()) log(LogLevel::kWarning, text);
 }
 
 /// Parameters as their first gradients came, then those that got none, the last first. As long on
@@ -281,6 +306,8 @@ std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* re
   own.forward = forward_;
   own.begin_ns = begin_ns_;
   own.end_ns = end_ns_;
+  own.policy = options_.report_nonfinite;
+  own.nonfinite = nonfinite_ ? static_cast<int64_t>(*nonfinite_) : -1;
   for (size_t index = 0; index < parameters_.size(); ++index) {
     own.gradients.push_back(outcome_of(index));
   }
@@ -296,6 +323,7 @@ std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* re
   const auto has_inputs = [](const RoundNote& note) { return !note.has(RoundNote::kJoined); };
   const auto first = std::find_if(notes.begin(), notes.end(), has_inputs);
   others_had_inputs_ = first != notes.end();
+  has_joined_ranks_ = !std::all_of(notes.begin(), notes.end(), has_inputs);
   leader_ = others_had_inputs_ ? static_cast<int>(first - notes.begin()) : 0;
   return notes;
 }
@@ -373,6 +401,7 @@ void Reducer::reset() {
   }
   missing_gradients_.clear();
   has_local_passes_ = false;
+  nonfinite_.reset();
   copied_bytes_ = 0;
   forget_weight();
   joined_weight_.reset();

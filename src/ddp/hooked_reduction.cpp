@@ -6,14 +6,16 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <utility>
 
+#include "ddp/finite_check.h"
 #include "farandole/comm/events.h"
 #include "farandole/ddp/comm_hook.h"
 
 namespace farandole {
 
-/// What goes before a note.
+/// What goes before a note, and before a byte for each bucket: has_nonfinite_.
 struct HookedReduction::Head {
   uint64_t complete;
   double weight;
@@ -28,9 +30,10 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       parameters_(std::move(parameters)),
       group_(std::move(group)),
       hook_(std::move(hook)),
-      one_at_a_time_(dynamic_cast<const CommHook*>(hook_.get()) == nullptr),
+      is_foreign_(dynamic_cast<const CommHook*>(hook_.get()) == nullptr),
       result_(result),
       note_bytes_(note_bytes),
+      has_nonfinite_(buckets_->size()),
       futures_(buckets_->size()),
       times_(buckets_->size()) {}
 
@@ -39,6 +42,7 @@ void HookedReduction::begin(double weight) {
   launched_ = 0;
   failed_.reset();
   std::fill(futures_.begin(), futures_.end(), nullptr);
+  std::fill(has_nonfinite_.begin(), has_nonfinite_.end(), uint8_t{0});
   std::fill(times_.begin(), times_.end(), comm::BucketTimes{});
 }
 
@@ -47,7 +51,10 @@ void HookedReduction::launch(size_t bucket) {
   launched_ = bucket + 1;
   if (!hook_) return;
   const c10::NoGradGuard no_grad;
-  if (one_at_a_time_ && bucket > 0 && futures_[bucket - 1]) futures_[bucket - 1]->wait();
+  if (is_foreign_) {
+    if (bucket > 0 && futures_[bucket - 1]) futures_[bucket - 1]->wait();
+    has_nonfinite_[bucket] = is_finite(buckets_->flat(bucket)) ? 0 : 1;
+  }
   c10d::GradBucket view = bucket_for_hook(bucket);
   try {
     futures_[bucket] = hook_->runHook(view);
@@ -118,20 +125,37 @@ bool HookedReduction::finish(const Note& note, bool complete) {
   for (int rank = 0; rank < group_->world_size(); ++rank) {
     if (head_of(rank).complete == 0) return false;
   }
-  if (result_ == Result::kAverages) divide_by_weights();
+  if (result_ == Result::kAverages) {
+    divide_by_weights();
+    poison();
+  }
   return true;
+}
+
+/// An Inf or NaN of one rank is one on every rank, whatever the hook made of it.
+void HookedReduction::poison() {
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    for (int rank = 0; rank < group_->world_size(); ++rank) {
+      if (message_of(rank)[sizeof(Head) + bucket] == std::byte{0}) continue;
+      buckets_->flat(bucket).fill_(std::numeric_limits<double>::quiet_NaN());
+      break;
+    }
+  }
 }
 
 Note HookedReduction::exchange(const Note& note, bool complete) const {
   const Head head{complete ? 1U : 0U, weight_};
-  Note message(sizeof(head) + note.size());
+  const size_t flags = has_nonfinite_.size();
+  Note message(sizeof(head) + flags + note.size());
   std::memcpy(message.data(), &head, sizeof(head));
-  std::memcpy(message.data() + sizeof(head), note.data(), note.size());
+  if (flags != 0) std::memcpy(message.data() + sizeof(head), has_nonfinite_.data(), flags);
+  std::memcpy(message.data() + sizeof(head) + flags, note.data(), note.size());
   return group_->all_gather(message);
 }
 
 const std::byte* HookedReduction::message_of(int rank) const {
-  return messages_.data() + static_cast<size_t>(rank) * (sizeof(Head) + note_bytes_);
+  return messages_.data() +
+         static_cast<size_t>(rank) * (sizeof(Head) + has_nonfinite_.size() + note_bytes_);
 }
 
 HookedReduction::Head HookedReduction::head_of(int rank) const {
@@ -141,7 +165,7 @@ HookedReduction::Head HookedReduction::head_of(int rank) const {
 }
 
 const std::byte* HookedReduction::note_of(int rank) const {
-  return message_of(rank) + sizeof(Head);
+  return message_of(rank) + sizeof(Head) + has_nonfinite_.size();
 }
 
 /// Buckets hold sum / world_size and shall hold sum / sum(weights).

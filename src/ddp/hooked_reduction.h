@@ -41,6 +41,7 @@ class HookedReduction final : public BucketConsumer {
   struct Head;
 
   c10d::GradBucket bucket_for_hook(size_t bucket) const;
+  void poison();
   void collect(size_t bucket);
   void collect_all();
   Note exchange(const Note& note, bool complete) const;
@@ -52,14 +53,16 @@ class HookedReduction final : public BucketConsumer {
   const std::vector<std::vector<at::Tensor>> parameters_;
   const std::shared_ptr<ReplicaGroup> group_;
   const std::shared_ptr<c10d::CommHookInterface> hook_;
-  /// Hooks of torch's interface may start collectives when their first one is done (its PowerSGD):
-  /// were two under way, ranks would start them in different orders. Ours must not be waited for.
-  const bool one_at_a_time_;
+  /// Of torch's interface and no CommHook. Those may start collectives when their first one is done
+  /// (torch's PowerSGD): were two under way, ranks would start them in different orders. And they
+  /// may lose an Inf or NaN, which buckets are looked at for; then averages become NaN.
+  const bool is_foreign_;
   const Result result_;
   const size_t note_bytes_;
   double weight_ = 1;
   size_t launched_ = 0;
-  std::optional<size_t> failed_;  ///< a bucket for which the hook threw
+  std::optional<size_t> failed_;        ///< a bucket for which the hook threw
+  std::vector<uint8_t> has_nonfinite_;  ///< by bucket, if the hook is foreign
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;  ///< of the hook, by bucket
   std::vector<comm::BucketTimes> times_;
   Note messages_;  ///< of all ranks in the last finish()

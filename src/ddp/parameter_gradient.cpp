@@ -128,6 +128,15 @@ void ParameterGradient::leave_place() {
   if (has_place() && is_home()) parameter_.mutable_grad() = saved();
 }
 
+void ParameterGradient::note_result() {
+  if (parameter_.grad().defined()) version_ = parameter_.grad()._version();
+}
+
+bool ParameterGradient::is_other_result() const {
+  const at::Tensor& gradient = parameter_.grad();
+  return gradient.defined() && (!is_home() || gradient._version() != version_);
+}
+
 at::Tensor ParameterGradient::saved() const {
   const at::Tensor& gradient = parameter_.grad();
   return gradient.defined() ? gradient.detach().clone() : at::Tensor();

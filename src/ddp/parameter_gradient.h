@@ -66,6 +66,10 @@ class ParameterGradient {
   void leave_place();
   /// Whether p.grad is the place.
   bool is_home() const { return is_place(parameter_.grad()); }
+  /// Takes p.grad for what backward has left.
+  void note_result();
+  /// Whether the program has changed p.grad since, as autograd counts changes.
+  bool is_other_result() const;
   /// A copy of p.grad, undefined if there is none.
   at::Tensor saved() const;
   /// Puts a copy back.
@@ -91,6 +95,7 @@ class ParameterGradient {
   at::Tensor place_;
   std::vector<int64_t> strides_;  ///< of the place
   std::shared_ptr<Birthplace> birthplace_;
+  int64_t version_ = 0;            ///< of p.grad in note_result()
   const void* address_ = nullptr;  ///< of the place, as the ranks have agreed; null if it is empty
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "ddp/birth_schedule.h"
+#include "ddp/finite_check.h"
 #include "ddp/gradient_hook.h"
 #include "ddp/parameter_gradient.h"
 #include "ddp/round_note.h"
@@ -193,6 +194,8 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   const std::lock_guard lock(mutex_);
   if (begins_at_parameter_ && state_ != State::kRunning) begin_pass(*begins_at_parameter_);
   if (!gradient.defined()) return gradient;
+  const bool looks = options_.report_nonfinite != NonfinitePolicy::kOff && !nonfinite_;
+  if (looks && !is_finite(gradient)) nonfinite_ = index;
   ParameterGradient& parameter = *parameters_[index];
   if (state_ == State::kRunning && is_launched(index)) {
     progress_[index].is_late = true;
@@ -273,6 +276,16 @@ int Reducer::leader() const {
   return leader_;
 }
 
+bool Reducer::has_dropped_gradients() const {
+  const std::lock_guard lock(mutex_);
+  return has_dropped_gradients_;
+}
+
+bool Reducer::has_joined_ranks() const {
+  const std::lock_guard lock(mutex_);
+  return has_joined_ranks_;
+}
+
 std::shared_ptr<const Buckets> Reducer::buckets() const {
   const std::lock_guard lock(mutex_);
   return buckets_;
@@ -298,6 +311,15 @@ void Reducer::adopt_gradients() {
   for (const auto& parameter : parameters_) {
     if (parameter->has_place()) parameter->adopt();
   }
+}
+
+std::vector<at::Tensor> Reducer::changed_gradients() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters_) {
+    if (parameter->is_other_result()) gradients.push_back(parameter->parameter().grad());
+  }
+  return gradients;
 }
 
 BackwardStats Reducer::stats() const {

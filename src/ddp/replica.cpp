@@ -135,7 +135,8 @@ std::shared_ptr<Reducer> Replica::make_reducer() const {
   }
   auto reducer = Reducer::make(
       std::move(parameters), group_,
-      {bucket_caps(options_, *group_), options_.find_unused_parameters, options_.static_graph});
+      {bucket_caps(options_, *group_), options_.find_unused_parameters, options_.static_graph,
+       options_.report_nonfinite.value_or(Config::from_environment().check_finite)});
   reducer->set_loss_weight(loss_weight_);
   if (hook_) reducer->set_hook(hook_);
   if (sharded_) reducer->set_sharded(sharded_);

@@ -131,6 +131,30 @@ void check_weights(const std::vector<RoundNote>& notes, const RoundContext& cont
 
 }  // namespace
 
+std::string nonfinite_gradients(const std::vector<RoundNote>& notes, const RoundContext& context,
+                                const std::function<size_t(size_t)>& bucket_of) {
+  std::string text;
+  for (size_t index = 0; index < context.parameters.size(); ++index) {
+    const Ranks ranks = ranks_where(notes, [&](const RoundNote& note) {
+      return note.nonfinite == static_cast<int64_t>(index);
+    });
+    if (ranks.empty()) continue;
+    text += (text.empty() ? " of '" : ", of '") + context.parameters[index] + "' (bucket " +
+            std::to_string(bucket_of(index)) + ") on " + text_of(ranks, notes.size());
+  }
+  if (text.empty()) return text;
+  return subject(context, notes.size()) + ": gradients have an Inf or NaN, the first" + text + ".";
+}
+
+void throw_nonfinite(const std::string& text) {
+  throw BackwardError(
+      text,
+      "no parameter has a gradient now on any rank, so that it gets into none; "
+      "report_nonfinite or FARANDOLE_CHECK_FINITE says \"raise\".",
+      "look there at the batch and at what the parameter is used for (log or sqrt of 0, float16 "
+      "without a GradScaler); to leave such batches out, say \"skip\".");
+}
+
 void check_round(const std::vector<RoundNote>& notes, const RoundContext& context) {
   const auto abandoned = [](const RoundNote& note) { return note.has(RoundNote::kAbandoned); };
   check_abandoned(notes, context);

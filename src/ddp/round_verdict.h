@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,5 +21,13 @@ struct RoundContext {
 /// Throws BackwardError if the notes of all ranks, which every rank has alike, say that their
 /// backward passes do not belong together. A rank that abandoned its own does not throw: it knows.
 void check_round(const std::vector<RoundNote>& notes, const RoundContext& context);
+
+/// "backward #3 ...: the gradient of 'head.weight' (bucket 0) has an Inf or NaN on rank 1": the
+/// first of each rank. Empty if there is none.
+std::string nonfinite_gradients(const std::vector<RoundNote>& notes, const RoundContext& context,
+                                const std::function<size_t(size_t)>& bucket_of);
+
+/// Throws that as a BackwardError.
+[[noreturn]] void throw_nonfinite(const std::string& text);
 
 }  // namespace farandole

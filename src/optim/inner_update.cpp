@@ -86,6 +86,7 @@ void InnerUpdate::read() {
 
 void InnerUpdate::step() {
   const bool has_new_shards = engine_.begin_step(description_);
+  if (engine_.was_left_out()) return;
   try {
     if (has_new_shards) take_new_shards();
     optimizer_->step();

@@ -10,6 +10,7 @@
 #include <exception>
 #include <limits>
 #include <sstream>
+#include <unordered_set>
 #include <utility>
 
 #include "farandole/error.h"
@@ -40,6 +41,13 @@ std::string text_of(const std::vector<GradientChange>& changes) {
   return text.str();
 }
 
+std::string text_of(const std::optional<ScaledStep>& scaled) {
+  if (!scaled) return "";
+  std::ostringstream text;
+  text << ", gradients times " << scaled->factor << " unless one is Inf or NaN";
+  return text.str();
+}
+
 std::string description_of(const UpdateRules& rules) {
   std::string text;
   for (const auto& rule : rules) text += (text.empty() ? "" : "; ") + rule->description();
@@ -50,10 +58,11 @@ std::string description_of(const UpdateRules& rules) {
 
 void ShardedOptimizer::step(const UpdateRules& rules) {
   const c10::NoGradGuard no_grad;
-  enter([&] {
+  const bool goes_on = enter([&] {
     check_rules(rules);
     return description_of(rules);
   });
+  if (!goes_on) return;
   within_step([&] {
     make_state(rules);
     make_updates(rules);
@@ -71,7 +80,7 @@ void ShardedOptimizer::step(const UpdateRules& rules) {
 
 bool ShardedOptimizer::begin_step(const std::string& description) {
   const c10::NoGradGuard no_grad;
-  enter([&] { return description; });
+  if (!enter([&] { return description; })) return false;
   within_step([&] {
     make_masters();
     make_shard_tensors();
@@ -122,6 +131,9 @@ void ShardedOptimizer::end_step() {
 
 void ShardedOptimizer::fail_step(const std::string& error) noexcept {
   const bool was_inside = round_->is_inside();
+  scaled_.reset();
+  was_left_out_ = false;
+  norm_was_finite_ = false;
   try {
     wait();
     if (was_inside) {
@@ -141,26 +153,103 @@ void ShardedOptimizer::fail_step(const std::string& error) noexcept {
   }
 }
 
-/// Until all ranks are here, and agree.
-void ShardedOptimizer::enter(const std::function<std::string()>& describe) {
+/// Until all ranks are here, and agree. False if they leave the step out.
+bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
+  const std::optional<ScaledStep> scaled = std::exchange(scaled_, {});
+  const bool norm_was_finite = std::exchange(norm_was_finite_, false);
+  was_left_out_ = false;
   StepNote note;
   try {
     prepare();
-    note.description = describe() + text_of(*changes_);
+    note.description = describe() + text_of(*changes_) + text_of(scaled);
     for (const Parameter& parameter : parameters_) {
       note.has_gradient.push_back(parameter.tensor.grad().defined());
+    }
+    if (scaled && !norm_was_finite) {
+      note.leaves_out = !(scaled->is_finite ? *scaled->is_finite : own_gradients_are_finite());
     }
   } catch (const std::exception& error) {
     fail_step(error.what());
     throw;
   }
   try {
-    round_->enter(note);
+    was_left_out_ = !round_->enter(note);
   } catch (...) {
     gradients_->release();
     throw;
   }
+  if (was_left_out_) {
+    gradients_->release();
+    changes_->clear();
+    return false;
+  }
+  if (scaled && scaled->factor != 1) {
+    changes_->insert(changes_->begin(), {GradientChange::Kind::kScale, scaled->factor});
+  }
   within_step([&] { plan_newcomers(); });
+  return true;
+}
+
+/// What the ranks are to look at for Inf and NaN, each at another part: with kShard where memory is
+/// shared its own gradients, which peers may not read before the step; else the averages that it
+/// owns, and those that the program has changed.
+void ShardedOptimizer::make_own_updates() {
+  const bool are_own = mode_ == GradientMode::kShard && !scatter_;
+  std::unordered_set<const c10::TensorImpl*> changed;
+  if (are_own) {
+    updates_->clear();
+    addresses_.clear();
+  } else {
+    make_updates({});
+    if (mode_ == GradientMode::kFull && replica_ && replica_->replica != nullptr) {
+      for (const at::Tensor& gradient : replica_->replica->reducer()->changed_gradients()) {
+        changed.insert(gradient.unsafeGetTensorImpl());
+      }
+    }
+  }
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (!gradient.defined()) continue;
+    const bool is_looked_at = are_own || changed.count(gradient.unsafeGetTensorImpl()) != 0;
+    if (!is_looked_at || !gradient.is_non_overlapping_and_dense()) continue;
+    PieceUpdate update{};
+    update.dtype = real_type_of(gradient.scalar_type());
+    update.elements = gradient.numel() * (gradient.is_complex() ? 2 : 1);
+    update.gradient = {nullptr, 1, 1, changes_.get()};
+    addresses_.push_back(gradient.const_data_ptr());
+    updates_->push_back(update);
+  }
+  set_addresses();
+}
+
+/// After prepare().
+bool ShardedOptimizer::own_gradients_are_finite() {
+  make_own_updates();
+  const bool sums_up = mode_ == GradientMode::kShard && !scatter_;
+  const size_t terms = sums_up ? static_cast<size_t>(world_size()) : 1;
+  const bool are_finite = pass_->are_gradients_finite(*updates_, terms);
+  updates_->clear();
+  return are_finite;
+}
+
+void ShardedOptimizer::unscale(double factor) {
+  changes_->push_back({GradientChange::Kind::kScale, factor});
+}
+
+bool ShardedOptimizer::are_gradients_finite() {
+  const c10::NoGradGuard no_grad;
+  std::exception_ptr error;
+  double is_finite = 0;
+  try {
+    prepare();
+    is_finite = own_gradients_are_finite() ? 1 : 0;
+  } catch (const std::exception&) {
+    error = std::current_exception();  // the others wait for this rank, and get false
+  }
+  gradients_->release();
+  const std::vector<double> all = all_gather_numbers({is_finite});
+  if (error) std::rethrow_exception(error);
+  return std::count(all.begin(), all.end(), 1) == world_size();
 }
 
 /// What this rank can look after alone.
@@ -352,6 +441,7 @@ void ShardedOptimizer::wait() {
 
 /// A backward adds to gradients that a clip has changed, but for what is still to be done to them.
 void ShardedOptimizer::before_backward() {
+  norm_was_finite_ = false;
   if (changes_->empty()) return;
   const c10::NoGradGuard no_grad;
   const bool has_gradients =
@@ -405,6 +495,7 @@ double ShardedOptimizer::clip_grad_norm(double max_norm, double norm_type,
                           "look for its cause, skip the step on all ranks, or pass "
                           "error_if_nonfinite=False.");
   }
+  norm_was_finite_ = mode_ == GradientMode::kShard && std::isfinite(norm);
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return norm;
   if (mode_ == GradientMode::kShard) {

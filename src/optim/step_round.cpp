@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint32_t kWell = 0;
 constexpr uint32_t kFailed = 1;
+constexpr uint32_t kLeavesOut = 2;
 
 /// "rank 1", "ranks 0, 2".
 std::string text_of(const std::vector<int>& ranks) {
@@ -42,16 +43,21 @@ StepRound::StepRound(std::shared_ptr<ReplicaGroup> group, std::vector<std::strin
       all_(bytes_ * static_cast<size_t>(group_->world_size())),
       step_(step) {}
 
-void StepRound::enter(const StepNote& note) {
+bool StepRound::enter(const StepNote& note) {
   inside_ = false;
   ++step_;
-  const Head head{kWell, 1, step_, std::hash<std::string>{}(note.description)};
+  const uint32_t outcome = note.leaves_out ? kLeavesOut : kWell;
+  const Head head{outcome, 1, step_, std::hash<std::string>{}(note.description)};
   exchange(head, note.has_gradient);
   judge_failures();
   judge_steps();
   judge_descriptions(note.description);
   judge_gradients();
   inside_ = true;
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    inside_ = inside_ && head_of(rank).outcome != kLeavesOut;
+  }
+  return inside_;
 }
 
 void StepRound::leave() {

@@ -15,13 +15,14 @@ namespace farandole {
 struct StepNote {
   std::string description;         ///< the hyperparameters
   std::vector<bool> has_gradient;  ///< by parameter
+  bool leaves_out = false;         ///< a gradient is Inf or NaN here: no rank is to take the step
 };
 
 /// The two ends of an optimizer step, at which the ranks wait for each other.
 ///
 /// Protocol. Step k on each rank is
 ///   enter: tell k, a hash of the hyperparameters and which parameters have gradients; wait until
-///          all have told; all judge the same notes, and throw alike.
+///          all have told; all judge the same notes, and throw or leave the step out alike.
 ///   then:  store own shards into the parameters of every rank.
 ///   leave: tell how that went; wait until all have told.
 /// So no parameter is stored before every rank has entered, and none returns before all stores are
@@ -35,8 +36,8 @@ class StepRound {
   /// `names`: of the parameters. `step`: the last one so far.
   StepRound(std::shared_ptr<ReplicaGroup> group, std::vector<std::string> names, uint64_t step);
 
-  /// Begins a step. Collective.
-  void enter(const StepNote& note);
+  /// Begins a step. False if a rank leaves it out: then it has ended, on every rank. Collective.
+  bool enter(const StepNote& note);
   /// Ends it. Collective.
   void leave();
   /// Instead of enter(), or of leave() within a step: this rank has met `error`, which the others

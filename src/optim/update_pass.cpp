@@ -4,11 +4,13 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
 #include "comm/reduce_kernels.h"
+#include "ddp/finite_check.h"
 #include "ddp/move_loops.h"
 #include "optim/half_loops.h"
 #include "optim/norm_loops.h"
@@ -105,15 +107,22 @@ class BlockUpdate {
       comm::average({blocks.data(), blocks.size()}, {&to, 1}, count_, piece_.dtype, source.divisor);
       average = to;
     }
+    auto change = source.changes->begin();
     if (average != gradient_) {
-      move_loop(piece_.dtype, kDataTypeOf<T>, false, false)(average, gradient_, count_, 1);
+      const bool scales = change != source.changes->end() && is_scale(*change);
+      const double scale = scales ? (change++)->value : 1;
+      move_loop(piece_.dtype, kDataTypeOf<T>, false, false)(average, gradient_, count_, scale);
     }
-    for (const GradientChange& change : *source.changes) apply(change);
+    for (; change != source.changes->end(); ++change) apply(*change);
     return gradient_;
   }
 
+  static bool is_scale(const GradientChange& change) {
+    return change.kind == GradientChange::Kind::kScale;
+  }
+
   void apply(const GradientChange& change) {
-    if (change.kind == GradientChange::Kind::kScale) {
+    if (is_scale(change)) {
       move_loop(kDataTypeOf<T>, kDataTypeOf<T>, false, false)(gradient_, gradient_, count_,
                                                               change.value);
       return;
@@ -244,6 +253,22 @@ void UpdatePass::store(const std::vector<PieceUpdate>& pieces) {
     with_block(pieces[block.piece], block.begin, block.elements,
                [streams](auto& update) { update.store(streams); });
   });
+}
+
+bool UpdatePass::are_gradients_finite(const std::vector<PieceUpdate>& pieces, size_t terms) {
+  cut(pieces);
+  std::atomic<bool> all{true};
+  for_each(blocks_.size(), [&](size_t index) {
+    const Block& block = blocks_[index];
+    const PieceUpdate& piece = pieces[block.piece];
+    const size_t offset = static_cast<size_t>(block.begin) * comm::size_of(piece.dtype);
+    for (size_t i = 0; i < piece.gradient.count; ++i) {
+      const auto* const source = static_cast<const std::byte*>(piece.gradient.sources[i]) + offset;
+      if (are_finite(source, static_cast<size_t>(block.elements), piece.dtype, terms)) continue;
+      all.store(false, std::memory_order_relaxed);
+    }
+  });
+  return all;
 }
 
 double UpdatePass::norm_term_of_gradients(const std::vector<PieceUpdate>& pieces, double power) {

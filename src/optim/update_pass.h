@@ -67,6 +67,9 @@ class UpdatePass {
   void collect(const std::vector<PieceUpdate>& pieces, const std::vector<void*>& to);
   /// Stores into all ranks what is in the parameters, or their master values.
   void store(const std::vector<PieceUpdate>& pieces);
+  /// Whether all sources of the gradients are finite, and sums of `terms` of them: see
+  /// finite_check.h.
+  bool are_gradients_finite(const std::vector<PieceUpdate>& pieces, size_t terms);
   /// What the gradients add to their norm: see norm_loops.h.
   double norm_term_of_gradients(const std::vector<PieceUpdate>& pieces, double power);
 

@@ -8,12 +8,15 @@
 #include <torch/nn/modules/rnn.h>
 #include <torch/nn/modules/transformerlayer.h>
 
+#include <cmath>
+
 #include "ddp/training.h"
 #include "farandole/ddp/hooks/all_reduce_hook.h"
 #include "farandole/ddp/hooks/compress_hook.h"
 #include "farandole/ddp/hooks/power_sgd_hook.h"
 #include "farandole/ddp/hooks/top_k_hook.h"
 #include "farandole/error.h"
+#include "support/raised.h"
 
 namespace farandole::test {
 namespace {
@@ -396,6 +399,39 @@ TEST_P(DdpOver, WorksWithFarandolesHooks) {
         group->broadcast(theirs)->wait();
         EXPECT_TRUE(at::equal(theirs[0], parameter));
       }
+    }
+  });
+}
+
+// --- gradients with Inf and NaN.
+
+TEST_P(DdpOver, NamesTheFirstNanOnEveryRank) {
+  ReplicaOptions options;
+  options.report_nonfinite = NonfinitePolicy::kRaise;
+  run_replicas(GetParam(), 2, [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group, options);
+    for (int step = 0; step < 4; ++step) {
+      const at::Tensor output = ddp.forward(integers({6, 4}, step));
+      const double odd = group->getRank() == 1 ? std::nan("") : 1;
+      const std::string text = raised<BackwardError>([&] { (output.sum() * odd).backward(); });
+      EXPECT_THAT(text, testing::HasSubstr("the first of '2.bias' (bucket 0) on rank 1."));
+      for (const at::Tensor& parameter : ddp.parameters()) EXPECT_FALSE(parameter.grad().defined());
+      expect_step(ddp, group, step, small_net,
+                  [](const auto& pass) { pass.forward(pass.batch()).sum().backward(); });
+    }
+  });
+}
+
+TEST_P(DdpOver, LeavesBatchesWithNanOut) {
+  ReplicaOptions options;
+  options.report_nonfinite = NonfinitePolicy::kSkip;
+  run_replicas(GetParam(), 2, [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group, options);
+    for (int step = 0; step < 3; ++step) {
+      const double odd = group->getRank() == 0 ? HUGE_VAL : 1;
+      (ddp.forward(integers({6, 4}, step)).sum() * odd).backward();
+      EXPECT_TRUE(ddp.replica().reducer()->has_dropped_gradients());
+      for (const at::Tensor& parameter : ddp.parameters()) EXPECT_FALSE(parameter.grad().defined());
     }
   });
 }

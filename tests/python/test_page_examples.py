@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that docs/ddp.md and docs/zero.md are cut from run."""
+"""The programs that docs/ddp.md, docs/zero.md and docs/amp.md are cut from run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     ("page", "printed"),
     [
         ("ddp", ["exposed communication"]),
+        ("amp", ["on rank 0 is 32768", "on rank 1 is 32768", "of 'bias' (bucket 0) on rank 1."]),
         ("zero", ["bytes of state on rank 1", "have different hyperparameters"]),
     ],
 )

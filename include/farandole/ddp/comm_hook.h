@@ -15,8 +15,9 @@ namespace farandole {
 /// go when it returns. It throws, or the future holds, what goes wrong.
 ///
 /// Ranks call runHook() for the same buckets in the same order, the one that isLast() last. A hook
-/// serves one model. Threads: one at a time calls runHook(), and a bucket again when its future is
-/// done; parseHookResult() any.
+/// serves one model. An Inf or NaN in the bucket of one rank is one in the result on every rank.
+/// (Hooks of torch's interface alone may lose it: their buckets are looked at.) Threads: one at a
+/// time calls runHook(), and a bucket again when its future is done; parseHookResult() any.
 class FARANDOLE_API CommHook : public c10d::CommHookInterface {
  public:
   ~CommHook() override;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "farandole/config.h"
 #include "farandole/ddp/backward_stats.h"
 #include "farandole/ddp/bucket.h"
 #include "farandole/ddp/bucket_consumer.h"
@@ -61,6 +62,9 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
     /// Every backward gets the same gradients: those of the first. Parameters without one then are
     /// not waited for.
     bool static_graph = false;
+    /// What becomes of a backward in which a gradient has an Inf or NaN; the strictest of all ranks
+    /// holds. Each gradient is looked at as it comes, in one pass that only reads.
+    NonfinitePolicy report_nonfinite = NonfinitePolicy::kOff;
   };
 
   /// `parameters`: the same on every rank, frozen ones included. Local.
@@ -95,6 +99,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   bool is_weighted() const;
   /// Brings every p.grad that the program has put elsewhere into its bucket.
   void adopt_gradients();
+  /// Every p.grad that the program has changed since the last synchronized backward.
+  std::vector<at::Tensor> changed_gradients() const;
   /// The buckets, in which gradients lie after a backward; null before the first one.
   std::shared_ptr<const Buckets> buckets() const;
   /// The sum of the weights of all ranks in the last synchronized backward: what averages were, or
@@ -106,6 +112,10 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   /// The lowest rank that had inputs in the last synchronized backward; 0 if none had. The same on
   /// every rank.
   int leader() const;
+  /// Whether a rank took part in it that had none. The same on every rank.
+  bool has_joined_ranks() const;
+  /// Whether its gradients were dropped for an Inf or NaN. The same on every rank.
+  bool has_dropped_gradients() const;
 
   /// The plan; empty before the first synchronized backward.
   BucketPlan plan() const;
@@ -178,6 +188,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<RoundNote> exchange(uint32_t flags, bool complete, bool* reduced);
   void publish_gradients(const std::vector<RoundNote>& notes);
   void average_sparse(const std::vector<RoundNote>& notes);
+  void judge_nonfinite(const std::vector<RoundNote>& notes);
   void keep_stats(const std::vector<RoundNote>& notes);
   void reset();
   bool counts_unused() const { return options_.find_unused_parameters || options_.static_graph; }
@@ -220,8 +231,12 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<std::pair<size_t, at::Tensor>> missing_gradients_;
   bool others_had_inputs_ = false;  ///< in the last join_backward()
   int leader_ = 0;                  ///< see leader()
-  double divisor_ = 1;              ///< see divisor()
-  bool has_local_passes_ = false;   ///< see has_local_passes()
+  bool has_joined_ranks_ = false;   ///< see has_joined_ranks()
+  bool has_dropped_gradients_ = false;
+  /// The first parameter whose gradient had an Inf or NaN since the last synchronized backward.
+  std::optional<size_t> nonfinite_;
+  double divisor_ = 1;             ///< see divisor()
+  bool has_local_passes_ = false;  ///< see has_local_passes()
   uint64_t backward_ = 0;
   uint64_t begin_ns_ = 0;
   uint64_t end_ns_ = 0;

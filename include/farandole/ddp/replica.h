@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "farandole/config.h"
 #include "farandole/ddp/reducer.h"
 #include "farandole/ddp/replica_check.h"
 #include "farandole/ddp/replica_group.h"
@@ -30,6 +31,9 @@ struct ReplicaOptions {
   std::optional<double> bucket_cap_mb = {};
   /// MiB of the first buckets one by one; empty: a small first one.
   std::vector<double> bucket_cap_mb_list = {};
+  /// What becomes of a backward in which a gradient has an Inf or NaN; the strictest of all ranks
+  /// holds. nullopt: as FARANDOLE_CHECK_FINITE tells.
+  std::optional<NonfinitePolicy> report_nonfinite = {};
   /// Names of parameters and buffers that stay as they are on each rank.
   std::set<std::string> ignored = {};
   /// Names of parameters whose gradients are sparse tensors.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,13 @@ enum class GradientMode {
   kFull,   ///< the average on every rank: whoever averages it, DistributedDataParallel for one
   kShard,  ///< this rank's own gradient: the optimizer averages what it owns. All parameters belong
            ///< to one DistributedDataParallel
+};
+
+/// What a GradScaler asks of a step.
+struct ScaledStep {
+  double factor = 1;  ///< on averaged gradients; 1 if they are unscaled already
+  /// Whether this rank's gradients have no Inf or NaN; nullopt: the step looks.
+  std::optional<bool> is_finite = {};
 };
 
 /// ZeRO stage 1 (Rajbhandari et al. 2020, arXiv 1910.02054): each rank keeps the optimizer state of
@@ -82,13 +90,23 @@ class FARANDOLE_API ShardedOptimizer {
   void step(const UpdateRules& rules);
   /// Begins one whose formula is elsewhere: `description` tells its hyperparameters, which ranks
   /// compare. Sets the gradients of shards(), undefined ones where a parameter has none. True if
-  /// shards() has others than when it was last called. Collective.
+  /// shards() has others than when it was last called. If was_left_out() then, the step is over.
+  /// Collective.
   bool begin_step(const std::string& description);
   /// Stores shards() into all ranks. Collective.
   void end_step();
   /// Instead of either, or of step(): this rank has met `error`, which the others throw as a
   /// StepError. Does not throw. Collective.
   void fail_step(const std::string& error) noexcept;
+  /// The next step, however it ends, is one of scaled gradients: multiplies them by a factor where
+  /// it reads them, and is left out on all ranks if one has an Inf or NaN on any. Local.
+  void expect_scaled(const ScaledStep& scaled) { scaled_ = scaled; }
+  /// Whether the last step was: then nothing was changed. The same on every rank.
+  bool was_left_out() const { return was_left_out_; }
+  /// With kShard: clips and the next step take averaged gradients times `factor`. Local.
+  void unscale(double factor);
+  /// Whether no gradient has an Inf or NaN on any rank. Collective.
+  bool are_gradients_finite();
   /// Returns when the parameters of the last step have come. Local.
   void wait();
 
@@ -182,7 +200,7 @@ class FARANDOLE_API ShardedOptimizer {
       size_t group, const std::function<void(const Part&, size_t, const ShardPiece&)>& call) const;
 
   // sharded_step.cpp
-  void enter(const std::function<std::string()>& describe);
+  bool enter(const std::function<std::string()>& describe);
   void within_step(const std::function<void()>& work);
   void prepare();
   void plan_newcomers();
@@ -192,6 +210,8 @@ class FARANDOLE_API ShardedOptimizer {
   void make_updates(const UpdateRules& rules);
   void add_newcomers();
   void set_addresses();
+  void make_own_updates();
+  bool own_gradients_are_finite();
   void collect_gradients();
   void share_sums();
   std::vector<double> all_gather_numbers(const std::vector<double>& numbers) const;
@@ -225,8 +245,11 @@ class FARANDOLE_API ShardedOptimizer {
   std::unique_ptr<UpdatePass> pass_;
   std::unique_ptr<std::vector<PieceUpdate>> updates_;
   std::unique_ptr<std::vector<GradientChange>> changes_;
-  std::vector<const void*> addresses_;                 ///< that updates_ points to
-  std::vector<double> sums_;                           ///< kMostSums a parameter
+  std::vector<const void*> addresses_;  ///< that updates_ points to
+  std::vector<double> sums_;            ///< kMostSums a parameter
+  std::optional<ScaledStep> scaled_;    ///< what the next step is
+  bool was_left_out_ = false;
+  bool norm_was_finite_ = false;  ///< of the gradients of the next step, with kShard
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< shards under way
   size_t parts_shown_ = 0;                             ///< by shards()
   std::shared_ptr<ReplicaGroup> previous_group_;       ///< in a rebuild

@@ -117,6 +117,7 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
   int rank() const;
   int world_size() const;
   const ShardedOptimizer& engine() const { return *engine_; }
+  ShardedOptimizer& engine() { return *engine_; }
 
  private:
   static std::vector<at::Tensor> tensors_of(const Replica& replica);

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -13,8 +13,17 @@ from torch import nn
 from torch._utils import _get_device_index
 from torch.nn.parameter import UninitializedParameter
 
+from farandole import _C
 from farandole.distributed import default_group
 from farandole.errors import InvalidArgument, sentences
+
+NonfinitePolicy = Literal["off", "warn", "skip", "raise"]
+POLICIES: dict[NonfinitePolicy, _C.NonfinitePolicy] = {
+    "off": _C.NonfinitePolicy.OFF,
+    "warn": _C.NonfinitePolicy.WARN,
+    "skip": _C.NonfinitePolicy.SKIP,
+    "raise": _C.NonfinitePolicy.RAISE,
+}
 
 _WITHOUT_EFFECT = {
     "check_reduction": "backward checks each reduction anyway",
@@ -125,6 +134,23 @@ def forward_sync(broadcast_buffers: bool | None, forward_sync_buffers: bool | No
     if forward_sync_buffers is not None:
         return forward_sync_buffers
     return broadcast_buffers is not False
+
+
+def check_policy(policy: NonfinitePolicy | None) -> NonfinitePolicy | None:
+    """The same.
+
+    Raises:
+        InvalidArgument: there is no such policy.
+    """
+    if policy is None or policy in POLICIES:
+        return policy
+    raise InvalidArgument(
+        sentences(
+            f"DistributedDataParallel got report_nonfinite={policy!r}.",
+            "it says what becomes of a gradient with Inf or NaN.",
+            f"pass one of {', '.join(POLICIES)}.",
+        )
+    )
 
 
 def check_pair(delayed: object, trigger: torch.Tensor | None) -> None:

@@ -66,6 +66,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         batched_grad_copy: Without effect.
         forward_sync_buffers: As ``broadcast_buffers``, for forward alone.
         lazy_bucket_allocation: Without effect.
+        report_nonfinite: What becomes of a backward in which a gradient has an Inf or NaN, on all
+            ranks: "warn" writes a line that names rank, parameter and bucket; "skip" also leaves
+            no parameter a gradient, so that steps change nothing; "raise" raises a BackwardError
+            instead of the line; "off" does not look. If None, what FARANDOLE_CHECK_FINITE says.
 
     Raises:
         InvalidArgument: arguments or modules that cannot be; the text says why.
@@ -97,6 +101,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         batched_grad_copy: bool = False,
         forward_sync_buffers: bool | None = None,
         lazy_bucket_allocation: bool = False,
+        *,
+        report_nonfinite: construction.NonfinitePolicy | None = None,
     ) -> None:
         super().__init__()
         Joinable.__init__(self)
@@ -116,6 +122,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.dim = dim
         self.find_unused_parameters = find_unused_parameters
         self.static_graph = static_graph
+        self._report_nonfinite = construction.check_policy(report_nonfinite)
         self.gradient_as_bucket_view = True
         self.mixed_precision = mixed_precision
         self.broadcast_buffers = construction.forward_sync(broadcast_buffers, forward_sync_buffers)
@@ -190,6 +197,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         options.init_sync = init_sync
         options.find_unused_parameters = self.find_unused_parameters
         options.static_graph = self.static_graph
+        if self._report_nonfinite is not None:
+            options.report_nonfinite = construction.POLICIES[self._report_nonfinite]
         options.bucket_cap_mb = self._bucket_cap_mb
         options.bucket_cap_mb_list = self._bucket_cap_mb_list
         options.ignored = self.parameters_to_ignore

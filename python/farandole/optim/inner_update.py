@@ -72,6 +72,8 @@ class InnerUpdate:
         inner = self.optimizer
         if self._engine.begin_step(self._description):
             self._is_behind = True
+        if self._engine.was_left_out:
+            return
         try:
             if self._is_behind:
                 self._take_new_shards(groups)

@@ -249,7 +249,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 sentences(
                     'a torch.amp.GradScaler was to step an optimizer with gradients="shard".',
                     "it unscales and checks p.grad, which is not the average there.",
-                    'use gradients="full", or train in bfloat16, which needs no scaler.',
+                    'use farandole.GradScaler, gradients="full", or bfloat16 without a scaler.',
                 )
             )
         return False

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "farandole/export.h"
+
+namespace farandole {
+
+class ShardedOptimizer;
+
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;     ///< on the scale after growth_interval steps without Inf or NaN
+  double backoff_factor = 0.5;  ///< on the scale after a step with one
+  int64_t growth_interval = 2000;
+  bool enabled = true;  ///< if not, scale() and update() do nothing and step() is the optimizer's
+};
+
+/// What a checkpoint has of a GradScaler.
+struct GradScalerState {
+  double scale;
+  double growth_factor;
+  double backoff_factor;
+  int64_t growth_interval;
+  int64_t growth_tracker;  ///< steps without Inf or NaN since the scale changed
+};
+
+/// What a GradScaler has to know of an optimizer.
+struct ScaledOptimizer {
+  const void* id;                      ///< tells it from others until update()
+  std::vector<at::Tensor> parameters;  ///< all of its groups
+  ShardedOptimizer* engine = nullptr;  ///< of a ZeroRedundancyOptimizer
+};
+
+/// Loss scaling for training in float16 (Micikevicius et al. 2018, arXiv 1710.03740): multiplies
+/// the loss so that small gradients do not vanish, divides gradients before the step, and leaves
+/// the step out where one is Inf or NaN. torch.amp.GradScaler for C++.
+///
+///   farandole::GradScaler scaler;
+///   scaler.scale(loss).backward();
+///   scaler.step(optimizer);  // optimizer.step(), unless a gradient is Inf or NaN on some rank
+///   scaler.update();
+///   optimizer.zero_grad();
+///
+/// All ranks agree: a step is taken on every rank or on none, whether gradients are averages,
+/// sharded, or of parameters that a DistributedDataParallel leaves alone; so every rank keeps the
+/// same scale. Over a ZeroRedundancyOptimizer that costs no message and hardly a pass: each rank
+/// looks at its own shards, tells with the note that opens the step anyway, and gradients are
+/// divided where the step reads them. p.grad then stays scaled; unscale_() divides it in place.
+///
+/// The scale is a float32, as torch's. Gradients on the CPU take one pass of our own, others
+/// torch's kernel. Sparse gradients are divided in their values.
+///
+/// Errors: InvalidArgument for calls out of order and for float16 gradients in unscale_(), whose
+/// small elements would vanish (step() takes them with a ZeroRedundancyOptimizer); else what
+/// collectives and the optimizer throw. Threads: one call at a time, not in a backward. unscale_()
+/// and step() are collective for optimizers of a ZeroRedundancyOptimizer's or a
+/// DistributedDataParallel's parameters.
+class FARANDOLE_API GradScaler {
+ public:
+  /// Throws InvalidArgument unless growth_factor > 1, backoff_factor < 1, growth_interval > 0 and
+  /// init_scale > 0.
+  explicit GradScaler(const GradScalerOptions& options = {});
+
+  /// output * scale. The loss, or several.
+  at::Tensor scale(const at::Tensor& output);
+  std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
+
+  /// Divides gradients by the scale before step() would, for clipping and looking at them. Once for
+  /// each step. With GradientMode::kShard they are divided when the optimizer clips or steps.
+  void unscale_(torch::optim::Optimizer& optimizer);
+  /// optimizer.step() with divided gradients, once for each update(). False if it was left out.
+  bool step(torch::optim::Optimizer& optimizer);
+  /// Lowers or raises the scale by what became of the steps since the last call; or sets it.
+  void update(std::optional<double> new_scale = {});
+
+  /// 1 if it is not enabled.
+  double get_scale() const;
+  double get_growth_factor() const { return state_.growth_factor; }
+  void set_growth_factor(double factor) { state_.growth_factor = factor; }
+  double get_backoff_factor() const { return state_.backoff_factor; }
+  void set_backoff_factor(double factor) { state_.backoff_factor = factor; }
+  int64_t get_growth_interval() const { return state_.growth_interval; }
+  void set_growth_interval(int64_t interval) { state_.growth_interval = interval; }
+  bool is_enabled() const { return enabled_; }
+
+  /// Between update() and scale().
+  GradScalerState state() const { return state_; }
+  void load_state(const GradScalerState& state) { state_ = state; }
+  void save(torch::serialize::OutputArchive& archive) const;
+  void load(torch::serialize::InputArchive& archive);
+
+  /// The parts of unscale_() and step() for optimizers in any language.
+  void unscale_(const ScaledOptimizer& optimizer);
+  /// Whether to step the optimizer, which leaves the step out itself if it has an engine.
+  bool begin_step(const ScaledOptimizer& optimizer);
+  /// After that: whether the step was taken.
+  bool end_step(const void* id);
+  /// Whether nothing is open between unscale_() or step() and update().
+  bool is_between_steps() const { return checks_.empty(); }
+
+ private:
+  enum class Stage { kReady, kUnscaled, kStepped };
+  /// Of an optimizer since the last update().
+  struct Check {
+    Stage stage = Stage::kReady;
+    std::optional<bool> is_finite = {};  ///< on all ranks; with an engine on this one
+    ShardedOptimizer* engine = nullptr;
+    bool has_gradients = true;  ///< false: they were dropped for an Inf or NaN
+  };
+  void check_scaled(const char* call) const;
+  double inverse_scale() const;
+
+  bool enabled_;
+  bool has_scaled_ = false;
+  GradScalerState state_;
+  std::map<const void*, Check> checks_;
+};
+
+/// For torch::save() and torch::load().
+FARANDOLE_API torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                                          const GradScaler& scaler);
+FARANDOLE_API torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                                         GradScaler& scaler);
+
+}  // namespace farandole

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "amp/unscale.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/clone.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <utility>
+
+#include "ddp/move_loops.h"
+#include "farandole/error.h"
+#include "optim/parallel.h"
+#include "process_group/flat_tensor.h"
+
+namespace farandole {
+namespace {
+
+/// Elements that a thread takes at once, and of those how many blocks it is woken for.
+constexpr size_t kBlock = 16384;
+constexpr int64_t kBlocksPerThread = 4;
+
+/// A run of elements in host memory.
+struct Run {
+  std::byte* first;
+  size_t count;
+  MoveLoop loop;
+};
+
+/// The elements of a gradient as a tensor that may be changed in place.
+at::Tensor elements_of(const at::Tensor& parameter) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (gradient.layout() == at::kSparse) {
+    // Equal indices would be added up after the check.
+    if (gradient.scalar_type() == at::kHalf) gradient = gradient.coalesce();
+    return gradient._values();
+  }
+  const bool is_plain = gradient.layout() == at::kStrided && !gradient.is_conj() &&
+                        !gradient.is_neg() && gradient.is_non_overlapping_and_dense();
+  if (!is_plain) gradient = gradient.to_dense().contiguous().clone().resolve_conj().resolve_neg();
+  return gradient;
+}
+
+MoveLoop loop_of(const at::Tensor& elements) {
+  const auto dtype = data_type_of(c10::toRealValueType(elements.scalar_type()));
+  const MoveLoop loop = dtype ? move_loop(*dtype, *dtype, false, true) : nullptr;
+  if (loop != nullptr) return loop;
+  throw InvalidArgument(
+      std::string("a GradScaler got a gradient of dtype ") + c10::toString(elements.scalar_type()) +
+          ".",
+      "it divides gradients of float64, float32, bfloat16, float16 and complex dtypes.",
+      "convert the parameter to one of them.");
+}
+
+void cut(const at::Tensor& elements, std::vector<Run>& runs) {
+  const MoveLoop loop = loop_of(elements);
+  const size_t reals = static_cast<size_t>(elements.numel()) * (elements.is_complex() ? 2 : 1);
+  if (reals == 0) return;
+  const size_t bytes = elements.nbytes() / reals;
+  auto* const first = static_cast<std::byte*>(elements.mutable_data_ptr());
+  for (size_t begin = 0; begin < reals; begin += kBlock) {
+    runs.push_back({first + begin * bytes, std::min(kBlock, reals - begin), loop});
+  }
+}
+
+bool unscale_runs(const std::vector<Run>& runs, double factor) {
+  std::atomic<bool> all{true};
+  run_parallel(static_cast<int64_t>(runs.size()), kBlocksPerThread,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const Run& run = runs[static_cast<size_t>(i)];
+                   if (run.loop(run.first, run.first, run.count, factor)) continue;
+                   all.store(false, std::memory_order_relaxed);
+                 }
+               });
+  return all;
+}
+
+/// By torch's kernel, of one device and dtype.
+bool unscale_elsewhere(const std::vector<at::Tensor>& elements, double factor) {
+  const auto options = elements[0].options().dtype(at::kFloat).layout(at::kStrided);
+  at::Tensor found = at::full({}, 0.0, options);
+  at::_amp_foreach_non_finite_check_and_unscale_(elements, found, at::full({}, factor, options));
+  return found.item<float>() == 0;
+}
+
+}  // namespace
+
+bool unscale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
+  const at::NoGradGuard no_grad;
+  std::vector<Run> runs;
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> elsewhere;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.grad().defined()) continue;
+    const at::Tensor elements = elements_of(parameter);
+    if (elements.is_cpu()) {
+      cut(elements, runs);
+      if (!elements.is_inference()) elements.unsafeGetTensorImpl()->bump_version();
+    } else {
+      elsewhere[{elements.device().str(), elements.scalar_type()}].push_back(elements);
+    }
+  }
+  bool all = unscale_runs(runs, factor);
+  for (const auto& [kind, elements] : elsewhere) all &= unscale_elsewhere(elements, factor);
+  return all;
+}
+
+}  // namespace farandole
