@@ -118,6 +118,7 @@ struct DeleteWithoutGil {
 };
 
 void bind_optimizer(py::module_& module) {
+  const HalfOptions defaults;
   using Optimizer = ShardedOptimizer;
   py::class_<Optimizer::Piece>(module, "Piece", "A part of a parameter that this rank owns.")
       .def_readonly("parameter", &Optimizer::Piece::parameter, "Index in its group.")
@@ -127,20 +128,32 @@ void bind_optimizer(py::module_& module) {
       module, "ShardedOptimizer", "Steps the shards of parameters that this rank owns, for all.")
       .def(py::init([](std::vector<std::vector<at::Tensor>> parameters,
                        std::vector<std::vector<std::string>> names,
-                       const std::optional<Group>& group, const std::string& gradients) {
+                       const std::optional<Group>& group, const std::string& gradients,
+                       bool master_weights, bool stochastic_rounding, uint64_t rounding_seed) {
              const GradientMode mode = mode_of(gradients);
+             const HalfOptions halves{master_weights, stochastic_rounding, rounding_seed};
              std::vector<Optimizer::Group> groups;
              for (size_t i = 0; i < parameters.size(); ++i) {
                groups.push_back(group_of(std::move(parameters[i]), std::move(names.at(i))));
              }
              return std::unique_ptr<Optimizer, DeleteWithoutGil>(
-                 new Optimizer(std::move(groups), group.value_or(Group()), mode));
+                 new Optimizer(std::move(groups), group.value_or(Group()), mode, halves));
            }),
-           py::arg("groups"), py::arg("names"), py::arg("group"), py::arg("gradients"), NoGil(),
+           py::arg("groups"), py::arg("names"), py::arg("group"), py::arg("gradients"),
+           py::arg("master_weights") = defaults.master_weights,
+           py::arg("stochastic_rounding") = defaults.stochastic_rounding,
+           py::arg("rounding_seed") = defaults.rounding_seed, NoGil(),
            "Make the parameters views of flat buffers. Collective.")
       .def_property_readonly("rank", &Optimizer::rank, "Of this process.")
       .def_property_readonly("world_size", &Optimizer::world_size, "How many ranks.")
       .def_property_readonly("group", &Optimizer::group, "The one that the program gave.")
+      .def_property_readonly(
+          "master_weights", [](const Optimizer& self) { return self.halves().master_weights; },
+          "Whether half parameters have float32 values.")
+      .def_property_readonly(
+          "stochastic_rounding",
+          [](const Optimizer& self) { return self.halves().stochastic_rounding; },
+          "Whether those of bfloat16 are rounded by chance.")
       .def(
           "add_group",
           [](Optimizer& self, std::vector<at::Tensor> parameters, std::vector<std::string> names) {

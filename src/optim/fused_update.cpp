@@ -92,7 +92,8 @@ void FusedUpdate::load_group(size_t group, const std::vector<WholeState>& states
   std::vector<int64_t> steps;
   for (const WholeState& whole : states) {
     const int64_t* const step = whole.state ? format().fields(*whole.state).step : nullptr;
-    steps.push_back(!whole.state ? 0 : step == nullptr ? 1 : *step);
+    const int64_t known = !whole.state ? 0 : step == nullptr ? 1 : *step;
+    steps.push_back(whole.steps.value_or(known));
   }
   for (const std::string& name : rules_[group]->state_names()) {
     const std::vector<at::Tensor> arrays = engine_.state(group, name);

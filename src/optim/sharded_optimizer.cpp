@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "farandole/error.h"
+#include "optim/check_halves.h"
 #include "optim/flat_parameters.h"
 #include "optim/gradient_sources.h"
 #include "optim/shard_state.h"
@@ -88,11 +89,13 @@ uint64_t hash_of(const at::Tensor& parameter) {
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(std::vector<Group> groups, const farandole::Group& group,
-                                   GradientMode mode)
+                                   GradientMode mode, const HalfOptions& halves)
     : mode_(mode),
+      halves_(halves),
       pass_(std::make_unique<UpdatePass>()),
       updates_(std::make_unique<std::vector<PieceUpdate>>()),
       changes_(std::make_unique<std::vector<GradientChange>>()) {
+  check_halves(halves_);
   for (Group& each : groups) add_parameters(std::move(each));
   if (parameters_.empty()) {
     throw InvalidArgument("a sharded optimizer got no parameters.", "there is nothing to step.",
@@ -122,6 +125,7 @@ void ShardedOptimizer::add_parameters(Group group) {
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const at::Tensor& tensor = group.parameters[i];
     check_parameter(tensor, group.names[i]);
+    check_can_be_rounded(halves_, tensor.scalar_type(), group.names[i]);
     const auto is_same = [&](const Parameter& other) { return other.tensor.is_same(tensor); };
     if (std::any_of(parameters_.begin(), parameters_.end(), is_same) ||
         std::any_of(added.begin(), added.end(), is_same)) {

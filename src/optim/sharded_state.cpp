@@ -11,6 +11,7 @@
 
 #include "farandole/error.h"
 #include "farandole/optim/sharded_optimizer.h"
+#include "optim/check_halves.h"
 #include "optim/flat_parameters.h"
 #include "optim/shard_state.h"
 #include "optim/shard_tensors.h"
@@ -43,6 +44,7 @@ void ShardedOptimizer::make_state(const UpdateRules& rules) {
 }
 
 void ShardedOptimizer::make_masters() {
+  if (!halves_.master_weights) return;
   for (Part& part : parts_) make_masters(part);
 }
 
@@ -58,6 +60,7 @@ void ShardedOptimizer::make_masters(Part& part) {
 }
 
 std::vector<at::Tensor> ShardedOptimizer::shards(size_t group) {
+  check_keeps_masters(halves_);
   make_masters();
   make_shard_tensors();
   parts_shown_ = parts_.size();

@@ -15,6 +15,7 @@
 
 #include "farandole/error.h"
 #include "farandole/optim/sharded_optimizer.h"
+#include "optim/check_halves.h"
 #include "optim/flat_parameters.h"
 #include "optim/gradient_sources.h"
 #include "optim/norm_loops.h"
@@ -80,7 +81,11 @@ void ShardedOptimizer::step(const UpdateRules& rules) {
 
 bool ShardedOptimizer::begin_step(const std::string& description) {
   const c10::NoGradGuard no_grad;
-  if (!enter([&] { return description; })) return false;
+  const bool goes_on = enter([&] {
+    check_keeps_masters(halves_);
+    return description;
+  });
+  if (!goes_on) return false;
   within_step([&] {
     make_masters();
     make_shard_tensors();
@@ -161,7 +166,7 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
   StepNote note;
   try {
     prepare();
-    note.description = describe() + text_of(*changes_) + text_of(scaled);
+    note.description = describe() + text_of(halves_) + text_of(*changes_) + text_of(scaled);
     for (const Parameter& parameter : parameters_) {
       note.has_gradient.push_back(parameter.tensor.grad().defined());
     }
@@ -342,6 +347,11 @@ void ShardedOptimizer::make_updates(const UpdateRules& rules) {
           ++update.state_count;
         }
         update.moment = {parameter.steps + 1, !parameter.has_state, nullptr};
+        if (halves_.stochastic_rounding && dtype == at::kBFloat16) {
+          update.rounding =
+              StochasticRounding{rounding_key(halves_.rounding_seed, update.moment.step, index),
+                                 static_cast<uint64_t>(piece.parameter_offset)};
+        }
         if (update.rule->sums() > 0) update.sums = &sums_[index * kMostSums];
       }
       updates_->push_back(update);

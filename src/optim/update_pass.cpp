@@ -64,7 +64,8 @@ class BlockUpdate {
     take_over();
     const bool reads = piece_.rule->update_reads_gradient();
     piece_.rule->update(block(reads ? gradient() : nullptr), piece_.moment);
-    store(streams);
+    if (is_half_) round();
+    send(streams);
   }
 
   void collect(void* to) {
@@ -78,14 +79,29 @@ class BlockUpdate {
 
   /// `streams`: past the caches.
   void store(bool streams) {
-    if (is_half_) move_loop(kDataTypeOf<T>, piece_.dtype, false, false)(wide(), own(), count_, 1);
+    if (piece_.master != nullptr) round();
+    send(streams);
+  }
+
+ private:
+  /// Of a half type: the parameter is what was computed.
+  void round() {
+    if constexpr (std::is_same_v<T, float>) {
+      if (const auto& by = piece_.rounding) {
+        return round_stochastically(wide(), reinterpret_cast<uint16_t*>(own()), count_, by->key,
+                                    by->first_element + begin_);
+      }
+    }
+    move_loop(kDataTypeOf<T>, piece_.dtype, false, false)(wide(), own(), count_, 1);
+  }
+
+  void send(bool streams) {
     for (size_t peer = 0; peer < piece_.peer_count; ++peer) {
       const auto copy = streams ? streaming_copy : copy_cached;
       copy(piece_.peers[peer] + begin_ * element_bytes(), own(), count_ * element_bytes());
     }
   }
 
- private:
   size_t element_bytes() const { return comm::size_of(piece_.dtype); }
 
   /// Straight from where it lies, if nothing is to be done to it.

@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "farandole/comm/types.h"
 #include "farandole/optim/update_rule.h"
+#include "optim/stochastic_rounding.h"
 
 namespace farandole {
 
@@ -30,6 +32,12 @@ struct GradientSource {
   const std::vector<GradientChange>* changes;
 };
 
+/// How a piece of a bfloat16 parameter without float32 values is rounded, if not to nearest.
+struct StochasticRounding {
+  RoundingKey key;
+  uint64_t first_element;  ///< of the piece, in the parameter
+};
+
 /// A piece of a parameter with all that belongs to it; addresses are those of its first element.
 struct PieceUpdate {
   comm::DataType dtype;  ///< of parameter and gradient; complex numbers are pairs of reals
@@ -42,6 +50,7 @@ struct PieceUpdate {
   /// since it was rounded from them is taken over. Null for others, and where it has none: then it
   /// is computed in float32 and rounded in each step.
   float* master;
+  std::optional<StochasticRounding> rounding;
   std::byte* const* states;  ///< those of the rule: of float64 for a float64 parameter, else of
                              ///< float32
   size_t state_count;
@@ -65,7 +74,8 @@ class UpdatePass {
   void update(const std::vector<PieceUpdate>& pieces);
   /// Writes the gradients to `to`, in the type that rules compute in, and takes master values over.
   void collect(const std::vector<PieceUpdate>& pieces, const std::vector<void*>& to);
-  /// Stores into all ranks what is in the parameters, or their master values.
+  /// Stores into all ranks what is in the parameters, or their master values. Changes no parameter
+  /// that has none.
   void store(const std::vector<PieceUpdate>& pieces);
   /// Whether all sources of the gradients are finite, and sums of `terms` of them: see
   /// finite_check.h.

@@ -121,7 +121,8 @@ void gather_masters(const ShardedOptimizer& engine, size_t group,
   const std::vector<int64_t> steps = engine.steps(group);
   Dtypes dtypes(parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (is_half(parameters[i]) && steps[i] > 0) dtypes[i] = at::kFloat;
+    const bool has_one = engine.halves().master_weights && is_half(parameters[i]);
+    if (has_one && steps[i] > 0) dtypes[i] = at::kFloat;
   }
   const std::vector<at::Tensor> masters = masters_of(engine, group, parameters);
   const std::vector<at::Tensor> whole = gather(

@@ -20,6 +20,8 @@ namespace farandole {
 struct WholeState {
   std::unique_ptr<torch::optim::OptimizerParamState> state;  ///< null if there is none
   at::Tensor master;  ///< float32 values of a parameter of a half type; undefined for others
+  /// That the parameter has taken, if the checkpoint tells beside `state`.
+  std::optional<int64_t> steps = {};
 };
 
 /// By group and parameter.

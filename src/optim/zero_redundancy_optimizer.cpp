@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/optim/zero_redundancy_optimizer.h"
 
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/serialize/archive.h>
@@ -23,7 +24,9 @@ using Groups = ZeroRedundancyOptimizer::Groups;
 using Factory = ZeroRedundancyOptimizer::Factory;
 using Options = ZeroRedundancyOptimizer::Options;
 
-constexpr char kMasterParameters[] = "master_parameters";  // in an archive
+// In an archive.
+constexpr char kMasterParameters[] = "master_parameters";
+constexpr char kParameterSteps[] = "parameter_steps";
 
 /// Groups of an optimizer into which an archive is read first.
 class Draft final : public torch::optim::Optimizer {
@@ -98,6 +101,19 @@ std::string key_of(size_t group, size_t parameter) {
   return std::to_string(group) + "/" + std::to_string(parameter);
 }
 
+/// The steps of the parameters of each group; undefined where the archive does not tell.
+std::vector<at::Tensor> steps_in(torch::serialize::InputArchive& archive, const Groups& groups) {
+  std::vector<at::Tensor> steps(groups.size());
+  torch::serialize::InputArchive saved;
+  if (!archive.try_read(kParameterSteps, saved)) return steps;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    saved.try_read(std::to_string(i), steps[i], /*is_buffer=*/true);
+    const auto parameters = static_cast<int64_t>(groups[i].params().size());
+    if (steps[i].defined() && steps[i].numel() != parameters) steps[i] = at::Tensor();
+  }
+  return steps;
+}
+
 }  // namespace
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(Groups groups, const Options& defaults,
@@ -140,7 +156,8 @@ void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptio
   }
   const bool is_fused = !make && is_on_cpu && update_rule_of(*defaults_) != nullptr;
   if (!make && !is_fused) make = factory_of(*defaults_, is_on_cpu);
-  engine_ = std::make_unique<ShardedOptimizer>(std::move(planned), zero.group, zero.gradients);
+  engine_ = std::make_unique<ShardedOptimizer>(std::move(planned), zero.group, zero.gradients,
+                                               zero.halves);
   for (const auto& group : param_groups_) known_groups_.push_back(group.params());
   if (is_fused) {
     update_ = std::make_unique<FusedUpdate>(*engine_, param_groups_);
@@ -295,6 +312,16 @@ void ZeroRedundancyOptimizer::save(torch::serialize::OutputArchive& archive) con
     }
   }
   if (has_masters) archive.write(kMasterParameters, masters);
+  if (engine_->halves().stochastic_rounding) save_steps(archive);
+}
+
+/// Random bits go on from there; LibTorch's SGD saves no steps.
+void ZeroRedundancyOptimizer::save_steps(torch::serialize::OutputArchive& archive) const {
+  torch::serialize::OutputArchive steps(archive.compilation_unit());
+  for (size_t i = 0; i < known_groups_.size(); ++i) {
+    steps.write(std::to_string(i), at::tensor(engine_->steps(i), at::kLong), /*is_buffer=*/true);
+  }
+  archive.write(kParameterSteps, steps);
 }
 
 void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
@@ -311,6 +338,7 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
   }
   torch::serialize::InputArchive masters;
   const bool has_masters = archive.try_read(kMasterParameters, masters);
+  const std::vector<at::Tensor> steps = steps_in(archive, param_groups_);
   WholeStates states;
   for (size_t i = 0; i < param_groups_.size(); ++i) {
     states.emplace_back();
@@ -319,6 +347,7 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
       const auto found = draft.state().find(param_groups_[i].params()[j].unsafeGetTensorImpl());
       if (found != draft.state().end()) whole.state = std::move(found->second);
       if (has_masters) masters.try_read(key_of(i, j), whole.master, /*is_buffer=*/true);
+      if (steps[i].defined()) whole.steps = steps[i][static_cast<int64_t>(j)].item<int64_t>();
       states.back().push_back(std::move(whole));
     }
   }

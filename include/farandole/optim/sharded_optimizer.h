@@ -14,6 +14,7 @@
 
 #include "farandole/ddp/replica.h"
 #include "farandole/export.h"
+#include "farandole/optim/half_options.h"
 #include "farandole/optim/shard_plan.h"
 #include "farandole/optim/update_rule.h"
 
@@ -58,7 +59,7 @@ struct ScaledStep {
 ///
 /// Parameters that have requires_grad are planned when they come; others when they first have a
 /// gradient in a step. Parameters of half types have float32 values of their own on the rank that
-/// owns them, which steps are added to.
+/// owns them, which steps are added to, unless HalfOptions say otherwise.
 ///
 /// Errors: StepError (step_round.h), InvalidArgument, NotSupported (sparse gradients), and what
 /// collectives throw. Threads: one call at a time, not in a backward. It may outlive the
@@ -78,7 +79,8 @@ class FARANDOLE_API ShardedOptimizer {
 
   /// `groups`: the same on every rank, with the same values. `group`: the ranks; those of the
   /// parameters' DistributedDataParallel, or the default group, if empty. Collective.
-  ShardedOptimizer(std::vector<Group> groups, const farandole::Group& group, GradientMode mode);
+  ShardedOptimizer(std::vector<Group> groups, const farandole::Group& group, GradientMode mode,
+                   const HalfOptions& halves = {});
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
@@ -91,7 +93,7 @@ class FARANDOLE_API ShardedOptimizer {
   /// Begins one whose formula is elsewhere: `description` tells its hyperparameters, which ranks
   /// compare. Sets the gradients of shards(), undefined ones where a parameter has none. True if
   /// shards() has others than when it was last called. If was_left_out() then, the step is over.
-  /// Collective.
+  /// Throws InvalidArgument without master weights. Collective.
   bool begin_step(const std::string& description);
   /// Stores shards() into all ranks. Collective.
   void end_step();
@@ -121,13 +123,14 @@ class FARANDOLE_API ShardedOptimizer {
 
   /// This rank's pieces of `group`.
   std::vector<Piece> pieces(size_t group) const;
-  /// The same as tensors of one dimension, in the memory of the parameters.
+  /// The same as tensors of one dimension, in the memory of the parameters, or of the float32
+  /// values of those of half types. Throws InvalidArgument without master weights.
   std::vector<at::Tensor> shards(size_t group);
 
   /// Makes the arrays that step() with these rules needs, zeros, where they are not there yet.
   void make_state(const UpdateRules& rules);
   /// One of those arrays, by piece of `group`; empty if it was not made. "master_parameter": the
-  /// float32 values of parameters of half types.
+  /// float32 values of parameters of half types, if it keeps them.
   std::vector<at::Tensor> state(size_t group, const std::string& name) const;
   /// Steps with a gradient that step() has taken, by parameter of `group`.
   std::vector<int64_t> steps(size_t group) const;
@@ -160,6 +163,7 @@ class FARANDOLE_API ShardedOptimizer {
   /// The one that the program gave.
   const farandole::Group& group() const { return group_->of_program(); }
   GradientMode mode() const { return mode_; }
+  const HalfOptions& halves() const { return halves_; }
 
  private:
   struct Parameter {
@@ -232,6 +236,7 @@ class FARANDOLE_API ShardedOptimizer {
   void take_state(size_t index, const std::string& name, const at::Tensor& state);
 
   const GradientMode mode_;
+  const HalfOptions halves_;
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> tensors_;          ///< of the same
   std::vector<std::string> names_;           ///< likewise

@@ -12,6 +12,7 @@
 
 #include "farandole/ddp/distributed_data_parallel.h"
 #include "farandole/export.h"
+#include "farandole/optim/half_options.h"
 #include "farandole/optim/lamb_options.h"
 #include "farandole/optim/lars_options.h"
 #include "farandole/optim/rule_of_options.h"
@@ -26,6 +27,8 @@ struct ZeroOptions {
   /// The ranks; those of the parameters' DistributedDataParallel, or the default group, if empty.
   Group group = {};
   GradientMode gradients = GradientMode::kFull;
+  /// Whether float32 values of half parameters are kept, and how parameters are rounded without.
+  HalfOptions halves = {};
 };
 
 /// An optimizer of LibTorch that lets each rank update a shard of the parameters, and keep the
@@ -38,9 +41,10 @@ struct ZeroOptions {
 ///
 /// The options choose what is computed. SGD, Adam, AdamW, LAMB and LARS are one pass over
 /// gradients, state and the parameters of all ranks, and keep parameters of half types in float32
-/// too. Others come from a Factory and run unchanged on tensors of one dimension, the shards; so do
-/// LibTorch's RMSprop and Adagrad, by their options. Whatever it is, it must update each element
-/// from that element's gradient and state alone (but for LAMB and LARS).
+/// too, or round them (ZeroOptions::halves). Others come from a Factory and run unchanged on
+/// tensors of one dimension, the shards; so do LibTorch's RMSprop and Adagrad, by their options.
+/// Whatever it is, it must update each element from that element's gradient and state alone (but
+/// for LAMB and LARS).
 ///
 /// What takes a torch::optim::Optimizer takes it: zero_grad(), LRScheduler, torch::save(). Options
 /// of param_groups() may be changed between steps, on all ranks alike.
@@ -104,7 +108,8 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
   /// Collective.
   void consolidate_state_dict(int to = 0);
   /// Writes what LibTorch's optimizer of all parameters would write, which loads it; and the
-  /// float32 values of parameters of half types beside that. Throws InvalidArgument on a rank that
+  /// float32 values of parameters of half types beside that, or, with stochastic rounding, how many
+  /// steps each parameter has taken. Throws InvalidArgument on a rank that
   /// has not got the state, NotSupported for optimizers of a Factory other than LibTorch's.
   void save(torch::serialize::OutputArchive& archive) const override;
   /// Reads what this or LibTorch's optimizer wrote, on any number of ranks. The same archive on
@@ -130,6 +135,7 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
   void prepare_step();
   void plan_frozen(const std::vector<std::vector<WholeState>>& states);
   void forget_consolidated();
+  void save_steps(torch::serialize::OutputArchive& archive) const;
 
   std::unique_ptr<ShardedOptimizer> engine_;
   std::unique_ptr<ShardUpdate> update_;

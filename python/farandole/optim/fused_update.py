@@ -63,7 +63,7 @@ class FusedUpdate:
         parameters = group["params"]
         steps = self._engine.steps(index)  # alike on all ranks
         states: list[State] = [{} for _ in parameters]
-        if self._counts_steps:
+        if self._counts_steps or self._engine.stochastic_rounding:  # which goes on from there
             states = [{"step": _as_torch_counts(group, n)} if n > 0 else {} for n in steps]
         dtypes = [
             _state_dtype(p) if n > 0 else None for p, n in zip(parameters, steps, strict=True)
@@ -106,7 +106,7 @@ class FusedUpdate:
         self._engine.set_steps(index, [self._steps(state, names) for state in states])
 
     def _steps(self, state: State, names: Sequence[str]) -> int:
-        if self._counts_steps:
+        if self._counts_steps or "step" in state:
             return int(state["step"]) if state else 0
         return int(any(state.get(name) is not None for name in names))
 

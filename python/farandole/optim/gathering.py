@@ -64,6 +64,8 @@ def gather_masters(
 
     Collective.
     """
+    if not engine.master_weights:
+        return
     stepped = engine.steps(index)
     dtypes = [
         torch.float32 if p.dtype in HALVES and steps > 0 else None
@@ -84,6 +86,8 @@ def load_masters(
     states: Sequence[State],
 ) -> None:
     """Take this rank's part of what was saved, or else of the parameters. Local."""
+    if not engine.master_weights:
+        return
     pieces = [piece for piece in engine.pieces(index) if _is_half(parameters, piece)]
     for piece, master in zip(pieces, engine.state(index, MASTER), strict=True):
         parameter = parameters[piece.parameter]

@@ -44,8 +44,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     Shards are cut anywhere and have one size on all ranks. SGD, Adam, AdamW, LAMB and LARS are one
     pass in C++ over gradients, state and the parameters of all ranks, and keep half parameters in
-    float32 too. Other element-wise classes run unchanged on 1-D tensors. Parameters may have
-    several dtypes; step() is right from the first one.
+    float32 too, unless master_weights=False. Other element-wise classes run unchanged on 1-D
+    tensors. Parameters may have several dtypes; step() is right from the first one.
 
     Args:
         params: As of any optimizer of torch: parameters, (name, parameter) pairs or groups.
@@ -62,6 +62,13 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             optimizer is right in both.
         element_wise: True says that a class which is not known updates each element from its own
             gradient and state alone.
+        master_weights: Whether half parameters have float32 values on the rank that owns them,
+            which steps are added to. False saves these 4 bytes an element of the shard; a step
+            then computes in float32 from the parameter and rounds. Of fused classes alone.
+        stochastic_rounding: Of bfloat16 without master weights: round a step's result up or down
+            with the probability of its distance from the other one (arXiv 1502.02551), so that it
+            is right on average. The bits do not depend on ranks, threads, mode or CPU.
+        rounding_seed: The same on every rank; an integer, of which 64 bits count.
         **defaults: Hyperparameters of ``optimizer_class``.
 
     Raises:
@@ -82,6 +89,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         *,
         gradients: Gradients = "full",
         element_wise: bool | None = None,
+        master_weights: bool = True,
+        stochastic_rounding: bool = False,
+        rounding_seed: int = 0,
         **defaults: Any,
     ) -> None:
         _be_taken_for_torchs()
@@ -106,6 +116,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             [names_of(groups, index) for index in range(len(groups))],
             process_group,
             gradients,
+            master_weights,
+            stochastic_rounding,
+            rounding_seed % 2**64,
         )
         self.process_group = self._engine.group
         self._update: FusedUpdate | InnerUpdate
@@ -352,7 +365,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def state_dict(self) -> StateDict:
         """What an unsharded optimizer would return, which takes it in load_state_dict() too.
 
-        Half parameters have a "master_parameter" more in their state.
+        Half parameters have a "master_parameter" more in their state, and with stochastic rounding
+        those of every class have a "step".
 
         Raises:
             InvalidArgument: the state is not on this rank; it is a RuntimeError, as torch raises.
