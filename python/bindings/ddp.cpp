@@ -76,6 +76,9 @@ void bind_options(py::module_& module) {
                      "MiB of the first buckets.")
       .def_readwrite("report_nonfinite", &ReplicaOptions::report_nonfinite,
                      "What becomes of gradients with Inf or NaN; None: FARANDOLE_CHECK_FINITE.")
+      .def_readwrite(
+          "wire_dtype", &ReplicaOptions::wire_dtype,
+          "What gradients travel as, torch.bfloat16 or torch.float16; None: as they are.")
       .def_readwrite("ignored", &ReplicaOptions::ignored, "Names that stay as they are.")
       .def_readwrite("sparse", &ReplicaOptions::sparse, "Names with sparse gradients.");
 }

@@ -516,6 +516,14 @@ class ReplicaOptions:
     @static_graph.setter
     def static_graph(self, arg0: bool) -> None:
         ...
+    @property
+    def wire_dtype(self) -> torch.dtype | None:
+        """
+        What gradients travel as, torch.bfloat16 or torch.float16; None: as they are.
+        """
+    @wire_dtype.setter
+    def wire_dtype(self, arg0: torch.dtype | None) -> None:
+        ...
 class Replica:
     """
     One rank's copy of a model.
@@ -630,7 +638,7 @@ class ShardedOptimizer:
     """
     Steps the shards of parameters that this rank owns, for all.
     """
-    def __init__(self, groups: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], names: collections.abc.Sequence[collections.abc.Sequence[str]], group: torch.distributed.distributed_c10d.ProcessGroup | None, gradients: str) -> None:
+    def __init__(self, groups: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], names: collections.abc.Sequence[collections.abc.Sequence[str]], group: torch.distributed.distributed_c10d.ProcessGroup | None, gradients: str, master_weights: bool = True, stochastic_rounding: bool = False, rounding_seed: typing.SupportsInt = 0) -> None:
         """
         Make the parameters views of flat buffers. Collective.
         """
@@ -720,9 +728,19 @@ class ShardedOptimizer:
         The one that the program gave.
         """
     @property
+    def master_weights(self) -> bool:
+        """
+        Whether half parameters have float32 values.
+        """
+    @property
     def rank(self) -> int:
         """
         Of this process.
+        """
+    @property
+    def stochastic_rounding(self) -> bool:
+        """
+        Whether those of bfloat16 are rounded by chance.
         """
     @property
     def was_left_out(self) -> bool:
@@ -779,7 +797,7 @@ class GradScaler:
         """
         Whether to step the optimizer. Collective.
         """
-    def end_step(self, id: typing.SupportsInt) -> bool:
+    def end_step(self, id: typing.SupportsInt, parameters: collections.abc.Sequence[torch.Tensor], engine: ShardedOptimizer) -> bool:
         """
         Whether the step was taken.
         """

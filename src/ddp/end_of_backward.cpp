@@ -16,6 +16,7 @@
 #include "ddp/round_verdict.h"
 #include "farandole/comm/events.h"
 #include "farandole/ddp/hooks/all_reduce_hook.h"
+#include "farandole/ddp/hooks/compress_hook.h"
 #include "farandole/ddp/reducer.h"
 #include "farandole/error.h"
 #include "log.h"
@@ -188,7 +189,8 @@ void Reducer::settle_gradients() {
 
 /// Throws on every rank unless all have made the same plan of the same parameters.
 void Reducer::check_same_plan(const BucketPlan& plan) const {
-  uint64_t hash = plan.hash();
+  uint64_t hash = plan.hash() * 31;
+  if (options_.wire_dtype) hash += 1 + static_cast<uint64_t>(*options_.wire_dtype);
   for (const auto& parameter : parameters_) {
     hash = hash * 31 + (parameter->is_active() ? 1 : 0);
   }
@@ -198,9 +200,18 @@ void Reducer::check_same_plan(const BucketPlan& plan) const {
     throw BackwardError(
         "the gradients of ranks 0 and " + std::to_string(rank) + " in group '" + group_->name() +
             "' do not fit together.",
-        "parameters differ in dtype, device or requires_grad, or ranks got different bucket caps.",
+        "parameters differ in dtype, device or requires_grad, or ranks got different bucket caps "
+        "or "
+        "wire dtypes.",
         "change the module in the same way on every rank, and pass the same options.");
   }
+}
+
+/// Without a hook of the program.
+std::shared_ptr<c10d::CommHookInterface> Reducer::make_own_hook() const {
+  const auto& wire = options_.wire_dtype;
+  if (!wire) return std::make_shared<AllReduceHook>(group_->group());
+  return std::make_shared<CompressHook>(group_->group(), CompressOptions{*wire});
 }
 
 std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
@@ -215,9 +226,7 @@ std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
       parameters[bucket].push_back(parameters_[slot.parameter]->parameter());
     }
   }
-  auto hook = sharded_ ? sharded_->scatter
-              : hook_  ? hook_
-                       : std::make_shared<AllReduceHook>(group_->group());
+  auto hook = sharded_ ? sharded_->scatter : hook_ ? hook_ : make_own_hook();
   const auto result =
       sharded_ ? HookedReduction::Result::kElsewhere : HookedReduction::Result::kAverages;
   return std::make_unique<HookedReduction>(buckets_, std::move(parameters), group_, std::move(hook),
@@ -491,6 +500,11 @@ void Reducer::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
     throw InvalidArgument("a communication hook was registered in the middle of backward.",
                           "its first buckets have gone another way already.",
                           "register it before the first forward.");
+  }
+  if (hook && options_.wire_dtype) {
+    throw InvalidArgument("a communication hook was registered beside wire_dtype.",
+                          "each says how gradients travel.",
+                          "leave wire_dtype out: a hook may cast too, as CompressHook does.");
   }
   tell_of_abandoned();  // in the way that they know
   hook_ = std::move(hook);

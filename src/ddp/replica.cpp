@@ -44,6 +44,14 @@ bool same_tensors(const NamedTensors& left, const NamedTensors& right) {
                     [](const auto& a, const auto& b) { return a.second.is_same(b.second); });
 }
 
+void check_wire(const std::optional<at::ScalarType>& dtype) {
+  if (!dtype || *dtype == at::kBFloat16 || *dtype == at::kHalf) return;
+  throw InvalidArgument(
+      std::string("DistributedDataParallel got the wire_dtype ") + c10::toString(*dtype) + ".",
+      "gradients travel as they are, or as a half type in fewer bytes.",
+      "pass bfloat16 or float16, or none.");
+}
+
 void check_trainable(const NamedTensors& parameters) {
   if (std::any_of(parameters.begin(), parameters.end(),
                   [](const auto& named) { return named.second.requires_grad(); })) {
@@ -107,6 +115,7 @@ Replica::Replica(NamedTensors parameters, NamedTensors buffers, const Group& gro
     : options_(std::move(options)),
       parameters_(without(options_.ignored, parameters)),
       buffers_(without(options_.ignored, buffers)) {
+  check_wire(options_.wire_dtype);
   group_ = std::make_shared<ReplicaGroup>(group);
   if (options_.init_sync) check_same_replicas(parameters_, buffers_, *group_);
   check_trainable(parameters_);
@@ -136,7 +145,8 @@ std::shared_ptr<Reducer> Replica::make_reducer() const {
   auto reducer = Reducer::make(
       std::move(parameters), group_,
       {bucket_caps(options_, *group_), options_.find_unused_parameters, options_.static_graph,
-       options_.report_nonfinite.value_or(Config::from_environment().check_finite)});
+       options_.report_nonfinite.value_or(Config::from_environment().check_finite),
+       options_.wire_dtype});
   reducer->set_loss_weight(loss_weight_);
   if (hook_) reducer->set_hook(hook_);
   if (sharded_) reducer->set_sharded(sharded_);

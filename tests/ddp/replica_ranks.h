@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -8,7 +10,8 @@
 
 namespace farandole::test {
 
-/// A backend that Farandole does not know: it lends its collectives from one that it does.
+/// A backend that Farandole does not know: it lends its collectives from one that it does, and
+/// counts what reduces and exchanges gradients.
 class ForeignBackend final : public c10d::Backend {
  public:
   explicit ForeignBackend(GroupPointer lender)
@@ -20,7 +23,11 @@ class ForeignBackend final : public c10d::Backend {
   Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     return lender_->broadcast(tensors, options);
   }
+  /// What this rank has passed to those since it was asked last, in bytes.
+  int64_t gradient_bytes() { return gradient_bytes_.exchange(0); }
+
   Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    for (const at::Tensor& tensor : tensors) count(tensor);
     return lender_->allreduce(tensors, options);
   }
   Work _allgather_base(at::Tensor& output, at::Tensor& input,
@@ -29,7 +36,14 @@ class ForeignBackend final : public c10d::Backend {
   }
   Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                             const c10d::ReduceScatterOptions& options) override {
+    count(input);
     return lender_->_reduce_scatter_base(output, input, options);
+  }
+  Work alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                     std::vector<int64_t>& input_splits,
+                     const c10d::AllToAllOptions& options) override {
+    count(input);
+    return lender_->alltoall_base(output, input, output_splits, input_splits, options);
   }
   Work gather(std::vector<Tensors>& outputs, Tensors& inputs,
               const c10d::GatherOptions& options) override {
@@ -37,7 +51,13 @@ class ForeignBackend final : public c10d::Backend {
   }
 
  private:
+  void count(const at::Tensor& tensor) {
+    const bool counts = tensor.layout() == at::kStrided && tensor.is_floating_point();
+    if (counts) gradient_bytes_ += static_cast<int64_t>(tensor.nbytes());
+  }
+
   const GroupPointer lender_;
+  std::atomic<int64_t> gradient_bytes_{0};  ///< autograd's thread counts too
 };
 
 /// Runs `body` on ranks that are threads, each with a group of backend "farandole" or "foreign".

@@ -476,6 +476,38 @@ TEST_P(ReplicaOf, TakesNoCapsWithoutRoom) {
   });
 }
 
+TEST_P(ReplicaOf, TakesNoWireDtypeThatSavesNothing) {
+  run([](const Group& group) {
+    ReplicaOptions options;
+    options.wire_dtype = at::kFloat;
+    EXPECT_THAT(
+        error_of<InvalidArgument>([&] { DistributedDataParallel(chain(), group, options); }),
+        HasSubstr("DistributedDataParallel got the wire_dtype Float."));
+  });
+}
+
+TEST_P(ReplicaOf, TakesNoHookBesideAWireDtype) {
+  run([](const Group& group) {
+    ReplicaOptions options = small_buckets();
+    options.wire_dtype = at::kBFloat16;
+    DistributedDataParallel ddp(chain(), group, options);
+    EXPECT_THAT(error_of<InvalidArgument>(
+                    [&] { ddp.register_comm_hook(std::make_shared<AllReduceHook>(group)); }),
+                HasSubstr("a communication hook was registered beside wire_dtype."));
+    backward(ddp, group, 1);
+  });
+}
+
+TEST_P(ReplicaOf, TellsThatWireDtypesDiffer) {
+  run([](const Group& group) {
+    ReplicaOptions options;
+    if (group->getRank() == 1) options.wire_dtype = at::kHalf;
+    DistributedDataParallel ddp(chain(), group, options);
+    EXPECT_THAT(error_of<BackwardError>([&] { backward(ddp, group, 0); }),
+                HasSubstr("different bucket caps or wire dtypes"));
+  });
+}
+
 TEST_P(ReplicaOf, TellsThatBucketsDiffer) {
   run([&](const Group& group) {
     ReplicaOptions options;

@@ -65,6 +65,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
     /// What becomes of a backward in which a gradient has an Inf or NaN; the strictest of all ranks
     /// holds. Each gradient is looked at as it comes, in one pass that only reads.
     NonfinitePolicy report_nonfinite = NonfinitePolicy::kOff;
+    /// See ReplicaOptions.
+    std::optional<at::ScalarType> wire_dtype = {};
   };
 
   /// `parameters`: the same on every rank, frozen ones included. Local.
@@ -85,7 +87,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   /// Backward throws InvalidArgument where it would add to gradients that have none.
   void set_loss_weight(std::optional<double> weight);
   /// Gives full buckets to `hook`, torch's interface, instead of averaging them; null: averages
-  /// them again. Not in a backward. Collective.
+  /// them again. Not in a backward. Throws InvalidArgument beside a wire_dtype. Collective.
   void set_hook(std::shared_ptr<c10d::CommHookInterface> hook);
   /// Leaves averaging to a sharded optimizer from the next backward on; nullopt: averages again.
   /// The next backward plans anew. Not in a backward. Local, unless a backward was abandoned.
@@ -179,6 +181,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   BucketPlan own_plan() const;
   void check_sharded_plan() const;
   void check_same_plan(const BucketPlan& plan) const;
+  std::shared_ptr<c10d::CommHookInterface> make_own_hook() const;
   std::unique_ptr<BucketConsumer> make_consumer() const;
   void start_buckets();
   bool settle_unready(uint32_t flags);

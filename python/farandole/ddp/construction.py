@@ -14,6 +14,7 @@ from torch._utils import _get_device_index
 from torch.nn.parameter import UninitializedParameter
 
 from farandole import _C
+from farandole.ddp.mixed_precision import MixedPrecision
 from farandole.distributed import default_group
 from farandole.errors import InvalidArgument, sentences
 
@@ -70,6 +71,37 @@ def choose_group(group: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGrou
         )
     of_mesh: dist.ProcessGroup = mesh.get_group(mesh_dim=0)
     return of_mesh
+
+
+def check_wire(
+    dtype: torch.dtype | str | None, mixed_precision: MixedPrecision | None
+) -> torch.dtype | None:
+    """What gradients travel as.
+
+    Raises:
+        InvalidArgument: it is no half type, or ``mixed_precision`` says so too.
+    """
+    if dtype is None:
+        return None
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if found not in (torch.bfloat16, torch.float16):
+        raise InvalidArgument(
+            sentences(
+                f"DistributedDataParallel got the wire_dtype {dtype}.",
+                "gradients travel as they are, or as a half type in fewer bytes.",
+                "pass bfloat16 or float16, or none.",
+            )
+        )
+    if mixed_precision is not None and mixed_precision.reduce_dtype is not None:
+        raise InvalidArgument(
+            sentences(
+                "DistributedDataParallel got both wire_dtype and a reduce_dtype of "
+                "mixed_precision.",
+                "each says in which dtype gradients travel.",
+                "pass one of them.",
+            )
+        )
+    return found
 
 
 def check_parameters(parameters: Sequence[nn.Parameter]) -> None:

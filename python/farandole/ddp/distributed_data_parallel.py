@@ -70,6 +70,10 @@ class DistributedDataParallel(nn.Module, Joinable):
             ranks: "warn" writes a line that names rank, parameter and bucket; "skip" also leaves
             no parameter a gradient, so that steps change nothing; "raise" raises a BackwardError
             instead of the line; "off" does not look. If None, what FARANDOLE_CHECK_FINITE says.
+        wire_dtype: torch.bfloat16 or torch.float16, or the name of one: what gradients of float32
+            and float64 travel as; if None as they are. Those of half types travel as they are in
+            any case. Without effect where no gradient travels, which is in shared memory. In place
+            of a communication hook and of ``mixed_precision``'s reduce_dtype.
 
     Raises:
         InvalidArgument: arguments or modules that cannot be; the text says why.
@@ -103,6 +107,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         lazy_bucket_allocation: bool = False,
         *,
         report_nonfinite: construction.NonfinitePolicy | None = None,
+        wire_dtype: torch.dtype | str | None = None,
     ) -> None:
         super().__init__()
         Joinable.__init__(self)
@@ -123,6 +128,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.find_unused_parameters = find_unused_parameters
         self.static_graph = static_graph
         self._report_nonfinite = construction.check_policy(report_nonfinite)
+        self._wire_dtype = construction.check_wire(wire_dtype, mixed_precision)
         self.gradient_as_bucket_view = True
         self.mixed_precision = mixed_precision
         self.broadcast_buffers = construction.forward_sync(broadcast_buffers, forward_sync_buffers)
@@ -180,7 +186,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     def _cast_for(self, config: precision.MixedPrecision) -> None:
         precision.cast_buffers(self.module, config, self.parameters_to_ignore)
         hook = precision.reduction_hook(config)
-        if hook is not None:
+        if hook is not None and self._wire_dtype is None:
             self._comm_hooks.append((hook, self.process_group))
 
     def _make_delayed(self) -> DelayedReduction | None:
@@ -201,6 +207,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             options.report_nonfinite = construction.POLICIES[self._report_nonfinite]
         options.bucket_cap_mb = self._bucket_cap_mb
         options.bucket_cap_mb_list = self._bucket_cap_mb_list
+        options.wire_dtype = self._wire_dtype
         options.ignored = self.parameters_to_ignore
         options.sparse = module_tensors.sparse_names(self.module)
         self._known_buffers = self._present_buffers() if self._sends_buffers_at_start else []
