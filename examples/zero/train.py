@@ -68,4 +68,19 @@ except farandole.StepError as error:
 optimizer.param_groups[0]["lr"] = 1e-3
 optimizer.step()
 
+# A model of bfloat16 without float32 values beside it; gradients of float32 would travel as one.
+half = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).bfloat16()
+model = farandole.DistributedDataParallel(half, wire_dtype=torch.bfloat16)
+optimizer = farandole.ZeroRedundancyOptimizer(
+    model.parameters(),
+    torch.optim.AdamW,
+    lr=1e-3,
+    master_weights=False,
+    stochastic_rounding=True,
+)
+for x, y in batches(3):
+    optimizer.zero_grad()
+    loss_of(model(x.bfloat16()).float(), y).backward()
+    optimizer.step()
+
 farandole.destroy()

@@ -2,25 +2,45 @@
 #include "optim/gradient_scatter.h"
 
 #include <ATen/core/jit_type.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <utility>
 
+#include "ddp/gradient_move.h"
+#include "optim/shard_state.h"
 #include "process_group/torch_compat.h"
 
 namespace farandole {
 
-GradientScatter::GradientScatter(const Group& group, const ShardPlan& plan)
-    : group_(group), plan_(plan), works_(plan.buckets.buckets.size()) {
+GradientScatter::GradientScatter(const Group& group, const ShardPlan& plan,
+                                 std::optional<at::ScalarType> wire_dtype)
+    : group_(group),
+      plan_(plan),
+      wire_dtype_(wire_dtype),
+      wires_(plan.buckets.buckets.size()),
+      works_(plan.buckets.buckets.size()) {
   for (size_t bucket = 0; bucket < plan_.buckets.buckets.size(); ++bucket) {
     const auto& planned = plan_.buckets.buckets[bucket];
-    shards_.push_back(at::zeros({plan_.shard_elements(bucket)},
-                                at::TensorOptions(planned.device).dtype(planned.dtype)));
+    const auto wire = wire_of(planned.dtype);
+    const at::TensorOptions options = at::TensorOptions(planned.device);
+    shards_.push_back(
+        at::zeros({plan_.shard_elements(bucket)},
+                  options.dtype(wire ? state_dtype_of(planned.dtype) : planned.dtype)));
+    if (!wire) continue;
+    const int64_t elements = planned.padded_elements;
+    wires_[bucket] = {at::empty({elements}, options.dtype(*wire)),
+                      at::empty({elements}, options.dtype(*wire))};
   }
 }
 
 GradientScatter::~GradientScatter() = default;
+
+std::optional<at::ScalarType> GradientScatter::wire_of(at::ScalarType dtype) const {
+  if (!wire_dtype_ || c10::isComplexType(dtype)) return std::nullopt;
+  return c10::isReducedFloatingType(dtype) ? dtype : *wire_dtype_;
+}
 
 c10::intrusive_ptr<c10::ivalue::Future> GradientScatter::runHook(c10d::GradBucket& bucket) {
   const size_t index = bucket.getIndex();
@@ -29,19 +49,45 @@ c10::intrusive_ptr<c10::ivalue::Future> GradientScatter::runHook(c10d::GradBucke
   const at::Tensor padded = at::from_blob(
       gradients.mutable_data_ptr(), {plan_.buckets.buckets[index].padded_elements},
       [gradients](void*) {}, gradients.options());
-  c10d::ReduceScatterOptions options;
-  options.reduceOp = c10d::ReduceOp::SUM;
-  options.asyncOp = true;
-  works_[index] = reduce_scatter_single(*group_, shards_[index], padded, options);
+  const bool has_wire = wires_[index].sent.defined();
+  works_[index] =
+      has_wire ? start_exchange(padded, wires_[index]) : start_sum(padded, shards_[index]);
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
   future->markCompleted(static_cast<int64_t>(index));
   return future;
 }
 
+c10::intrusive_ptr<c10d::Work> GradientScatter::start_sum(const at::Tensor& padded,
+                                                          const at::Tensor& shard) const {
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = c10d::ReduceOp::SUM;
+  options.asyncOp = true;
+  return reduce_scatter_single(*group_, shard, padded, options);
+}
+
+c10::intrusive_ptr<c10d::Work> GradientScatter::start_exchange(const at::Tensor& padded,
+                                                               Wire& wire) const {
+  move_gradient(padded, wire.sent, {});
+  c10d::AllToAllOptions options;
+  options.asyncOp = true;
+  return all_to_all_single(*group_, wire.received, wire.sent, {}, {}, options);
+}
+
 at::Tensor GradientScatter::parseHookResult(const c10::IValue& result) {
   const auto index = static_cast<size_t>(result.toInt());
-  if (const auto work = std::exchange(works_[index], {})) work->wait();
+  if (const auto work = std::exchange(works_[index], {})) {
+    work->wait();
+    if (wires_[index].received.defined()) add_up(wires_[index].received, shards_[index]);
+  }
   return shards_[index];
+}
+
+void GradientScatter::add_up(const at::Tensor& received, const at::Tensor& shard) const {
+  for (int rank = 0; rank < plan_.world_size; ++rank) {
+    GradientMove move;
+    move.accumulate = rank > 0;
+    move_gradient(received.narrow(0, rank * shard.numel(), shard.numel()), shard, move);
+  }
 }
 
 }  // namespace farandole

@@ -27,6 +27,8 @@ class GradientSources {
   virtual void append(size_t parameter, int64_t offset, size_t bucket, int64_t shard_offset,
                       std::vector<const void*>& addresses) const = 0;
   virtual size_t count() const { return 1; }
+  /// Of those of parameters of `dtype` in `bucket`.
+  virtual at::ScalarType dtype_of(size_t /*bucket*/, at::ScalarType dtype) const { return dtype; }
   /// Keeps no gradient alive any more.
   virtual void release() {}
   /// What their sum is to be divided by.
@@ -69,7 +71,7 @@ class PeerGradients final : public GradientSources {
   std::vector<size_t> element_bytes_;
 };
 
-/// The sums that a reduce_scatter has left in this rank's shards.
+/// The sums that a GradientScatter has left in this rank's shards.
 class ScatteredGradients final : public GradientSources {
  public:
   ScatteredGradients(std::shared_ptr<ReplicaLink> replica, const void* owner,
@@ -79,6 +81,9 @@ class ScatteredGradients final : public GradientSources {
             const std::vector<std::string>& names) override;
   void append(size_t parameter, int64_t offset, size_t bucket, int64_t shard_offset,
               std::vector<const void*>& addresses) const override;
+  at::ScalarType dtype_of(size_t bucket, at::ScalarType) const override {
+    return scatter_->shard(bucket).scalar_type();
+  }
   double divisor() const override;
 
  private:

@@ -311,7 +311,8 @@ void ShardedOptimizer::attach() {
   } else {
     const ShardPlan plan =
         parts_.empty() ? ShardPlan{{}, {}, group_->world_size()} : parts_.front().flat->plan();
-    scatter_ = std::make_shared<GradientScatter>(group_->group(), plan);
+    scatter_ =
+        std::make_shared<GradientScatter>(group_->group(), plan, replica.options().wire_dtype);
     gradients_ = std::make_unique<ScatteredGradients>(replica_, this, scatter_);
     sharded.scatter = scatter_;
     sharded.plan = plan_for_reducer(plan.buckets);
@@ -392,11 +393,13 @@ int64_t ShardedOptimizer::bytes_moved() const {
   int64_t bytes = 0;
   for (const Part& part : parts_) {
     for (const auto& bucket : part.flat->plan().buckets.buckets) {
-      bytes += bucket.padded_elements * static_cast<int64_t>(c10::elementSize(bucket.dtype));
+      const auto wire = scatter_ ? scatter_->wire_of(bucket.dtype) : std::nullopt;
+      const size_t gradient = c10::elementSize(wire.value_or(bucket.dtype));
+      bytes +=
+          bucket.padded_elements * static_cast<int64_t>(gradient + c10::elementSize(bucket.dtype));
     }
   }
-  const int64_t once = bytes / world_size() * (world_size() - 1);
-  return 2 * once;  // gradients and parameters
+  return bytes / world_size() * (world_size() - 1);
 }
 
 }  // namespace farandole

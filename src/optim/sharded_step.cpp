@@ -220,7 +220,7 @@ void ShardedOptimizer::make_own_updates() {
     PieceUpdate update{};
     update.dtype = real_type_of(gradient.scalar_type());
     update.elements = gradient.numel() * (gradient.is_complex() ? 2 : 1);
-    update.gradient = {nullptr, 1, 1, changes_.get()};
+    update.gradient = {update.dtype, nullptr, 1, 1, changes_.get()};
     addresses_.push_back(gradient.const_data_ptr());
     updates_->push_back(update);
   }
@@ -328,7 +328,8 @@ void ShardedOptimizer::make_updates(const UpdateRules& rules) {
       PieceUpdate update{};
       update.dtype = real_type_of(dtype);
       update.elements = piece.elements * (c10::isComplexType(dtype) ? 2 : 1);
-      update.gradient = {nullptr, gradients_->count(), divisor, changes_.get()};
+      update.gradient = {real_type_of(gradients_->dtype_of(piece.bucket, dtype)), nullptr,
+                         gradients_->count(), divisor, changes_.get()};
       gradients_->append(index, piece.parameter_offset, piece.bucket, piece.shard_offset,
                          addresses_);
       update.parameter = part.flat->address_of(piece, rank());
@@ -370,7 +371,8 @@ void ShardedOptimizer::add_newcomers() {
     PieceUpdate update{};
     update.dtype = real_type_of(tensor.scalar_type());
     update.elements = tensor.numel() * (tensor.is_complex() ? 2 : 1);
-    update.gradient = {nullptr, gradients_->count(), gradients_->divisor(), changes_.get()};
+    update.gradient = {update.dtype, nullptr, gradients_->count(), gradients_->divisor(),
+                       changes_.get()};
     gradients_->append(i, 0, 0, 0, addresses_);
     updates_->push_back(update);
   }

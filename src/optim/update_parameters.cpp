@@ -32,7 +32,7 @@ PieceUpdate piece_of(const UpdateRule& rule, const UpdateArrays& arrays, int64_t
   PieceUpdate piece{};
   piece.dtype = *data_type_of(arrays.type);
   piece.elements = arrays.elements;
-  piece.gradient = {&arrays.gradient, 1, 1, &unchanged};
+  piece.gradient = {piece.dtype, &arrays.gradient, 1, 1, &unchanged};
   piece.parameter = static_cast<std::byte*>(arrays.parameter);
   piece.states = arrays.states.data();
   piece.state_count = arrays.states.size();

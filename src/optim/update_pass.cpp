@@ -108,8 +108,9 @@ class BlockUpdate {
   const T* gradient() {
     const GradientSource& source = piece_.gradient;
     const bool is_plain = source.count == 1 && source.divisor == 1;
-    const size_t offset = begin_ * element_bytes();
-    if (is_plain && !is_half_ && source.changes->empty()) {
+    const bool is_wide = source.dtype == kDataTypeOf<T>;
+    const size_t offset = begin_ * comm::size_of(source.dtype);
+    if (is_plain && is_wide && source.changes->empty()) {
       return reinterpret_cast<const T*>(static_cast<const std::byte*>(source.sources[0]) + offset);
     }
     c10::SmallVector<const void*, 64> blocks;
@@ -119,15 +120,15 @@ class BlockUpdate {
     const void* average = blocks[0];
     if (!is_plain) {
       // Half types are rounded, as an all_reduce would have left them.
-      void* to = is_half_ ? static_cast<void*>(halves_) : gradient_;
-      comm::average({blocks.data(), blocks.size()}, {&to, 1}, count_, piece_.dtype, source.divisor);
+      void* to = is_wide ? static_cast<void*>(gradient_) : halves_;
+      comm::average({blocks.data(), blocks.size()}, {&to, 1}, count_, source.dtype, source.divisor);
       average = to;
     }
     auto change = source.changes->begin();
     if (average != gradient_) {
       const bool scales = change != source.changes->end() && is_scale(*change);
       const double scale = scales ? (change++)->value : 1;
-      move_loop(piece_.dtype, kDataTypeOf<T>, false, false)(average, gradient_, count_, scale);
+      move_loop(source.dtype, kDataTypeOf<T>, false, false)(average, gradient_, count_, scale);
     }
     for (; change != source.changes->end(); ++change) apply(*change);
     return gradient_;
@@ -277,10 +278,11 @@ bool UpdatePass::are_gradients_finite(const std::vector<PieceUpdate>& pieces, si
   for_each(blocks_.size(), [&](size_t index) {
     const Block& block = blocks_[index];
     const PieceUpdate& piece = pieces[block.piece];
-    const size_t offset = static_cast<size_t>(block.begin) * comm::size_of(piece.dtype);
+    const DataType dtype = piece.gradient.dtype;
+    const size_t offset = static_cast<size_t>(block.begin) * comm::size_of(dtype);
     for (size_t i = 0; i < piece.gradient.count; ++i) {
       const auto* const source = static_cast<const std::byte*>(piece.gradient.sources[i]) + offset;
-      if (are_finite(source, static_cast<size_t>(block.elements), piece.dtype, terms)) continue;
+      if (are_finite(source, static_cast<size_t>(block.elements), dtype, terms)) continue;
       all.store(false, std::memory_order_relaxed);
     }
   });

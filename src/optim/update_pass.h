@@ -26,6 +26,7 @@ struct GradientChange {
 
 /// The gradient of a piece: sum(sources) / divisor, and then `changes` one after the other.
 struct GradientSource {
+  comm::DataType dtype;        ///< of the sources
   const void* const* sources;  ///< in rank order, at the piece's first element
   size_t count;
   double divisor;
@@ -40,7 +41,7 @@ struct StochasticRounding {
 
 /// A piece of a parameter with all that belongs to it; addresses are those of its first element.
 struct PieceUpdate {
-  comm::DataType dtype;  ///< of parameter and gradient; complex numbers are pairs of reals
+  comm::DataType dtype;  ///< of the parameter; complex numbers are pairs of reals
   int64_t elements;      ///< reals
   GradientSource gradient;
   std::byte* parameter;

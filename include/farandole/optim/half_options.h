@@ -17,8 +17,8 @@ struct HalfOptions {
   /// (Gupta et al. 2015, arXiv 1502.02551, section 3.1).
   ///
   /// The random bits are a function of rounding_seed, the step of the parameter, its index over all
-  /// groups and the element's index in its memory. So the result has the same bits on any number of
-  /// ranks and threads, in every gradient mode and on every CPU, also after loading a checkpoint.
+  /// groups and the element's index in its memory. So equal averages give equal bits on any number
+  /// of ranks and threads, in every gradient mode and on every CPU, also after a checkpoint.
   bool stochastic_rounding = false;
   uint64_t rounding_seed = 0;
 };

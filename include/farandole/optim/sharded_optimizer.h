@@ -50,7 +50,8 @@ struct ScaledStep {
 ///
 /// Parameters become views of flat buffers (with their values, dtypes and strides). Where ranks
 /// share memory, step() goes over it once and needs no message: update and store are one pass, with
-/// kShard averaging too. Over other groups shards travel by reduce_scatter during backward and by
+/// kShard averaging too. Over other groups shards travel by reduce_scatter during backward (with a
+/// wire_dtype of the DistributedDataParallel by all_to_all, see gradient_scatter.h) and by
 /// all_gather after step(), which the next forward of the DistributedDataParallel awaits.
 ///
 /// A step is either step(), with rules that run here, or begin_step(), whatever changes the tensors
@@ -140,8 +141,9 @@ class FARANDOLE_API ShardedOptimizer {
   /// Bytes of this rank's arrays.
   int64_t state_bytes() const;
   /// Bytes that this rank gives to others in a backward and a step with kShard, padding included:
-  /// (world_size - 1) / world_size of the gradients and as much of the parameters. kFull: half as
-  /// much again, for averages on every rank.
+  /// (world_size - 1) / world_size of the gradients, as they travel (ReplicaOptions::wire_dtype),
+  /// and as much of the parameters. kFull: as much of the gradients again, for averages on every
+  /// rank.
   int64_t bytes_moved() const;
 
   /// Whole tensors, in the shapes of the parameters of `group`, of what ranks have by piece:

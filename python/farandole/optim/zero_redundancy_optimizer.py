@@ -67,7 +67,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             then computes in float32 from the parameter and rounds. Of fused classes alone.
         stochastic_rounding: Of bfloat16 without master weights: round a step's result up or down
             with the probability of its distance from the other one (arXiv 1502.02551), so that it
-            is right on average. The bits do not depend on ranks, threads, mode or CPU.
+            is right on average. The random bits do not depend on ranks, threads, mode or CPU.
         rounding_seed: The same on every rank; an integer, of which 64 bits count.
         **defaults: Hyperparameters of ``optimizer_class``.
 
@@ -326,6 +326,15 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def state_bytes(self) -> int:
         """Bytes of the optimizer's state on this rank."""
         return self._update.state_bytes()
+
+    def bytes_moved(self) -> int:
+        """Bytes that this rank gives to others in one backward and step with gradients="shard".
+
+        Padding included: of gradients, as they travel (``wire_dtype`` of the
+        DistributedDataParallel), and of parameters. With gradients="full" those of gradients go
+        once more, for averages on every rank.
+        """
+        return self._engine.bytes_moved()
 
     # State.
 
