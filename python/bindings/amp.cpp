@@ -68,6 +68,12 @@ void bind_amp(py::module_& module) {
             return self.end_step(reinterpret_cast<const void*>(id));
           },
           py::arg("id"), "Whether the step was taken.")
+      .def(
+          "abandon_step",
+          [](GradScaler& self, uintptr_t id) {
+            self.abandon_step(reinterpret_cast<const void*>(id));
+          },
+          py::arg("id"), "Instead of it: the optimizer raised.")
       .def("update", &GradScaler::update, py::arg("new_scale") = py::none(), NoGil(),
            "Lower or raise the scale, or set it.")
       .def("get_scale", &GradScaler::get_scale, "1 if it is not enabled.")

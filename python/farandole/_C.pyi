@@ -793,11 +793,15 @@ class GradScaler:
         """
         As torch's.
         """
+    def abandon_step(self, id: typing.SupportsInt) -> None:
+        """
+        Instead of it: the optimizer raised.
+        """
     def begin_step(self, id: typing.SupportsInt, parameters: collections.abc.Sequence[torch.Tensor], engine: ShardedOptimizer) -> bool:
         """
         Whether to step the optimizer. Collective.
         """
-    def end_step(self, id: typing.SupportsInt, parameters: collections.abc.Sequence[torch.Tensor], engine: ShardedOptimizer) -> bool:
+    def end_step(self, id: typing.SupportsInt) -> bool:
         """
         Whether the step was taken.
         """

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -39,11 +41,6 @@ void check(const GradScalerOptions& options) {
 /// As a tensor of one float32 would hold it.
 double rounded(double number) { return static_cast<double>(static_cast<float>(number)); }
 
-bool has_gradient(const std::vector<at::Tensor>& parameters) {
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const at::Tensor& each) { return each.grad().defined(); });
-}
-
 /// The replicas that these parameters belong to, in the same order on every rank.
 std::vector<std::shared_ptr<ReplicaLink>> replicas_of(const std::vector<at::Tensor>& parameters) {
   std::vector<std::shared_ptr<ReplicaLink>> replicas;
@@ -56,29 +53,95 @@ std::vector<std::shared_ptr<ReplicaLink>> replicas_of(const std::vector<at::Tens
   return replicas;
 }
 
-/// False if they were dropped for an Inf or NaN (see NonfinitePolicy). Throws if there are none for
-/// another reason.
-bool has_gradients(const ScaledOptimizer& optimizer) {
-  if (has_gradient(optimizer.parameters)) return true;
-  for (const auto& link : replicas_of(optimizer.parameters)) {
-    if (link->replica->reducer()->has_dropped_gradients()) return false;
-  }
+/// Whether the last backward has dropped gradients for an Inf or NaN (see NonfinitePolicy).
+bool were_dropped(const std::vector<std::shared_ptr<ReplicaLink>>& replicas) {
+  return std::any_of(replicas.begin(), replicas.end(), [](const auto& link) {
+    return link->replica->reducer()->has_dropped_gradients();
+  });
+}
+
+bool has_gradients(const std::vector<at::Tensor>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const at::Tensor& each) { return each.grad().defined(); });
+}
+
+[[noreturn]] void refuse_no_gradients() {
   throw InvalidArgument("a GradScaler was to step an optimizer without gradients.",
                         "there is nothing in which it could look for Inf and NaN.",
                         "run backward on scale(loss) before, and zero_grad() after the step.");
 }
 
-/// Whether a rank that has a replica of these parameters says so too; `is_finite` where they belong
-/// to no DistributedDataParallel. Ranks that have joined for want of inputs call no scaler: then
-/// the averages, which are alike, speak for all.
-bool agreed(bool is_finite, const std::vector<at::Tensor>& parameters) {
-  for (const auto& link : replicas_of(parameters)) {
-    if (link->replica->reducer()->has_joined_ranks()) continue;
-    for (const uint64_t each : link->replica->group().all_gather(uint64_t{is_finite})) {
-      is_finite &= each != 0;
+/// What a rank tells of the gradients of an optimizer without an engine.
+enum class Finding : uint64_t { kNonfinite, kFinite, kNone, kFailed };
+
+[[noreturn]] void refuse(const ReplicaGroup& group, size_t rank, const std::string& what,
+                         const std::string& fix) {
+  throw StepError("a GradScaler in group '" + group.name() + "' on rank " +
+                      std::to_string(group.rank()) + ": rank " + std::to_string(rank) + " " + what,
+                  "ranks take a step together or not at all.", fix);
+}
+
+/// Throws alike on all ranks, but for one that has failed, if they cannot go on together.
+void check_alike(const std::vector<uint64_t>& findings, const std::vector<uint64_t>& scales,
+                 const ReplicaGroup& group) {
+  const auto own = static_cast<size_t>(group.rank());
+  for (size_t rank = 0; rank < findings.size(); ++rank) {
+    if (static_cast<Finding>(findings[own]) == Finding::kFailed) return;
+    if (static_cast<Finding>(findings[rank]) == Finding::kFailed) {
+      refuse(group, rank, "met an exception.", "mend the cause there; nothing was stepped.");
     }
   }
-  return is_finite;
+  for (size_t rank = 1; rank < findings.size(); ++rank) {
+    const auto is_none = [&](size_t of) {
+      return static_cast<Finding>(findings[of]) == Finding::kNone;
+    };
+    if (is_none(rank) != is_none(0)) {
+      refuse(group, is_none(0) ? 0 : rank, "has no gradients, and another rank has.",
+             "zero gradients on all ranks or on none.");
+    }
+    if (scales[rank] == scales[0]) continue;
+    refuse(group, rank, "has another scale than rank 0.",
+           "load one state_dict() on all ranks, or call update(new_scale) on all; after a Join, "
+           "whose early ranks call no scaler, too.");
+  }
+}
+
+/// What all ranks that have replicas of these parameters found; `own` where they belong to no
+/// DistributedDataParallel. Ranks that have joined for want of inputs call no scaler: then the
+/// averages, which are alike, speak for all.
+Finding agreed(Finding own, double scale,
+               const std::vector<std::shared_ptr<ReplicaLink>>& replicas) {
+  Finding result = own;
+  for (const auto& link : replicas) {
+    if (link->replica->reducer()->has_joined_ranks()) continue;
+    const ReplicaGroup& group = link->replica->group();
+    const auto number = static_cast<float>(scale);
+    uint32_t bits = 0;
+    std::memcpy(&bits, &number, sizeof(bits));
+    const std::vector<uint64_t> all =
+        group.all_gather(static_cast<uint64_t>(own) | uint64_t{bits} << 32);
+    std::vector<uint64_t> findings;
+    std::vector<uint64_t> scales;
+    for (const uint64_t each : all) {
+      findings.push_back(each & 0xffffffffU);
+      scales.push_back(each >> 32);
+    }
+    check_alike(findings, scales, group);
+    const auto nonfinite = static_cast<uint64_t>(Finding::kNonfinite);
+    if (std::count(findings.begin(), findings.end(), nonfinite) != 0) result = Finding::kNonfinite;
+  }
+  return result;
+}
+
+void check_no_float16(const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.grad().defined() || parameter.grad().scalar_type() != at::kHalf) continue;
+    throw InvalidArgument(
+        "unscale_() got float16 gradients.",
+        "divided by the scale, the small ones of them are zero.",
+        "keep parameters in float32 and use autocast; or let step() of a ZeroRedundancyOptimizer "
+        "divide them in float32, with gradients=\"shard\" where you clip.");
+  }
 }
 
 ScaledOptimizer scaled(torch::optim::Optimizer& optimizer) {
@@ -130,7 +193,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) { unscale_(scaled(
 void GradScaler::unscale_(const ScaledOptimizer& optimizer) {
   if (!enabled_) return;
   check_scaled("unscale_");
-  Check& check = checks_[optimizer.id];
+  Check& check = check_of(optimizer.id);
   if (check.stage != Stage::kReady) {
     const bool is_unscaled = check.stage == Stage::kUnscaled;
     throw InvalidArgument(is_unscaled
@@ -141,30 +204,48 @@ void GradScaler::unscale_(const ScaledOptimizer& optimizer) {
                           "call it once, between backward and step(), and update() after step().");
   }
   check.engine = optimizer.engine;
-  if (optimizer.engine != nullptr && optimizer.engine->mode() == GradientMode::kShard) {
-    optimizer.engine->unscale(inverse_scale());
+  const auto replicas = replicas_of(optimizer.parameters);
+  check.are_dropped = were_dropped(replicas);
+  const double factor = inverse_scale();
+  if (optimizer.engine != nullptr) {
+    const bool is_sharded = optimizer.engine->mode() == GradientMode::kShard;
+    if (!is_sharded) check_no_float16(optimizer.parameters);
+    const bool is_finite = is_sharded ? optimizer.engine->unscale(factor)
+                                      : unscale_gradients(optimizer.parameters, factor);
+    if (has_gradients(optimizer.parameters) || check.are_dropped) {
+      check.is_finite = is_finite && !check.are_dropped && std::isfinite(factor);
+    }
     check.stage = Stage::kUnscaled;
     return;
   }
-  for (const at::Tensor& parameter : optimizer.parameters) {
-    if (!parameter.grad().defined() || parameter.grad().scalar_type() != at::kHalf) continue;
-    throw InvalidArgument(
-        "unscale_() got float16 gradients.",
-        "divided by the scale, the small ones of them are zero.",
-        "keep parameters in float32 and use autocast; or let step() of a ZeroRedundancyOptimizer "
-        "divide them in float32, with gradients=\"shard\" where you clip.");
+  Finding own = Finding::kFailed;
+  std::exception_ptr error;
+  try {
+    check_no_float16(optimizer.parameters);
+    const bool is_finite = unscale_gradients(optimizer.parameters, factor);
+    own = is_finite && !check.are_dropped ? Finding::kFinite : Finding::kNonfinite;
+    if (!check.are_dropped && !has_gradients(optimizer.parameters)) own = Finding::kNone;
+  } catch (const std::exception&) {
+    error = std::current_exception();  // the others wait for this rank
   }
-  const bool is_finite =
-      has_gradients(optimizer) && unscale_gradients(optimizer.parameters, inverse_scale());
+  const Finding all = agreed(own, state_.scale, replicas);
+  if (error) std::rethrow_exception(error);
   check.stage = Stage::kUnscaled;
-  check.is_finite =
-      optimizer.engine != nullptr ? is_finite : agreed(is_finite, optimizer.parameters);
+  if (all != Finding::kNone) check.is_finite = all == Finding::kFinite;
+}
+
+GradScaler::Check& GradScaler::check_of(const void* id) {
+  const auto has_id = [id](const Check& check) { return check.id == id; };
+  const auto found = std::find_if(checks_.begin(), checks_.end(), has_id);
+  if (found != checks_.end()) return *found;
+  checks_.push_back({id});
+  return checks_.back();
 }
 
 bool GradScaler::begin_step(const ScaledOptimizer& optimizer) {
   if (!enabled_) return true;
   check_scaled("step");
-  Check& check = checks_[optimizer.id];
+  Check& check = check_of(optimizer.id);
   if (check.stage == Stage::kStepped) {
     throw InvalidArgument("step() has already been called since the last update().",
                           "the scale is judged by one step of each optimizer.",
@@ -172,33 +253,51 @@ bool GradScaler::begin_step(const ScaledOptimizer& optimizer) {
   }
   if (optimizer.engine == nullptr) {
     if (check.stage == Stage::kReady) unscale_(optimizer);
+    if (!check.is_finite) refuse_no_gradients();
     return *check.is_finite;
   }
   check.engine = optimizer.engine;
-  try {
-    check.has_gradients = has_gradients(optimizer);
-  } catch (const InvalidArgument& error) {
-    optimizer.engine->fail_step(error.what());  // the others are on their way into it
-    throw;
+  check.are_dropped = were_dropped(replicas_of(optimizer.parameters));
+  if (!check.are_dropped && !has_gradients(optimizer.parameters)) {
+    try {
+      refuse_no_gradients();
+    } catch (const InvalidArgument& error) {
+      optimizer.engine->fail_step(error.what());  // the others are on their way into it
+      throw;
+    }
   }
-  const bool is_unscaled = check.stage == Stage::kUnscaled;
-  optimizer.engine->expect_scaled({is_unscaled ? 1 : inverse_scale(), check.is_finite});
+  const double factor = check.stage == Stage::kUnscaled ? 1 : inverse_scale();
+  // No gradient is finite that is divided by a scale whose inverse is not.
+  if (check.are_dropped || !std::isfinite(factor)) check.is_finite = false;
+  optimizer.engine->expect_scaled({state_.scale, factor, check.is_finite});
   return true;
 }
 
 bool GradScaler::end_step(const void* id) {
   if (!enabled_) return true;
-  Check& check = checks_.at(id);
+  Check& check = check_of(id);
   if (check.engine != nullptr) {
-    check.is_finite = check.has_gradients && !check.engine->was_left_out();
+    check.engine->expect_plain();  // the step may not have come to the engine
+    check.is_finite = !check.engine->was_left_out();
   }
   check.stage = Stage::kStepped;
-  return *check.is_finite;
+  return check.is_finite.value_or(true);
+}
+
+void GradScaler::abandon_step(const void* id) {
+  for (const Check& check : checks_) {
+    if (check.id == id && check.engine != nullptr) check.engine->expect_plain();
+  }
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   const ScaledOptimizer of = scaled(optimizer);
-  if (begin_step(of)) optimizer.step();
+  try {
+    if (begin_step(of)) optimizer.step();
+  } catch (...) {
+    abandon_step(of.id);
+    throw;
+  }
   return end_step(of.id);
 }
 
@@ -210,15 +309,20 @@ void GradScaler::update(std::optional<double> new_scale) {
     checks_.clear();
     return;
   }
-  if (checks_.empty()) {
+  bool are_finite = true;
+  bool has_verdict = false;
+  for (const Check& check : checks_) {
+    const bool is_open = check.engine != nullptr && check.stage == Stage::kUnscaled;
+    has_verdict |= check.is_finite.has_value();
+    are_finite &= check.is_finite.value_or(true);
+    // Not stepped: what this rank saw is not what all saw.
+    if (is_open) are_finite = check.engine->all_agree(are_finite);
+  }
+  checks_.clear();
+  if (!has_verdict) {
     throw InvalidArgument("update() of a GradScaler was called without a step.",
                           "the scale is judged by the gradients of unscale_() or step().",
                           "call step(optimizer) before, once for each optimizer.");
-  }
-  bool are_finite = true;
-  for (auto& [id, check] : std::exchange(checks_, {})) {
-    const bool is_open = check.engine != nullptr && check.stage == Stage::kUnscaled;
-    are_finite &= is_open ? check.engine->are_gradients_finite() : check.is_finite.value_or(true);
   }
   const double before = state_.scale;
   if (!are_finite) {

@@ -90,8 +90,7 @@ void Reducer::judge_nonfinite(const std::vector<RoundNote>& notes) {
   const auto has_seen = [](const RoundNote& note) { return note.nonfinite >= 0; };
   const auto first = std::find_if(notes.begin(), notes.end(), has_seen);
   if (first == notes.end()) return;
-  NonfinitePolicy policy = NonfinitePolicy::kOff;
-  for (const RoundNote& note : notes) policy = std::max(policy, note.policy);
+  const NonfinitePolicy policy = options_.report_nonfinite;
   const std::string text =
       nonfinite_gradients(notes, {group_->name(), group_->rank(), backward_, true, names_},
                           [this](size_t parameter) { return progress_[parameter].bucket; });
@@ -101,7 +100,8 @@ void Reducer::judge_nonfinite(const std::vector<RoundNote>& notes) {
     }
     has_dropped_gradients_ = true;
   }
-  if (policy == NonfinitePolicy::kRaise) throw_nonfinite(text);
+  // A rank that has joined is in nobody's backward.
+  if (policy == NonfinitePolicy::kRaise && !joined_weight_) throw_nonfinite(text);
   if (group_->rank() == first - notes.begin()) log(LogLevel::kWarning, text);
 }
 
@@ -200,9 +200,8 @@ void Reducer::check_same_plan(const BucketPlan& plan) const {
     throw BackwardError(
         "the gradients of ranks 0 and " + std::to_string(rank) + " in group '" + group_->name() +
             "' do not fit together.",
-        "parameters differ in dtype, device or requires_grad, or ranks got different bucket caps "
-        "or "
-        "wire dtypes.",
+        "parameters differ in dtype, device or requires_grad, or ranks got different caps or wire "
+        "dtypes.",
         "change the module in the same way on every rank, and pass the same options.");
   }
 }
@@ -315,7 +314,6 @@ std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* re
   own.forward = forward_;
   own.begin_ns = begin_ns_;
   own.end_ns = end_ns_;
-  own.policy = options_.report_nonfinite;
   own.nonfinite = nonfinite_ ? static_cast<int64_t>(*nonfinite_) : -1;
   for (size_t index = 0; index < parameters_.size(); ++index) {
     own.gradients.push_back(outcome_of(index));

@@ -152,11 +152,19 @@ void Reducer::begin_pass(bool synchronize) {
   awaits_outputs_ = false;
   outputs_were_passed_by_ = false;
   tell_of_abandoned();
+  forget_dropped_nonfinite();
   if (sharded_ && sharded_->before_backward) sharded_->before_backward();
   const bool adds_up = count_weight();
   has_local_passes_ = !synchronize;
   if (synchronize) begin_backward();
   if (!adds_up) refuse_weight();  // leaves the backward, which the others are told
+}
+
+/// The program may have zeroed or mended what an earlier pass has left.
+void Reducer::forget_dropped_nonfinite() {
+  if (!nonfinite_) return;
+  const at::Tensor& gradient = parameters_[*nonfinite_]->parameter().grad();
+  if (!gradient.defined() || is_finite(gradient)) nonfinite_.reset();
 }
 
 void Reducer::begin_backward() {

@@ -119,6 +119,7 @@ Replica::Replica(NamedTensors parameters, NamedTensors buffers, const Group& gro
   group_ = std::make_shared<ReplicaGroup>(group);
   if (options_.init_sync) check_same_replicas(parameters_, buffers_, *group_);
   check_trainable(parameters_);
+  report_nonfinite_ = strictest_policy();
   if (options_.init_sync) broadcast();
   reducer_ = make_reducer();
   ReplicaRegistry::instance().put(parameters_, link_);
@@ -137,16 +138,24 @@ void Replica::await_parameters() const {
   for (const auto& [owner, await] : awaits_) await();
 }
 
+/// Of all ranks: each then looks.
+NonfinitePolicy Replica::strictest_policy() const {
+  const auto own = options_.report_nonfinite.value_or(Config::from_environment().check_finite);
+  uint64_t strictest = 0;
+  for (const uint64_t each : group_->all_gather(static_cast<uint64_t>(own))) {
+    strictest = std::max(strictest, each);
+  }
+  return static_cast<NonfinitePolicy>(strictest);
+}
+
 std::shared_ptr<Reducer> Replica::make_reducer() const {
   std::vector<Reducer::Parameter> parameters;
   for (const auto& [name, tensor] : parameters_) {
     parameters.push_back({name, tensor, options_.sparse.count(name) != 0});
   }
-  auto reducer = Reducer::make(
-      std::move(parameters), group_,
-      {bucket_caps(options_, *group_), options_.find_unused_parameters, options_.static_graph,
-       options_.report_nonfinite.value_or(Config::from_environment().check_finite),
-       options_.wire_dtype});
+  auto reducer = Reducer::make(std::move(parameters), group_,
+                               {bucket_caps(options_, *group_), options_.find_unused_parameters,
+                                options_.static_graph, report_nonfinite_, options_.wire_dtype});
   reducer->set_loss_weight(loss_weight_);
   if (hook_) reducer->set_hook(hook_);
   if (sharded_) reducer->set_sharded(sharded_);

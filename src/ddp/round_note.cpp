@@ -14,7 +14,6 @@ struct Head {
   uint64_t begin_ns;
   uint64_t end_ns;
   int64_t nonfinite;
-  NonfinitePolicy policy;
 };
 
 }  // namespace
@@ -22,7 +21,7 @@ struct Head {
 size_t RoundNote::bytes(size_t parameters) { return sizeof(Head) + parameters; }
 
 Note RoundNote::pack() const {
-  const Head head{flags, weight, forward, begin_ns, end_ns, nonfinite, policy};
+  const Head head{flags, weight, forward, begin_ns, end_ns, nonfinite};
   Note note(bytes(gradients.size()));
   std::memcpy(note.data(), &head, sizeof(head));
   if (!gradients.empty()) {
@@ -34,8 +33,8 @@ Note RoundNote::pack() const {
 RoundNote RoundNote::unpack(const std::byte* note, size_t parameters) {
   Head head;
   std::memcpy(&head, note, sizeof(head));
-  RoundNote result{head.flags,  head.weight, head.forward,  head.begin_ns,
-                   head.end_ns, head.policy, head.nonfinite};
+  RoundNote result{head.flags,    head.weight, head.forward,
+                   head.begin_ns, head.end_ns, head.nonfinite};
   result.gradients.resize(parameters);
   if (parameters != 0) std::memcpy(result.gradients.data(), note + sizeof(head), parameters);
   return result;

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "farandole/config.h"
 #include "farandole/ddp/bucket_consumer.h"
 
 namespace farandole {
@@ -32,9 +31,7 @@ struct RoundNote {
   uint64_t forward = 0;   ///< forward passes that are to be synchronized, so far
   uint64_t begin_ns = 0;  ///< when the backward began, in comm::now_ns() of that rank's host
   uint64_t end_ns = 0;    ///< when it had its last gradient
-  /// What it does about a gradient with Inf or NaN.
-  NonfinitePolicy policy = NonfinitePolicy::kOff;
-  int64_t nonfinite = -1;  ///< the first parameter with such a gradient that it saw; -1: none
+  int64_t nonfinite = -1;  ///< the first parameter whose gradient has an Inf or NaN; -1: none
   std::vector<uint8_t> gradients = {};  ///< a Gradient for each parameter
 
   bool has(Flag flag) const { return (flags & flag) != 0; }

@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "ddp/finite_check.h"
 #include "farandole/error.h"
 #include "farandole/optim/sharded_optimizer.h"
 #include "optim/check_halves.h"
@@ -45,7 +46,8 @@ std::string text_of(const std::vector<GradientChange>& changes) {
 std::string text_of(const std::optional<ScaledStep>& scaled) {
   if (!scaled) return "";
   std::ostringstream text;
-  text << ", gradients times " << scaled->factor << " unless one is Inf or NaN";
+  text << ", gradients at scale " << scaled->scale << " times " << scaled->factor
+       << " unless one is Inf or NaN";
   return text.str();
 }
 
@@ -138,7 +140,6 @@ void ShardedOptimizer::fail_step(const std::string& error) noexcept {
   const bool was_inside = round_->is_inside();
   scaled_.reset();
   was_left_out_ = false;
-  norm_was_finite_ = false;
   try {
     wait();
     if (was_inside) {
@@ -161,7 +162,6 @@ void ShardedOptimizer::fail_step(const std::string& error) noexcept {
 /// Until all ranks are here, and agree. False if they leave the step out.
 bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
   const std::optional<ScaledStep> scaled = std::exchange(scaled_, {});
-  const bool norm_was_finite = std::exchange(norm_was_finite_, false);
   was_left_out_ = false;
   StepNote note;
   try {
@@ -170,8 +170,12 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
     for (const Parameter& parameter : parameters_) {
       note.has_gradient.push_back(parameter.tensor.grad().defined());
     }
-    if (scaled && !norm_was_finite) {
-      note.leaves_out = !(scaled->is_finite ? *scaled->is_finite : own_gradients_are_finite());
+    if (scaled) {
+      // What was unscaled in place is all changed, and known.
+      const bool is_known = scaled->is_finite.has_value();
+      const bool looks = !is_known || (*scaled->is_finite && mode_ == GradientMode::kShard);
+      note.leaves_out =
+          !scaled->is_finite.value_or(true) || (looks && !own_gradients_are_finite(is_known));
     }
   } catch (const std::exception& error) {
     fail_step(error.what());
@@ -189,34 +193,37 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
     return false;
   }
   if (scaled && scaled->factor != 1) {
-    changes_->insert(changes_->begin(), {GradientChange::Kind::kScale, scaled->factor});
+    changes_->push_back({GradientChange::Kind::kScale, scaled->factor});
   }
   within_step([&] { plan_newcomers(); });
   return true;
 }
 
-/// What the ranks are to look at for Inf and NaN, each at another part: with kShard where memory is
-/// shared its own gradients, which peers may not read before the step; else the averages that it
-/// owns, and those that the program has changed.
-void ShardedOptimizer::make_own_updates() {
+/// After prepare(). Each rank looks at another part: with kShard where memory is shared at its own
+/// gradients, which peers may not read before the step; else at the averages that it owns, and at
+/// what the program has changed. `changed_alone`: the rest is known.
+bool ShardedOptimizer::own_gradients_are_finite(bool changed_alone) {
   const bool are_own = mode_ == GradientMode::kShard && !scatter_;
+  const bool looks_at_pieces = !are_own && !changed_alone;
   std::unordered_set<const c10::TensorImpl*> changed;
-  if (are_own) {
-    updates_->clear();
-    addresses_.clear();
-  } else {
-    make_updates({});
-    if (mode_ == GradientMode::kFull && replica_ && replica_->replica != nullptr) {
-      for (const at::Tensor& gradient : replica_->replica->reducer()->changed_gradients()) {
-        changed.insert(gradient.unsafeGetTensorImpl());
-      }
+  if (!scatter_ && replica_ && replica_->replica != nullptr) {
+    for (const at::Tensor& gradient : replica_->replica->reducer()->changed_gradients()) {
+      changed.insert(gradient.unsafeGetTensorImpl());
     }
   }
+  updates_->clear();
+  addresses_.clear();
+  if (looks_at_pieces) make_updates({});
+  bool are_all = true;
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& gradient = parameter.tensor.grad();
     if (!gradient.defined()) continue;
-    const bool is_looked_at = are_own || changed.count(gradient.unsafeGetTensorImpl()) != 0;
-    if (!is_looked_at || !gradient.is_non_overlapping_and_dense()) continue;
+    const bool is_changed = changed.count(gradient.unsafeGetTensorImpl()) != 0;
+    if (!is_changed && (!are_own || changed_alone)) continue;
+    if (!gradient.is_non_overlapping_and_dense()) {
+      are_all = are_all && is_finite(gradient);
+      continue;
+    }
     PieceUpdate update{};
     update.dtype = real_type_of(gradient.scalar_type());
     update.elements = gradient.numel() * (gradient.is_complex() ? 2 : 1);
@@ -225,35 +232,28 @@ void ShardedOptimizer::make_own_updates() {
     updates_->push_back(update);
   }
   set_addresses();
+  const size_t terms = are_own ? static_cast<size_t>(world_size()) : 1;
+  are_all = pass_->are_gradients_finite(*updates_, terms) && are_all;
+  updates_->clear();
+  return are_all;
 }
 
-/// After prepare().
-bool ShardedOptimizer::own_gradients_are_finite() {
-  make_own_updates();
-  const bool sums_up = mode_ == GradientMode::kShard && !scatter_;
-  const size_t terms = sums_up ? static_cast<size_t>(world_size()) : 1;
-  const bool are_finite = pass_->are_gradients_finite(*updates_, terms);
-  updates_->clear();
+void ShardedOptimizer::expect_scaled(const ScaledStep& scaled) {
+  scaled_ = scaled;
+  was_left_out_ = false;
+}
+
+bool ShardedOptimizer::unscale(double factor) {
+  const c10::NoGradGuard no_grad;
+  prepare();
+  const bool are_finite = own_gradients_are_finite(false);
+  gradients_->release();
+  changes_->push_back({GradientChange::Kind::kScale, factor});
   return are_finite;
 }
 
-void ShardedOptimizer::unscale(double factor) {
-  changes_->push_back({GradientChange::Kind::kScale, factor});
-}
-
-bool ShardedOptimizer::are_gradients_finite() {
-  const c10::NoGradGuard no_grad;
-  std::exception_ptr error;
-  double is_finite = 0;
-  try {
-    prepare();
-    is_finite = own_gradients_are_finite() ? 1 : 0;
-  } catch (const std::exception&) {
-    error = std::current_exception();  // the others wait for this rank, and get false
-  }
-  gradients_->release();
-  const std::vector<double> all = all_gather_numbers({is_finite});
-  if (error) std::rethrow_exception(error);
+bool ShardedOptimizer::all_agree(bool yes) const {
+  const std::vector<double> all = all_gather_numbers({yes ? 1.0 : 0.0});
   return std::count(all.begin(), all.end(), 1) == world_size();
 }
 
@@ -453,7 +453,6 @@ void ShardedOptimizer::wait() {
 
 /// A backward adds to gradients that a clip has changed, but for what is still to be done to them.
 void ShardedOptimizer::before_backward() {
-  norm_was_finite_ = false;
   if (changes_->empty()) return;
   const c10::NoGradGuard no_grad;
   const bool has_gradients =
@@ -507,7 +506,6 @@ double ShardedOptimizer::clip_grad_norm(double max_norm, double norm_type,
                           "look for its cause, skip the step on all ranks, or pass "
                           "error_if_nonfinite=False.");
   }
-  norm_was_finite_ = mode_ == GradientMode::kShard && std::isfinite(norm);
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return norm;
   if (mode_ == GradientMode::kShard) {

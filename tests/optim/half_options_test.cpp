@@ -168,6 +168,18 @@ TEST_P(HalfOptionsOf, GoOnFromAnArchiveWithOtherRanksToTheLastBit) {
   });
 }
 
+TEST_P(HalfOptionsOf, GoOnWhenShardsAreCutAnew) {
+  run_replicas("farandole", 2, [](const Group& group) {
+    Rank rank(group, *GetParam().options, kStochastic);
+    Rank other(group, *GetParam().options, kStochastic);
+    rank.train(1, 6);
+    other.train(1, 3);
+    other.optimizer->rebuild();
+    other.train(4, 6);
+    test::expect_weights(*other.model, rank.weights(), 0, "after rebuild()");
+  });
+}
+
 TEST(HalfOptions, WithoutMasterWeightsRoundEachStepOfFloat32) {
   run_replicas("farandole", 2, [](const Group& group) {
     const std::vector<BowlWeight> specs = {{{1500}, at::kBFloat16}, {{40}, at::kHalf}};

@@ -381,6 +381,177 @@ def test_gradients_are_clipped_between(kind: str) -> None:
     ranks.run(clips, 2, kind)
 
 
+def changes_after_clip(rank: int, world_size: int, kind: str) -> None:
+    model = Bowl()
+    before = copy.deepcopy(model)
+    ddp = DistributedDataParallel(model)
+    optimizer = optimizer_of(kind, ddp)
+    assert isinstance(optimizer, ZeroRedundancyOptimizer)
+    scaler = GradScaler(init_scale=4.0)
+    scaler.scale(loss(ddp, rank, 0)).backward()
+    scaler.unscale_(optimizer)
+    optimizer.clip_grad_norm_(1.0)
+    if rank == 1:
+        model.weights[0].grad[1, 1] = math.nan
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 2.0
+    for own, other in zip(model.parameters(), before.parameters(), strict=True):
+        assert torch.equal(own, other)
+
+
+def test_a_nan_after_clipping_is_seen() -> None:
+    ranks.run(changes_after_clip, 2, "shard")
+
+
+def clips_values(rank: int, world_size: int, kind: str) -> None:
+    """Before unscale_() it is scaled gradients that are clipped, in both modes."""
+    trial = Trial(Bowl(), torch.optim.SGD, gradients=kind, lr=1.0)
+    scaler = GradScaler(init_scale=8.0)
+    scaler.scale(loss(trial.ddp, rank, 0)).backward()
+    average_gradients(trial.alone, world_size, 0)
+    trial.sharded.clip_grad_value_(0.25)
+    scaler.step(trial.sharded)
+    for p in trial.alone.parameters():
+        p.grad.mul_(8).clamp_(-0.25, 0.25).div_(8)
+    trial.unsharded.step()
+    trial.check("clipped")
+
+
+@pytest.mark.parametrize("kind", ["full", "shard"])
+def test_values_are_clipped_where_the_program_says(kind: str) -> None:
+    ranks.run(clips_values, 2, kind)
+
+
+def drops_a_batch(rank: int, world_size: int, kind: str) -> None:
+    """unscale_() and a look, then no step: the scale falls on every rank."""
+    ddp = DistributedDataParallel(Bowl())
+    optimizers = [optimizer_of(kind, ddp)]
+    if kind != "shard":
+        optimizers.append(optimizer_of(kind, DistributedDataParallel(Bowl())))
+    scaler = GradScaler(init_scale=8.0)
+    if rank == 1:
+        spoil(ddp.module, math.inf)
+    scaler.scale(loss(ddp, rank, 0)).backward()
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+        optimizer.zero_grad()
+    scaler.update()
+    assert scaler.get_scale() == 4.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_may_be_dropped_after_unscale(kind: str) -> None:
+    ranks.run(drops_a_batch, 2, kind)
+
+
+def vanishing_scale(rank: int, world_size: int, kind: str) -> None:
+    """One whose inverse is Inf: no gradient is finite that is multiplied by it."""
+    model = Bowl()
+    before = copy.deepcopy(model)
+    ddp = DistributedDataParallel(model)
+    optimizer = optimizer_of(kind, ddp)
+    scaler = GradScaler(init_scale=1e-40)
+    for explicit in (False, True):
+        scaler.scale(loss(ddp, rank, 0)).backward()
+        if explicit:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    for own, other in zip(model.parameters(), before.parameters(), strict=True):
+        assert torch.equal(own, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scale_next_to_zero_leaves_steps_out(kind: str) -> None:
+    ranks.run(vanishing_scale, 1, kind)
+
+
+def different_scales(rank: int, world_size: int, kind: str, explicit: bool) -> None:
+    ddp = DistributedDataParallel(Bowl())
+    optimizer = optimizer_of(kind, ddp)
+    scaler = GradScaler(init_scale=2.0 ** (rank + 3))
+    scaler.scale(loss(ddp, rank, 0)).backward()
+
+    def step() -> None:
+        if explicit:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+
+    with pytest.raises(farandole.StepError, match="scale"):
+        step()
+    optimizer.zero_grad()
+    scaler.update(8.0)
+    scaler.scale(loss(ddp, rank, 0)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert_same_everywhere(ddp.module)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "full", "shard"])
+def test_ranks_with_different_scales_are_told(kind: str, explicit: bool) -> None:
+    ranks.run(different_scales, 2, kind, explicit)
+
+
+def lacks_gradients(rank: int, world_size: int, kind: str) -> None:
+    """The one that has none, or cannot unscale what it has, is named on the others."""
+    ddp = DistributedDataParallel(Bowl())
+    optimizer = optimizer_of(kind, ddp)
+    scaler = GradScaler(init_scale=8.0)
+    scaler.scale(loss(ddp, rank, 0)).backward()
+    if rank == 1:
+        optimizer.zero_grad()
+    with pytest.raises(farandole.Error) as raised:
+        scaler.step(optimizer)
+    assert rank == 1 or isinstance(raised.value, farandole.StepError)
+    optimizer.zero_grad()
+    scaler.scale(loss(ddp, rank, 1)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    if isinstance(optimizer, ZeroRedundancyOptimizer):
+        optimizer.wait()
+    assert_same_everywhere(ddp.module)
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [("farandole", "plain"), ("farandole", "full"), ("farandole", "shard"), ("gloo", "plain")],
+)
+def test_a_rank_without_gradients_is_named(backend: str, kind: str) -> None:
+    ranks.run(lacks_gradients, 2, kind, setup=ranks.Setup(backend))
+
+
+def raises_before(rank: int, world_size: int, kind: str) -> None:
+    """A step that did not come to the optimizer leaves nothing for the next."""
+    ddp = DistributedDataParallel(Bowl())
+    alone = copy.deepcopy(ddp.module)
+    optimizer, unsharded = optimizer_of(kind, ddp), optimizer_of("plain", alone)
+    scaler = GradScaler(init_scale=8.0)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a hook")
+
+    handle = optimizer.register_step_pre_hook(fail)
+    scaler.scale(loss(ddp, rank, 0)).backward()
+    with pytest.raises(RuntimeError, match="a hook"):
+        scaler.step(optimizer)
+    handle.remove()
+    optimizer.zero_grad()
+    loss(ddp, rank, 0).backward()
+    optimizer.step()
+    average_gradients(alone, world_size, 0)
+    unsharded.step()
+    for own, other in zip(ddp.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(own, other)
+
+
+@pytest.mark.parametrize("kind", ["full", "shard"])
+def test_a_step_that_never_came_changes_no_other(kind: str) -> None:
+    ranks.run(raises_before, 2, kind)
+
+
 def two_optimizers(rank: int, world_size: int, kind: str) -> None:
     """Two losses and optimizers under one scaler: one leaves its step out, the scale falls."""
     torch.manual_seed(0)

@@ -198,14 +198,51 @@ def test_the_environment_asks_for_a_line() -> None:
 def strictest(rank: int, world_size: int) -> None:
     policies = ["off", "warn", "raise"]
     ddp = DistributedDataParallel(model_of(), report_nonfinite=policies[rank])
-    if rank == 1:
-        spoiled(ddp.module, "0.bias")
-    with pytest.raises(farandole.BackwardError, match=r"0\.bias"):
-        backward(ddp, rank, 0)
+    for step in range(world_size):
+        if rank == step:
+            spoiled(ddp.module, "0.bias")
+        with pytest.raises(farandole.BackwardError, match=rf"0\.bias.*on rank {step}"):
+            backward(ddp, rank, step)
 
 
 def test_the_strictest_policy_holds() -> None:
     ranks.run(strictest, 3)
+
+
+def zeroes(rank: int, world_size: int) -> None:
+    """What a pass has left and the program has taken away is nobody's NaN."""
+    ddp = DistributedDataParallel(model_of(), report_nonfinite="raise")
+    for set_to_none in (True, False):
+        if rank == 1:
+            spoiled(ddp.module, "0.bias")
+        with ddp.no_sync():
+            backward(ddp, rank, 0)
+        ddp.zero_grad(set_to_none)
+        backward(ddp, rank, 1)
+        assert has_gradients(ddp)
+
+
+def test_gradients_that_were_zeroed_are_not_named() -> None:
+    ranks.run(zeroes, 2)
+
+
+def joins(rank: int, world_size: int) -> list[int]:
+    """A rank without inputs goes on beside one that has met NaN."""
+    ddp = DistributedDataParallel(model_of(), report_nonfinite="raise")
+    seen = []
+    with ddp.join():
+        for step in range(1 + 3 * rank):
+            if rank == 1 and step == 2:
+                spoiled(ddp.module, "0.bias")
+            try:
+                backward(ddp, rank, step)
+            except farandole.BackwardError:
+                seen.append(step)
+    return seen
+
+
+def test_ranks_without_inputs_do_not_raise() -> None:
+    assert ranks.run(joins, 2) == [[], [2]]
 
 
 def scales(rank: int, world_size: int, gradients: str | None) -> float:
@@ -222,6 +259,23 @@ def scales(rank: int, world_size: int, gradients: str | None) -> float:
     scaler.step(optimizer)
     scaler.update()
     return scaler.get_scale()
+
+
+def scales_two(rank: int, world_size: int) -> float:
+    """One optimizer of two models: the gradients of one are dropped."""
+    ddps = [DistributedDataParallel(model_of(), report_nonfinite="skip") for _ in range(2)]
+    optimizer = torch.optim.SGD([p for ddp in ddps for p in ddp.parameters()], lr=0.1)
+    scaler = GradScaler(init_scale=4.0, growth_interval=1)
+    if rank == 1:
+        spoiled(ddps[0].module, "0.bias")
+    scaler.scale(sum(ddp(torch.ones(1, 8)).sum() for ddp in ddps)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler.get_scale()
+
+
+def test_dropped_gradients_count_beside_others() -> None:
+    assert ranks.run(scales_two, 2) == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("gradients", [None, "full", "shard"])

@@ -10,6 +10,7 @@ import torch
 from farandole import (
     BackwardError,
     DistributedDataParallel,
+    GradScaler,
     InvalidArgument,
     ZeroRedundancyOptimizer,
 )
@@ -119,8 +120,28 @@ def refusals(rank: int, world_size: int) -> None:
         differs(torch.ones(1, 2)).sum().backward()
 
 
+def overflows(rank: int, world_size: int) -> None:
+    """What is too large for the wire is Inf where it comes out, and a GradScaler sees that."""
+    for gradients in ("full", "shard"):
+        model = nn.ParameterList([torch.ones(5), torch.ones(7, dtype=torch.bfloat16)])
+        ddp = DistributedDataParallel(Times(model), wire_dtype="float16")
+        optimizer = ZeroRedundancyOptimizer(
+            model.parameters(), optim.RMSprop, gradients=gradients, lr=0.5
+        )
+        scaler = GradScaler(init_scale=2.0**16)
+        for step in range(2):
+            optimizer.zero_grad()
+            scaler.scale(ddp(1.0)).backward()  # 2^16 is above 65504; 2^15 is not
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.wait()
+            assert bool((model[0] == 1).all()) == (step == 0), (gradients, step)
+            assert scaler.get_scale() == 2.0**15
+
+
 def check_all(rank: int, world_size: int) -> None:
     rounded_on_the_way(rank, world_size)
+    overflows(rank, world_size)
     refusals(rank, world_size)
 
 

@@ -5,7 +5,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <vector>
 
@@ -34,7 +33,7 @@ struct GradScalerState {
 
 /// What a GradScaler has to know of an optimizer.
 struct ScaledOptimizer {
-  const void* id;                      ///< tells it from others until update()
+  const void* id;                      ///< tells it from others until update(); it lives so long
   std::vector<at::Tensor> parameters;  ///< all of its groups
   ShardedOptimizer* engine = nullptr;  ///< of a ZeroRedundancyOptimizer
 };
@@ -103,6 +102,8 @@ class FARANDOLE_API GradScaler {
   bool begin_step(const ScaledOptimizer& optimizer);
   /// After that: whether the step was taken.
   bool end_step(const void* id);
+  /// Instead of it: the optimizer threw. The step may be taken again.
+  void abandon_step(const void* id);
   /// Whether nothing is open between unscale_() or step() and update().
   bool is_between_steps() const { return checks_.empty(); }
 
@@ -110,18 +111,21 @@ class FARANDOLE_API GradScaler {
   enum class Stage { kReady, kUnscaled, kStepped };
   /// Of an optimizer since the last update().
   struct Check {
+    const void* id;
     Stage stage = Stage::kReady;
-    std::optional<bool> is_finite = {};  ///< on all ranks; with an engine on this one
+    /// On all ranks; of gradients that an engine has, on this one until the step has ended.
+    std::optional<bool> is_finite = {};
     ShardedOptimizer* engine = nullptr;
-    bool has_gradients = true;  ///< false: they were dropped for an Inf or NaN
+    bool are_dropped = false;  ///< gradients, for an Inf or NaN
   };
+  Check& check_of(const void* id);
   void check_scaled(const char* call) const;
   double inverse_scale() const;
 
   bool enabled_;
   bool has_scaled_ = false;
   GradScalerState state_;
-  std::map<const void*, Check> checks_;
+  std::vector<Check> checks_;  ///< in the order of first use, which ranks have in common
 };
 
 /// For torch::save() and torch::load().

@@ -62,8 +62,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
     /// Every backward gets the same gradients: those of the first. Parameters without one then are
     /// not waited for.
     bool static_graph = false;
-    /// What becomes of a backward in which a gradient has an Inf or NaN; the strictest of all ranks
-    /// holds. Each gradient is looked at as it comes, in one pass that only reads.
+    /// What becomes of a backward in which a gradient has an Inf or NaN; the same on every rank.
+    /// Each gradient is looked at as it comes, in one pass that only reads.
     NonfinitePolicy report_nonfinite = NonfinitePolicy::kOff;
     /// See ReplicaOptions.
     std::optional<at::ScalarType> wire_dtype = {};
@@ -153,6 +153,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   bool reaches_parameters() const;
   void check_outputs_were_used();
   void begin_pass(bool synchronize);
+  void forget_dropped_nonfinite();
   void begin_backward();
   void watch_births(bool begin);
   at::Tensor take(size_t index, const at::Tensor& gradient);

@@ -122,11 +122,13 @@ class FARANDOLE_API Replica {
   BucketPlan plan() const { return reducer_->plan(); }
 
  private:
+  NonfinitePolicy strictest_policy() const;
   std::shared_ptr<Reducer> make_reducer() const;
 
   const std::shared_ptr<ReplicaLink> link_ = std::make_shared<ReplicaLink>(ReplicaLink{this});
   ReplicaOptions options_;
   std::shared_ptr<ReplicaGroup> group_;
+  NonfinitePolicy report_nonfinite_ = NonfinitePolicy::kOff;
   NamedTensors parameters_;  ///< without the ignored ones
   NamedTensors buffers_;     ///< likewise
   bool synchronize_ = true;

@@ -39,6 +39,7 @@ enum class GradientMode {
 
 /// What a GradScaler asks of a step.
 struct ScaledStep {
+  double scale = 1;   ///< which ranks compare
   double factor = 1;  ///< on averaged gradients; 1 if they are unscaled already
   /// Whether this rank's gradients have no Inf or NaN; nullopt: the step looks.
   std::optional<bool> is_finite = {};
@@ -103,13 +104,16 @@ class FARANDOLE_API ShardedOptimizer {
   void fail_step(const std::string& error) noexcept;
   /// The next step, however it ends, is one of scaled gradients: multiplies them by a factor where
   /// it reads them, and is left out on all ranks if one has an Inf or NaN on any. Local.
-  void expect_scaled(const ScaledStep& scaled) { scaled_ = scaled; }
+  void expect_scaled(const ScaledStep& scaled);
+  /// Takes that back.
+  void expect_plain() { scaled_.reset(); }
   /// Whether the last step was: then nothing was changed. The same on every rank.
   bool was_left_out() const { return was_left_out_; }
-  /// With kShard: clips and the next step take averaged gradients times `factor`. Local.
-  void unscale(double factor);
-  /// Whether no gradient has an Inf or NaN on any rank. Collective.
-  bool are_gradients_finite();
+  /// With kShard: clips and the next step take averaged gradients times `factor`. Whether this
+  /// rank's part of them has no Inf or NaN. Local.
+  bool unscale(double factor);
+  /// Whether all ranks say so. Collective.
+  bool all_agree(bool yes) const;
   /// Returns when the parameters of the last step have come. Local.
   void wait();
 
@@ -216,8 +220,7 @@ class FARANDOLE_API ShardedOptimizer {
   void make_updates(const UpdateRules& rules);
   void add_newcomers();
   void set_addresses();
-  void make_own_updates();
-  bool own_gradients_are_finite();
+  bool own_gradients_are_finite(bool changed_alone);
   void collect_gradients();
   void share_sums();
   std::vector<double> all_gather_numbers(const std::vector<double>& numbers) const;
@@ -256,7 +259,6 @@ class FARANDOLE_API ShardedOptimizer {
   std::vector<double> sums_;            ///< kMostSums a parameter
   std::optional<ScaledStep> scaled_;    ///< what the next step is
   bool was_left_out_ = false;
-  bool norm_was_finite_ = false;  ///< of the gradients of the next step, with kShard
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< shards under way
   size_t parts_shown_ = 0;                             ///< by shards()
   std::shared_ptr<ReplicaGroup> previous_group_;       ///< in a rebuild

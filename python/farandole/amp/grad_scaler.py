@@ -128,8 +128,12 @@ class GradScaler(TorchGradScaler):
             )
         view = self._view(optimizer)
         result: float | None = None
-        if self._core.begin_step(*view):
-            result = optimizer.step(*args, **kwargs)
+        try:
+            if self._core.begin_step(*view):
+                result = optimizer.step(*args, **kwargs)
+        except BaseException:
+            self._core.abandon_step(id(optimizer))
+            raise
         self._core.end_step(id(optimizer))
         return result
 
@@ -202,6 +206,10 @@ class GradScaler(TorchGradScaler):
     def _scale(self) -> torch.Tensor | None:  # type: ignore[override]
         """A copy of what torch keeps by that name."""
         return torch.tensor(self.get_scale()) if self._enabled else None
+
+    @property  # the same
+    def _growth_tracker(self) -> torch.Tensor | None:  # type: ignore[override]
+        return torch.tensor(self._core.state.growth_tracker, dtype=torch.int32)
 
     # State.
 
@@ -277,9 +285,8 @@ class GradScaler(TorchGradScaler):
 
 def _unwrapped(optimizer: Any) -> Any:
     """The optimizer within what Lightning and Accelerate put around it."""
-    while not isinstance(optimizer, ZeroRedundancyOptimizer) and hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    return optimizer
+    inner = getattr(optimizer, "optimizer", None)
+    return optimizer if isinstance(optimizer, ZeroRedundancyOptimizer) or inner is None else inner
 
 
 def _number(new_scale: float | torch.Tensor) -> float:

@@ -190,6 +190,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._forget_consolidated()
         loss = None
         try:
+            self._check_scaler()
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
@@ -252,20 +253,21 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What torch's GradScaler asks in its first step: whether step() unscales by itself.
+        """What torch's GradScaler and Lightning ask: whether p.grad is not theirs to unscale."""
+        return self.gradients == "shard"
 
-        Raises:
-            InvalidArgument: gradients are sharded, so that scaler has unscaled something else.
-        """
-        if self.gradients == "shard":
-            raise InvalidArgument(
-                sentences(
-                    'a torch.amp.GradScaler was to step an optimizer with gradients="shard".',
-                    "it unscales and checks p.grad, which is not the average there.",
-                    'use farandole.GradScaler, gradients="full", or bfloat16 without a scaler.',
-                )
+    def _check_scaler(self) -> None:
+        """Refuse what torch's GradScaler has found, which it hands over in attributes."""
+        if self.__dict__.pop("found_inf", None) is None:
+            return
+        self.__dict__.pop("grad_scale", None)
+        raise InvalidArgument(
+            sentences(
+                'a torch.amp.GradScaler was to step an optimizer with gradients="shard".',
+                "it unscales and checks p.grad, which is not the average there.",
+                'use farandole.GradScaler, gradients="full", or bfloat16 without a scaler.',
             )
-        return False
+        )
 
     # Groups of parameters and of ranks.
 

@@ -11,6 +11,7 @@
 #include <limits>
 #include <string>
 
+#include "ddp/finite_check.h"
 #include "ddp/hooks/largest_elements.h"
 #include "farandole/error.h"
 #include "farandole/process_group/collectives.h"
@@ -92,8 +93,10 @@ c10::intrusive_ptr<c10::ivalue::Future> TopKHook::runHook(c10d::GradBucket& buck
   const at::Tensor chosen = left.index_select(0, indices);
   const at::Tensor values = chosen.to(buffer.scalar_type());
   if (options_.use_error_feedback) {
-    // What rounding to a half type left is kept too; NaN and Inf, less themselves NaN, are not.
+    // What rounding to a half type left is kept too; NaN and Inf, which are the largest, are not,
+    // nor is what was not chosen beside them.
     left.index_copy_(0, indices, (chosen - values).nan_to_num_(0, 0, 0));
+    if (!is_finite(values)) left.nan_to_num_(0, 0, 0);
   }
   const Gathered all = start_gather(group_, values, indices.to(index_type_of(buffer)));
   return all.indices_work->getFuture()->then(
