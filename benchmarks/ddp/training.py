@@ -134,8 +134,13 @@ class Rank:
 
 def backward(lane: nn.Module, batch: Batch) -> None:
     """Forward and backward."""
+    loss_of(lane, batch).backward()
+
+
+def loss_of(lane: nn.Module, batch: Batch) -> Tensor:
+    """Forward."""
     inputs, classes = batch
-    functional.cross_entropy(lane(inputs).flatten(0, -2), classes.flatten()).backward()
+    return functional.cross_entropy(lane(inputs).flatten(0, -2), classes.flatten())
 
 
 def exposed(lane: nn.Module) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from operations import MIB
-from zero_lanes import LANES
+from zero_lanes import lane_of
 
 USABLE = 0.9  # of what is available at the start
 REST_BYTES = 512 * MIB  # of a rank: libraries, activations, buffers of the groups
@@ -22,25 +22,36 @@ def available_bytes() -> int:
 
 def needed_bytes(lanes: list[str], parameters: int, ranks: int) -> float:
     """Of all ranks. What a lane needs for a moment while it is made is less than its state."""
-    steady = sum(LANES[lane].steady_bytes(parameters, ranks) for lane in lanes)
+    steady = sum(lane_of(lane).steady_bytes(parameters, ranks) for lane in lanes)
     return ranks * (steady + REST_BYTES)
 
 
 def sets_of(lanes: list[str], parameters: int, ranks: int, available: int) -> list[list[str]]:
-    """Lanes in the order given, each in the first set with room; "local" is in every set."""
-    base = [lane for lane in lanes if lane == "local"]
+    """Lanes in the order given, each in the first set with room for it and its baseline."""
+    usable = USABLE * available
+    baselines = {baseline for lane in lanes if (baseline := lane_of(lane).baseline) != lane}
     sets: list[list[str]] = []
-    for lane in (lane for lane in lanes if lane != "local"):
-        usable = USABLE * available
-        fitting = (
-            each for each in sets if needed_bytes([*each, lane], parameters, ranks) <= usable
+    for lane in (lane for lane in lanes if lane not in baselines):
+        found = next(
+            (
+                index
+                for index, each in enumerate(sets)
+                if needed_bytes(with_baseline(each, lane, lanes), parameters, ranks) <= usable
+            ),
+            None,
         )
-        found = next(fitting, None)
-        if found is None:
-            found = [*base]
-            if (needed := needed_bytes([*base, lane], parameters, ranks)) > usable:
-                text = f"{lane} on {ranks} ranks needs {needed / MIB:.0f} MiB of {usable / MIB:.0f}"
-                raise RuntimeError(f"{text} that are available; take a smaller model or less ranks")
-            sets.append(found)
-        found.append(lane)
-    return sets or [base]
+        if found is not None:
+            sets[found] = with_baseline(sets[found], lane, lanes)
+            continue
+        alone = with_baseline([], lane, lanes)
+        if (needed := needed_bytes(alone, parameters, ranks)) > usable:
+            text = f"{lane} on {ranks} ranks needs {needed / MIB:.0f} MiB of {usable / MIB:.0f}"
+            raise RuntimeError(f"{text} that are available; take a smaller model or less ranks")
+        sets.append(alone)
+    return sets
+
+
+def with_baseline(lanes: list[str], lane: str, measured: list[str]) -> list[str]:
+    """`lanes` and `lane`, and before it what its times are compared with, if that is measured."""
+    added = [each for each in (lane_of(lane).baseline, lane) if each in measured]
+    return [*dict.fromkeys([*lanes, *added])]

@@ -16,7 +16,7 @@ from memory_sets import available_bytes, sets_of
 from operations import MIB
 from rounds import VERIFIED_STEPS, Plan, Row, commands, compared, memory_of, of_steps, progress_line
 from tasks import parameters_of
-from zero_lanes import LANES
+from zero_lanes import lane_of
 
 HERE = Path(__file__).parent
 
@@ -49,7 +49,7 @@ def started(plan: Plan, reference: str, *settings: str) -> Ranks:
 
 
 def measure(plan: Plan, say: Callable[[str], None]) -> list[Row]:
-    """One row a lane, and of "local" one a set of lanes; RuntimeError if parameters are wrong."""
+    """One row a lane, of a baseline one a set of lanes; RuntimeError if parameters are wrong."""
     parameters = parameters_of(plan.task, plan.size)
     sets = sets_of(plan.lanes, parameters, plan.task.ranks, available_bytes())
     rows: list[Row] = []
@@ -102,7 +102,7 @@ def verify(plan: Plan, ranks: Ranks, times: dict[str, Times]) -> None:
 
 def make_row(plan: Plan, lane: str, times: dict[str, Times], parameters: int) -> Row:
     """See docs/benchmarks.md."""
-    own, ranks = times[lane], plan.task.ranks
+    own, ranks, formulas = times[lane], plan.task.ranks, lane_of(lane)
     row: Row = {
         **head(plan, lane),
         "parameters": parameters,
@@ -112,12 +112,12 @@ def make_row(plan: Plan, lane: str, times: dict[str, Times], parameters: int) ->
         "update_ms": round(statistics.median(own.update_ms), 4),
         "steps": len(own.steps_ms),
         **own.checked,
-        "predicted_state_bytes": round(LANES[lane].state_bytes(parameters, ranks)),
-        "moved_bytes": round(LANES[lane].moved_bytes(parameters, ranks)),
+        "predicted_state_bytes": round(formulas.state_bytes(parameters, ranks)),
+        "moved_bytes": round(formulas.moved_bytes(parameters, ranks)),
         "verified": True,
     }
-    if lane != "local" and "local" in times:
-        row |= compared(own.steps_ms, times["local"].steps_ms)
+    if formulas.baseline in times and formulas.baseline != lane:
+        row |= compared(own.steps_ms, times[formulas.baseline].steps_ms)
     return row
 
 
@@ -126,7 +126,7 @@ def measure_memory(plan: Plan, say: Callable[[str], None]) -> list[Row]:
     parameters = parameters_of(plan.task, plan.size)
     rows = []
     for lane in plan.lanes:
-        predicted = LANES[lane].steady_bytes(parameters, plan.task.ranks)
+        predicted = lane_of(lane).steady_bytes(parameters, plan.task.ranks)
         row = {**head(plan, lane), "predicted_steady_bytes": round(predicted)}
         row |= memory_of(lane, partial(started, plan, "none"))
         steady = f"{row['live_steady_bytes'] / MIB:.1f} MiB, {predicted / MIB:.1f} predicted"

@@ -8,9 +8,10 @@ from functools import partial
 import farandole
 from models import Batch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler as TorchGradScaler
 from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
 from torch.optim import AdamW, Optimizer
-from training import backward
+from training import loss_of
 from ways import Groups, wrap_of
 
 LEARNING_RATE = 1e-4
@@ -58,26 +59,46 @@ MAKERS: dict[str, tuple[str, MakeOptimizer]] = {  # by lane: the wrapper and the
     "torch_ddp": ("torch_gloo_view", whole),
     "ours_ddp": ("farandole", whole),
 }
+SCALERS: dict[str, Callable[[], TorchGradScaler | None]] = {  # by what follows the lane's "+"
+    "": lambda: None,
+    "scaler": farandole.GradScaler,
+    "torch_scaler": partial(TorchGradScaler, "cpu"),
+}
 
 
 class Trainer:
     """A model of its own that one lane trains."""
 
     def __init__(self, lane: str, model: nn.Module, groups: Groups) -> None:
-        wrapper, make_optimizer = MAKERS[lane]
+        unscaled, _, scaler = lane.partition("+")
+        wrapper, make_optimizer = MAKERS[unscaled]
         self.module = wrap_of(wrapper)(model, groups)
         self.optimizer = make_optimizer(self.module, groups)
+        self.scaler = SCALERS[scaler]()
         self.steps = 0
 
     def step(self, batch: Batch) -> tuple[int, int, int]:
         """Times: forward began, backward ended, the optimizer ended. zero_grad() comes before."""
         begin = time.perf_counter_ns()
-        backward(self.module, batch)
+        self.backward(batch)
         middle = time.perf_counter_ns()
-        self.optimizer.step()
+        self.update()
         end = time.perf_counter_ns()
         self.steps += 1
         return begin, middle, end
+
+    def backward(self, batch: Batch) -> None:
+        """Forward and backward."""
+        loss = loss_of(self.module, batch)
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+    def update(self) -> None:
+        """What follows."""
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
 
     def state_bytes(self) -> int:
         """Of this rank's optimizer; torch's have a counter of steps for each parameter too."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lanes: ways to train with AdamW, and what each has to cost. Needs no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PARAMETER_BYTES = GRADIENT_BYTES = 4  # of an element
 STATE_BYTES = 8  # AdamW's two moments
@@ -16,6 +16,7 @@ class Lane:
     label: str  # in tables
     shards_state: bool = False
     crossings: int = 0  # how often all elements cross: 2 an all_reduce, 1 a gather or scatter
+    baseline: str = "local"  # the lane that its times are compared with
 
     def state_bytes(self, parameters: int, ranks: int) -> float:
         """Of a rank."""
@@ -42,3 +43,13 @@ LANES = {
         Lane("ours_ddp", "Farandole's DDP, AdamW", False, 2),
     )
 }
+SCALERS = {"scaler": "GradScaler", "torch_scaler": "torch's GradScaler"}  # as tables have them
+
+
+def lane_of(name: str) -> Lane:
+    """`name` is one in LANES; with "+" and one in SCALERS the same lane with a scaled loss."""
+    unscaled, _, scaler = name.partition("+")
+    lane = LANES[unscaled]
+    if not scaler:
+        return lane
+    return replace(lane, name=name, label=f"{lane.label}, {SCALERS[scaler]}", baseline=unscaled)
