@@ -59,13 +59,21 @@ class Kernels:
         """Does what a line from run.py asks for."""
         if words == ["verify"]:
             return {"wrong": wrong_elements(self.of_farandole, self.of_torch)}
-        run, iterations, processes = self.ways[words[0]], *map(int, words[1:])
-        times = []
-        for _ in range(iterations if self.rank < processes else 0):
-            begin = time.perf_counter_ns()
-            run()
-            times.append(time.perf_counter_ns() - begin)
-        return {"times_ns": times}
+        way, iterations, processes = words[0], *map(int, words[1:])
+        return {"times_ns": times_ns(self.ways[way], iterations * (self.rank < processes))}
+
+
+def times_ns(
+    run: Callable[[], object], iterations: int, prepare: Callable[[], object] = lambda: None
+) -> list[int]:
+    """Of each run, without what prepares it."""
+    times = []
+    for _ in range(iterations):
+        prepare()
+        begin = time.perf_counter_ns()
+        run()
+        times.append(time.perf_counter_ns() - begin)
+    return times
 
 
 def wrong_elements(own: Tensor, other: Tensor) -> int:

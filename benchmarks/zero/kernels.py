@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast AdamW goes over memory, ours and torch's, beside a copy of as many bytes."""
+"""How fast loops go over memory, ours and torch's, beside a copy of as many bytes."""
 
 import statistics
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,37 +15,55 @@ from rounds import Row, commands, compared
 from zero_lanes import KERNEL_ARRAYS, PARAMETER_BYTES
 
 HERE = Path(__file__).parent
-WAYS = ["farandole", "torch", "memcpy"]
 PROCESSES = [1, 2]  # at once
 ELEMENTS = {"full": 16 * 1024**2, "quick": 64 * 1024}
 ITERATIONS = 3  # of a way in a round
 
 
-def measure(size: str, rounds: int, say: Callable[[str], None]) -> list[Row]:
-    """One row a way and number of processes; raises RuntimeError if parameters differ."""
+@dataclass(frozen=True)
+class Kernel:
+    """What is done in some ways. Its script answers as kernel_worker.py does."""
+
+    task: str  # in the results
+    script: list[str]  # that each process runs, and its first arguments
+    ways: list[str]  # "memcpy" among them
+    bytes: int  # read and written
+    fields: Row = field(default_factory=dict)  # of all rows
+    peer: str | None = None  # the way that ours is compared with, beside the copy
+
+
+def adamw(size: str) -> Kernel:
+    """One step."""
     elements = ELEMENTS[size]
     script = [str(HERE / "kernel_worker.py"), str(elements)]
-    cells = [(way, processes) for processes in PROCESSES for way in WAYS]
+    count = KERNEL_ARRAYS * PARAMETER_BYTES * elements
+    return Kernel("kernel", script, ["farandole", "torch", "memcpy"], count, {"elements": elements})
+
+
+def measure(kernel: Kernel, size: str, rounds: int, say: Callable[[str], None]) -> list[Row]:
+    """One row a way and number of processes; raises RuntimeError if results differ."""
+    cells = [(way, processes) for processes in PROCESSES for way in kernel.ways]
     times: dict[tuple[str, int], list[float]] = {cell: [] for cell in cells}
-    with closing(Ranks("kernels", max(PROCESSES), partial(commands, script, []))) as ranks:
-        for way in WAYS:
+    with closing(Ranks("kernels", max(PROCESSES), partial(commands, kernel.script, []))) as ranks:
+        for way in kernel.ways:
             ranks.ask(f"{way} {ITERATIONS} {max(PROCESSES)}")  # warms up
-        verify(ranks)
+        verify(kernel, ranks)
         for cells_of_round in interleaved(cells, rounds):
             for way, processes in cells_of_round:
                 answers = ranks.ask(f"{way} {ITERATIONS} {processes}")
                 times[way, processes].append(median_ms(answers))
-        verify(ranks)
-    rows = [make_row(size, way, processes, times) for way, processes in cells]
+        verify(kernel, ranks)
+    rows = [make_row(kernel, size, way, processes, times) for way, processes in cells]
     for row in rows:
-        say(f"kernel, {row['processes']} at once, {row['lane']}: {row['gb_s']:.1f} GB/s")
+        what = f"{kernel.task}, {row['processes']} at once"
+        say(f"{what}, {row['lane']}: {row['gb_s']:.1f} GB/s")
     return rows
 
 
-def verify(ranks: Ranks) -> None:
-    """All ways have taken as many steps."""
+def verify(kernel: Kernel, ranks: Ranks) -> None:
+    """All ways have run as often."""
     if wrong := sum(answer["wrong"] for answer in ranks.ask("verify")):
-        raise RuntimeError(f"kernels: {wrong} elements are not torch's")
+        raise RuntimeError(f"{kernel.task}: {wrong} elements are wrong")
 
 
 def median_ms(answers: list[dict[str, Any]]) -> float:
@@ -52,18 +71,22 @@ def median_ms(answers: list[dict[str, Any]]) -> float:
     return statistics.median(time for answer in answers for time in answer["times_ns"]) / 1e6
 
 
-def make_row(size: str, way: str, processes: int, times: dict[tuple[str, int], list[float]]) -> Row:
+def make_row(
+    kernel: Kernel, size: str, way: str, processes: int, times: dict[tuple[str, int], list[float]]
+) -> Row:
     """See docs/benchmarks.md."""
     own, copies = times[way, processes], times["memcpy", processes]
-    count = KERNEL_ARRAYS * PARAMETER_BYTES * ELEMENTS[size]
-    row: Row = {"part": "kernel", "task": "kernel", "size": size, "ranks": processes, "lane": way}
-    row |= {"processes": processes, "elements": ELEMENTS[size], "bytes": count}
+    row: Row = {"part": "kernel", "task": kernel.task, "size": size, "ranks": processes}
+    row |= {"lane": way, "processes": processes, **kernel.fields, "bytes": kernel.bytes}
     row["median_ms"] = round(statistics.median(own), 4)
     row["p95_ms"] = round(percentile(own, 95), 4)
-    row["gb_s"] = round(count / statistics.median(own) / 1e6, 3)
+    row["gb_s"] = round(kernel.bytes / statistics.median(own) / 1e6, 3)
     row["rounds"] = len(own)
     row["verified"] = True
     if way != "memcpy":
         row |= compared(own, copies)
         row["of_memcpy"] = round(1 / row["ratio"], 4)
+    if kernel.peer is not None and way not in {kernel.peer, "memcpy"}:
+        of_peer = compared(own, times[kernel.peer, processes])
+        row["of_peer"] = round(1 / of_peer["ratio"], 4)
     return row

@@ -72,7 +72,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[list[Row]]:
         if part == "kernel":
             size = "quick" if arguments.quick else "full"
             rounds = QUICK_ROUNDS if arguments.quick else arguments.rounds
-            yield kernels.measure(size, rounds, say)
+            yield kernels.measure(kernels.adamw(size), size, rounds, say)
             continue
         run = steps.measure_memory if part == "memory" else steps.measure
         for plan in plans_of(arguments, part):
