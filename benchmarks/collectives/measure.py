@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the lanes in interleaved rounds and makes a row of results of each lane and size."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -168,6 +169,12 @@ def percentile(values: Iterable[float], percent: int) -> float:
     """The smallest value that at least `percent` % of all do not exceed."""
     ordered = sorted(values)
     return ordered[-(-len(ordered) * percent // 100) - 1]
+
+
+def uncertainty(quartiles: Sequence[float], count: int) -> float:
+    """Two standard errors of the median of `count` values, as if they were normal."""
+    low, high = quartiles
+    return 2 * 1.2533 * (high - low) / 1.349 / math.sqrt(count)
 
 
 def progress_line(rows: list[Row]) -> str:

@@ -10,7 +10,6 @@ and writes diagnosis.jsonl (one line a row) into benchmarks/results.
 
 import argparse
 import json
-import math
 import statistics
 import sys
 from contextlib import ExitStack, closing
@@ -23,7 +22,7 @@ sys.path.insert(0, str(BENCHMARKS / "collectives"))
 
 import machine  # noqa: E402
 from lanes import LANES, Lane, Ranks, program_commands  # noqa: E402
-from measure import Cell, Plan, Row, ask, calibrate  # noqa: E402
+from measure import Cell, Plan, Row, ask, calibrate, uncertainty  # noqa: E402
 from operations import KIB, MIB, OPERATIONS  # noqa: E402
 from report import columns, size_text, time_text  # noqa: E402
 
@@ -145,17 +144,11 @@ def verdict(rows: list[Row]) -> str:
     big = [row for row in rows if row["bytes"] >= FROM_BYTES]
     if not big:
         return "not measured"
-    doubt = max(uncertainty(row) for row in big)
+    doubt = max(uncertainty(row["cost_percent_quartiles"], row["rounds"]) for row in big)
     if doubt > MOST_PERCENT:
         return f"cannot be told, medians are uncertain by {doubt:.0f} %; run it on a quiet machine"
     worst = max(row["cost_percent"] for row in big)
     return f"{worst:.1f} %, {'reached' if worst <= MOST_PERCENT else 'missed'}"
-
-
-def uncertainty(row: Row) -> float:
-    """Two standard errors of the median cost, from the quartiles as if costs were normal."""
-    low, high = row["cost_percent_quartiles"]
-    return 2 * 1.2533 * (high - low) / 1.349 / math.sqrt(row["rounds"])
 
 
 if __name__ == "__main__":
