@@ -31,8 +31,8 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
-.PHONY: help demo test test-all bench bench-ddp bench-zero lint format sanitize sanitize-ddp clean
-.PHONY: setup build test-cpp test-python system-packages
+.PHONY: help demo test test-all bench bench-ddp bench-zero bench-amp lint format
+.PHONY: sanitize sanitize-ddp clean setup build test-cpp test-python system-packages
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench-ddp: build  ## measure training steps and memory beside torch's DDP and be
 
 bench-zero: build  ## measure training with sharded optimizers beside torch's and whole ones
 	python benchmarks/zero/run.py --part times memory kernel
+
+bench-amp: build  ## measure what a GradScaler costs beside torch's, and bf16 on the wire
+	python benchmarks/amp/run.py --part times kernel wire
 
 lint: $(VENV)/requirements-dev.stamp  ## clang-format, ruff, mypy --strict, order of the layers
 	clang-format --dry-run -Werror $(cpp_files)

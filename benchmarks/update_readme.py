@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-FOLDERS = ("collectives", "ddp", "zero")
+FOLDERS = ("collectives", "ddp", "zero", "amp")
 sys.path[:0] = [str(REPOSITORY / "benchmarks" / folder) for folder in FOLDERS]
 
+from amp_summary import summary as amp_summary  # noqa: E402
 from operations import OPERATIONS  # noqa: E402
 from report import (  # noqa: E402
     GLOO,
@@ -135,6 +136,19 @@ def zero_section(rows: list[Row]) -> str:
     return f"{text}\n\n{zero_summary(rows)}"
 
 
+def amp_section(rows: list[Row]) -> str:
+    """Markdown: what a GradScaler costs; empty if it was not measured."""
+    if not rows:
+        return ""
+    row = rows[0]
+    text = (
+        "Training steps with a GradScaler and without (models in float32, AdamW, one thread a "
+        f"rank, on {row['cores']} cores), commit {row['commit']}, {row['timestamp'][:10]}. All "
+        "rows are in [amp.jsonl](benchmarks/results/amp.jsonl)."
+    )
+    return f"{text}\n\n{amp_summary(rows)}"
+
+
 def rows_of(name: str) -> list[Row]:
     """Of a file in benchmarks/results; none if nobody has measured that yet."""
     path = REPOSITORY / "benchmarks" / "results" / name
@@ -158,6 +172,7 @@ def main() -> None:
     readme = path.read_text()
     rows = rows_of("collectives.jsonl")
     parts = [ddp_section(rows_of("ddp.jsonl")), zero_section(rows_of("zero.jsonl"))]
+    parts.append(amp_section(rows_of("amp.jsonl")))
     parts += [section(Results(rows)), operations_section(rows)]
     wanted = filled(readme, "\n\n".join(part for part in parts if part))
     if "--check" not in sys.argv:

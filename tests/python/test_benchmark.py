@@ -2,6 +2,7 @@
 """The benchmark runs, verifies what it measures, and reports it as documented."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     )
     for name in ("measure", "operations", "report", "lanes", "summary", "update_readme"):
         sys.modules.pop(name, None)
-    for name in ("zero_summary", "zero_lanes"):
+    for name in ("zero_summary", "zero_lanes", "amp_summary", "amp_lanes"):
         sys.modules.pop(name, None)
 
 
@@ -228,6 +229,17 @@ def test_ddp_lanes_wrong_in_one_element_are_found(monkeypatch: pytest.MonkeyPatc
         sys.modules.pop(name, None)
 
 
+AMP_LANES = [
+    "ours_full",
+    "ours_full+scaler",
+    "ours_shard",
+    "ours_shard+scaler",
+    "torch_ddp",
+    "torch_ddp+torch_scaler",
+    "ours_ddp",
+    "ours_ddp+scaler",
+    "ours_ddp+torch_scaler",
+]
 ZERO_LANES = ["local", "torch_zero", "ours_full", "ours_shard", "torch_ddp", "ours_ddp"]
 
 
@@ -305,6 +317,12 @@ def test_zero_lanes_are_measured_in_sets_that_fit_into_memory(zero: SimpleNamesp
     assert sets_of(["local"], parameters, 2, 23 * gib) == [["local"]]
     with pytest.raises(RuntimeError, match="torch_ddp on 4 ranks needs"):
         sets_of(["local", "torch_ddp"], parameters, 4, 8 * gib)
+    assert sets_of(AMP_LANES, 33_600_000, 2, 22 * gib) == [AMP_LANES]
+    both = ["ours_ddp+scaler", "ours_ddp+torch_scaler"]
+    sets = [["ours_ddp", each] for each in both]
+    assert sets_of(["ours_ddp", *both], parameters, 2, 10 * gib) == sets
+    with pytest.raises(RuntimeError, match=r"ours_ddp\+scaler on 2 ranks needs"):
+        sets_of(["ours_ddp", *both], parameters, 2, 8 * gib)
 
 
 def test_sharded_optimizers_cost_what_the_formulas_say(zero: SimpleNamespace) -> None:
@@ -326,6 +344,116 @@ def test_sharded_optimizers_cost_what_the_formulas_say(zero: SimpleNamespace) ->
         "torch_ddp": (8000, 16000, 6000),
         "ours_ddp": (8000, 16000, 6000),
     }
+
+
+@pytest.mark.timeout(300)
+def test_quick_amp_run_compares_steps_loops_and_bytes(tmp_path: Path) -> None:
+    parts = ["--part", "times", "kernel", "wire"]
+    printed = run("amp/run.py", "--quick", *parts, "--output", str(tmp_path))
+    rows = rows_of(tmp_path / "amp.jsonl")
+    assert all(each["verified"] for each in rows)
+    times = [each for each in rows if each["part"] == "times"]
+    assert [each["lane"] for each in times] == AMP_LANES
+    for each in times:
+        assert 0 < each["backward_ms"] < each["median_ms"] <= each["p95_ms"]
+        assert ("ratio" in each) == ("+" in each["lane"])
+    kernels = [each for each in rows if each["part"] == "kernel"]
+    ways = ["farandole", "torch_kernel", "torch_scaler", "memcpy"]
+    assert [(each["dtype"], each["processes"], each["lane"]) for each in kernels] == [
+        (dtype, processes, way)
+        for dtype in ("float32", "bfloat16")
+        for processes in (1, 2)
+        for way in ways
+    ]
+    for each in kernels:
+        element_bytes = 4 if each["dtype"] == "float32" else 2
+        assert each["bytes"] == 2 * element_bytes * each["elements"]
+        assert ("of_peer" in each) == (each["lane"] in {"farandole", "torch_scaler"})
+    sent = {each["lane"]: each for each in rows if each["part"] == "wire"}
+    halved = {"ours": ["ours_hook", "ours_wire"], "torch": ["torch_hook"], "shard": ["shard_wire"]}
+    assert [*sent] == [lane for whole, halves in halved.items() for lane in [whole, *halves]]
+    for whole in (sent[lane] for lane in halved):
+        assert whole["bytes"] >= 4 * whole["parameters"]
+        assert whole["loss"] < whole["loss_before"]
+        for half in (sent[lane] for lane in halved[whole["lane"]]):
+            assert half["bytes_ratio"] == pytest.approx(half["bytes"] / whole["bytes"], abs=1e-4)
+            assert 0.4 < half["bytes_ratio"] < 0.51
+            assert half["loss"] != whole["loss"]
+            assert abs(half["loss_percent"]) < 0.5
+    assert "Farandole's DDP and ZeRO, shard, GradScaler" in printed
+
+
+@pytest.fixture
+def amp(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """Modules of benchmarks/amp that need no ranks."""
+    for folder in ("collectives", "ddp", "zero", "amp"):
+        monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
+    before = set(sys.modules)
+    import amp_outcome
+    import tcp_bytes
+    import unscale_worker
+
+    yield SimpleNamespace(
+        amp_outcome=amp_outcome, tcp_bytes=tcp_bytes, unscale_worker=unscale_worker
+    )
+    for name in set(sys.modules) - before:
+        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_gradients_that_are_divided_wrongly_are_found(amp: SimpleNamespace) -> None:
+    from dataclasses import replace
+
+    import torch
+
+    def wrong() -> int:
+        return gradients.answer(["verify"])["wrong"]
+
+    gradients = amp.unscale_worker.Gradients(0, "quick", torch.bfloat16)
+    for way in ("farandole", "torch_kernel", "torch_scaler", "memcpy"):
+        assert len(gradients.answer([way, "3", "1"])["times_ns"]) == 3
+    assert wrong() == 0
+    right = gradients.ways["farandole"]
+    gradients.ways["farandole"] = replace(right, found=lambda: False)
+    assert wrong() == 3  # two Inf and a NaN
+    gradients.ways["farandole"] = replace(right, found=lambda: True)
+    assert wrong() == 2  # both runs without
+    gradients.ways["farandole"] = replace(right, run=lambda: None, found=lambda: False)
+    assert wrong() > 30_000
+    gradients.ways["farandole"] = right
+    assert wrong() == 0
+    gradients.gradients()[3].view(-1)[5] += 1
+    assert wrong() > 0
+
+
+def test_targets_of_scalers_tell_when_rounds_differ_too_much(amp: SimpleNamespace) -> None:
+    shared = {"part": "times", "steps": 100, "ratio_quartiles": [0.99, 1.02]}
+    ours = {**shared, "lane": "ours_full+scaler", "ratio": 1.004}
+    torch = {**shared, "lane": "torch_ddp+torch_scaler", "ratio": 1.05}
+    name = "Farandole's DDP and ZeRO, full, GradScaler: step <= 1.02x without"
+    targets = amp.amp_outcome.targets
+    peer = " (torch's DDP, AdamW and GradScaler 1.050x)"
+    assert targets([ours, torch]) == [(name, f"1.004x, reached{peer}")]
+    assert targets([{**ours, "ratio": 1.1}]) == [(name, "1.100x, short by 1.08x")]
+    ours["ratio_quartiles"] = [0.9, 1.1]
+    assert targets([ours]) == [(name, "1.004x, cannot be told: it is uncertain by 0.037")]
+    wire = {"part": "wire", "lane": "ours_wire", "bytes_ratio": 0.5, "loss_percent": -0.6}
+    states = [state for _, state in targets([wire])]
+    assert states == ["0.5000x, reached", "0.600 %, short by 1.20x"]
+
+
+def test_bytes_over_tcp_are_counted_by_the_kernel(amp: SimpleNamespace) -> None:
+    received = amp.tcp_bytes.received
+    before = received()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        with near, far:
+            far.sendall(bytes(1000))
+            near.sendall(bytes(100_000))
+            assert len(near.recv(1000, socket.MSG_WAITALL)) == 1000
+            assert len(far.recv(100_000, socket.MSG_WAITALL)) == 100_000
+            assert received() - before == 101_000
 
 
 def test_percentile_is_a_measured_value(scripts: SimpleNamespace) -> None:
@@ -407,6 +535,24 @@ def test_readme_has_training_with_sharded_optimizers(scripts: SimpleNamespace) -
     assert "1100" not in text
     assert "in 1 process at once torch's fused 12.3." in text
     assert scripts.update_readme.zero_section([]) == ""
+
+
+def test_readme_has_what_a_scaler_costs(scripts: SimpleNamespace) -> None:
+    machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "cores": 2}
+    without = {"part": "times", "lane": "ours_full", "set": 0, "median_ms": 400.0, **machine}
+    scaled = {**without, "lane": "ours_full+scaler", "median_ms": 404.0, "ratio": 1.011}
+    scaled["ratio_quartiles"] = [0.99, 1.02]
+    kernel = {"part": "kernel", "lane": "memcpy", "dtype": "bfloat16", "processes": 2, **machine}
+    kernel |= {"elements": 1000, "gb_s": 12.34}
+    wire = {"part": "wire", "steps": 200, "parameters": 1000, "loss": 1.503, **machine}
+    half = {**wire, "lane": "ours_wire", "bytes_ratio": 0.5012, "loss_percent": 0.2}
+    rows = [without, scaled, kernel, {**wire, "lane": "ours"}, half]
+    text = scripts.update_readme.amp_section(rows)
+    cells = "GradScaler | 400 ms | 404 ms | 1.011x | 0.990x to 1.020x |"
+    assert f"| Farandole's DDP and ZeRO, full | {cells}" in text
+    assert "1,000 gradients, in GB/s: bfloat16 in 2 processes at once: a copy 12.3." in text
+    assert "DDP, wire_dtype bf16 0.501x the bytes, loss 1.5030 (+0.200 %)." in text
+    assert scripts.update_readme.amp_section([]) == ""
 
 
 def test_readme_gets_the_numbers_between_its_markers(scripts: SimpleNamespace) -> None:

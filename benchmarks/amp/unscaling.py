@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast gradients are divided by the scale and searched for Inf and NaN."""
+
+from pathlib import Path
+
+from amp_lanes import DTYPES, UNSCALING
+from kernels import Kernel
+from tasks import TASKS, parameters_of
+
+HERE = Path(__file__).parent
+
+
+def kernels_of(size: str) -> list[Kernel]:
+    """One a dtype: all gradients of the transformer, each read and written once."""
+    elements = parameters_of(TASKS["transformer"], size)
+    return [
+        Kernel(
+            "unscale",
+            [str(HERE / "unscale_worker.py"), size, dtype],
+            [*UNSCALING],
+            2 * elements * element_bytes,
+            {"dtype": dtype, "elements": elements},
+            peer="torch_kernel",
+        )
+        for dtype, element_bytes in DTYPES.items()
+    ]
