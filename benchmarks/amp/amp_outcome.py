@@ -68,7 +68,7 @@ def wire_lines(rows: list[Row]) -> list[list[str]]:
     lines = [WIRE_HEADS]
     for row in rows:
         losses = [f"{row[key]:.5f}" for key in ("loss_before", "loss")]
-        percent = f"{row['loss_percent']:+.3f} %" if "loss_percent" in row else ""
+        percent = f"{row['loss_percent']:+.4f} %" if "loss_percent" in row else ""
         sizes = [f"{row['bytes'] / KIB:.2f}", number(row, "bytes_ratio", ".4f")]
         lines.append([WIRE[row["lane"]], *sizes, *losses, percent])
     return lines

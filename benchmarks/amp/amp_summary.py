@@ -60,7 +60,7 @@ def wire_text(sent: dict[str, Row]) -> str:
     parts = []
     for lane, row in sent.items():
         if "bytes_ratio" in row:
-            loss = f"loss {row['loss']:.4f} ({row['loss_percent']:+.3f} %)"
+            loss = f"loss {row['loss']:.4f} ({row['loss_percent']:+.4f} %)"
             parts.append(f"{WIRE[lane]} {row['bytes_ratio']:.3f}x the bytes, {loss}")
     row = next(iter(sent.values()))
     return (

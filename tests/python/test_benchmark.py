@@ -551,7 +551,7 @@ def test_readme_has_what_a_scaler_costs(scripts: SimpleNamespace) -> None:
     cells = "GradScaler | 400 ms | 404 ms | 1.011x | 0.990x to 1.020x |"
     assert f"| Farandole's DDP and ZeRO, full | {cells}" in text
     assert "1,000 gradients, in GB/s: bfloat16 in 2 processes at once: a copy 12.3." in text
-    assert "DDP, wire_dtype bf16 0.501x the bytes, loss 1.5030 (+0.200 %)." in text
+    assert "DDP, wire_dtype bf16 0.501x the bytes, loss 1.5030 (+0.2000 %)." in text
     assert scripts.update_readme.amp_section([]) == ""
 
 
