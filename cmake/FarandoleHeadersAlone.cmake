@@ -2,6 +2,7 @@
 # Compiles every public header alone, so that none leans on what another happened to include: those
 # of comm as C++17 and as C++20, those above it in the standard that torch asks for, and the umbrella
 # header, which includes them all, as C++20. Torch's own headers, 10 s each time, are precompiled.
+# Of those above comm, the ones that a source of the library includes first are seen there.
 
 # Adds a library of sources that include one header each.
 function(farandole_headers_alone name library standard)
@@ -30,6 +31,16 @@ list(REMOVE_ITEM headers ${umbrella})
 set(torch_headers ${headers})
 list(FILTER torch_headers INCLUDE REGEX "^farandole/(process_group|ddp|optim|amp)/")
 list(REMOVE_ITEM headers ${torch_headers})
+
+foreach(header IN LISTS torch_headers)
+  string(REGEX REPLACE "^farandole/(.*)[.]h$" "${PROJECT_SOURCE_DIR}/src/\\1.cpp" source ${header})
+  if(EXISTS ${source})
+    file(STRINGS ${source} first REGEX "^#include" LIMIT_COUNT 1)
+    if(first STREQUAL "#include \"${header}\"")
+      list(REMOVE_ITEM torch_headers ${header})
+    endif()
+  endif()
+endforeach()
 
 farandole_headers_alone(headers_alone_17 farandole_comm 17 ${headers})
 farandole_headers_alone(headers_alone_20 farandole_comm 20 ${headers})
