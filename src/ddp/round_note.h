@@ -28,9 +28,9 @@ struct RoundNote {
 
   uint32_t flags = 0;
   double weight = 1;
-  uint64_t forward = 0;   ///< forward passes that are to be synchronized, so far
-  uint64_t begin_ns = 0;  ///< when the backward began, in comm::now_ns() of that rank's host
-  uint64_t end_ns = 0;    ///< when it had its last gradient
+  uint64_t forward = 0;    ///< forward passes that are to be synchronized, so far
+  uint64_t begin_ns = 0;   ///< when the backward began, in comm::now_ns() of that rank's host
+  uint64_t end_ns = 0;     ///< when it had its last gradient
   int64_t nonfinite = -1;  ///< the first parameter whose gradient has an Inf or NaN; -1: none
   std::vector<uint8_t> gradients = {};  ///< a Gradient for each parameter
 

@@ -504,7 +504,7 @@ TEST_P(ReplicaOf, TellsThatWireDtypesDiffer) {
     if (group->getRank() == 1) options.wire_dtype = at::kHalf;
     DistributedDataParallel ddp(chain(), group, options);
     EXPECT_THAT(error_of<BackwardError>([&] { backward(ddp, group, 0); }),
-                HasSubstr("different bucket caps or wire dtypes"));
+                HasSubstr("different caps or wire dtypes"));
   });
 }
 

@@ -116,7 +116,7 @@ def refusals(rank: int, world_size: int) -> None:
     differs = DistributedDataParallel(
         nn.Linear(2, 2), wire_dtype=torch.bfloat16 if rank == 0 else None
     )
-    with pytest.raises(BackwardError, match="different bucket caps or wire dtypes"):
+    with pytest.raises(BackwardError, match="different caps or wire dtypes"):
         differs(torch.ones(1, 2)).sum().backward()
 
 
