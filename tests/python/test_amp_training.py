@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from farandole import DistributedDataParallel, GradScaler, ZeroRedundancyOptimizer, autocast
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import ranks
@@ -23,6 +22,8 @@ class Digits:
     steps, batch, lr = 50, 32, 5e-3
 
     def __init__(self) -> None:
+        from sklearn.datasets import load_digits  # takes seconds, in each rank
+
         images, labels = load_digits(return_X_y=True)
         self.images = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
         self.labels = torch.tensor(labels)
