@@ -249,7 +249,7 @@ void print_times(const char* name, const StepTimes& times) {
   std::printf("\n");
 }
 
-/// Equal on all ranks only if their parameters are.
+/// Tells whether ranks have different parameters.
 double parameter_sum(const Net& net) {
   double sum = 0;
   for (const Tensor& parameter : net->parameters()) {

@@ -203,7 +203,7 @@ def print_times(name: str, times: StepTimes) -> None:
 
 
 def parameter_sum(net: VisionTransformer) -> float:
-    """Equal on all ranks only if their parameters are."""
+    """Tells whether ranks have different parameters."""
     return sum(parameter.detach().double().sum().item() for parameter in net.parameters())
 
 

@@ -14,6 +14,7 @@ PROJECT = REPOSITORY / "examples" / "cpp"
 DISTILLATION = REPOSITORY / "examples" / "python" / "train_vit_distillation.py"
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 STEPS = 120
+DISTILLATION_DEADLINE_S = 180  # products in bfloat16 are slow on processors that have not got it
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def check_distillation(printed: str, world_size: int) -> dict[str, str]:
     assert found, printed
     accuracy = {name: float(percent) for name, percent in found.groupdict().items()}
     assert accuracy["teacher"] > 85
-    assert accuracy["distilled"] > accuracy["alone"] + 3  # 9 or more was seen with any seed
+    assert accuracy["distilled"] > accuracy["alone"] + 3  # 8 more, at least, was seen with 6 seeds
     line = rf"^rank (\d) of {world_size}: the distilled student's parameters sum to (\S+)$"
     sums = dict(re.findall(line, printed, re.MULTILINE))
     assert sorted(sums) == [f"{rank}" for rank in range(world_size)]
@@ -78,13 +79,14 @@ def check_distillation(printed: str, world_size: int) -> dict[str, str]:
     return found.groupdict() | {"parameters": sums["0"]}
 
 
-@pytest.mark.timeout(BUILD_DEADLINE_S + 5 * RUN_DEADLINE_S)
+@pytest.mark.timeout(BUILD_DEADLINE_S + RUN_DEADLINE_S + 2 * DISTILLATION_DEADLINE_S)
 def test_a_distilled_student_beats_the_one_alone_and_alike_in_both_languages(folder: Path) -> None:
     digits = folder / "digits.bin"
     exporting = [sys.executable, DISTILLATION, "--export", digits]
     assert output_of(*exporting, deadline_s=RUN_DEADLINE_S) == ""
     assert digits.stat().st_size == 1797 * 65
     program = folder / "train_vit_distillation"
-    cpp = output_of(*LAUNCHER, "--no-python", program, digits, deadline_s=2 * RUN_DEADLINE_S)
-    python = output_of(*LAUNCHER, DISTILLATION, deadline_s=2 * RUN_DEADLINE_S)
+    cpp_command = [*LAUNCHER, "--no-python", program, digits]
+    cpp = output_of(*cpp_command, deadline_s=DISTILLATION_DEADLINE_S)
+    python = output_of(*LAUNCHER, DISTILLATION, deadline_s=DISTILLATION_DEADLINE_S)
     assert check_distillation(cpp, 2) == check_distillation(python, 2)
