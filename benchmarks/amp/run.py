@@ -19,15 +19,13 @@ from pathlib import Path
 BENCHMARKS = Path(__file__).resolve().parent.parent
 sys.path += [str(BENCHMARKS / folder) for folder in ("collectives", "ddp", "zero")]
 
+import amp_outcome  # noqa: E402
 import kernels  # noqa: E402
-import machine  # noqa: E402
-import results  # noqa: E402
 import steps  # noqa: E402
 import unscaling  # noqa: E402
 import wire  # noqa: E402
 from amp_lanes import LANES  # noqa: E402
-from amp_outcome import table, targets  # noqa: E402
-from report import text_of  # noqa: E402
+from publishing import publish, say  # noqa: E402
 from rounds import Plan, Row  # noqa: E402
 from tasks import TASKS  # noqa: E402
 
@@ -66,26 +64,10 @@ def measure(arguments: argparse.Namespace) -> Iterator[list[Row]]:
             yield wire.measure(size, say)
 
 
-def say(line: str) -> None:
-    """At once."""
-    print(line, flush=True)
-
-
 def main() -> None:
     """Measures, writes, prints."""
     arguments = parse_arguments()
-    where = machine.describe()
-    tables, rows = [], []
-    for measured in measure(arguments):
-        tables.append(table(measured))
-        rows += [{**row, **where} for row in measured]
-    complete = not arguments.quick and not arguments.lanes
-    output = arguments.output or (BENCHMARKS / "results" if complete else None)
-    if output:
-        results.replace(output / "amp.jsonl", rows, place_of)
-    print("".join(f"\n{each}\n" for each in tables))
-    if not arguments.quick:
-        print(text_of(targets(rows)))
+    publish(arguments, measure(arguments), "amp.jsonl", place_of, amp_outcome)
 
 
 def place_of(row: Row) -> int:

@@ -21,11 +21,9 @@ BENCHMARKS = Path(__file__).resolve().parent.parent
 sys.path += [str(BENCHMARKS / "collectives"), str(BENCHMARKS / "ddp")]
 
 import kernels  # noqa: E402
-import machine  # noqa: E402
-import results  # noqa: E402
+import outcome  # noqa: E402
 import steps  # noqa: E402
-from outcome import table, targets  # noqa: E402
-from report import text_of  # noqa: E402
+from publishing import publish, say  # noqa: E402
 from rounds import Plan, Row  # noqa: E402
 from tasks import TASKS  # noqa: E402
 from zero_lanes import LANES  # noqa: E402
@@ -79,26 +77,10 @@ def measure(arguments: argparse.Namespace) -> Iterator[list[Row]]:
             yield run(plan, say)
 
 
-def say(line: str) -> None:
-    """At once."""
-    print(line, flush=True)
-
-
 def main() -> None:
     """Measures, writes, prints."""
     arguments = parse_arguments()
-    where = machine.describe()
-    tables, rows = [], []
-    for measured in measure(arguments):
-        tables.append(table(measured))
-        rows += [{**row, **where} for row in measured]
-    complete = not arguments.quick and not arguments.lanes
-    output = arguments.output or (BENCHMARKS / "results" if complete else None)
-    if output:
-        results.replace(output / "zero.jsonl", rows, place_of)
-    print("".join(f"\n{each}\n" for each in tables))
-    if not arguments.quick:
-        print(text_of(targets(rows)))
+    publish(arguments, measure(arguments), "zero.jsonl", place_of, outcome)
 
 
 def place_of(row: Row) -> tuple[int, int, int]:
