@@ -142,7 +142,6 @@ std::string nonfinite_gradients(const std::vector<RoundNote>& notes, const Round
     text += (text.empty() ? " of '" : ", of '") + context.parameters[index] + "' (bucket " +
             std::to_string(bucket_of(index)) + ") on " + text_of(ranks, notes.size());
   }
-  if (text.empty()) return text;
   return subject(context, notes.size()) + ": gradients have an Inf or NaN, the first" + text + ".";
 }
 

@@ -22,8 +22,8 @@ struct RoundContext {
 /// backward passes do not belong together. A rank that abandoned its own does not throw: it knows.
 void check_round(const std::vector<RoundNote>& notes, const RoundContext& context);
 
-/// "backward #3 ...: the gradient of 'head.weight' (bucket 0) has an Inf or NaN on rank 1": the
-/// first of each rank. Empty if there is none.
+/// "backward #3: gradients have an Inf or NaN, the first of 'head.weight' (bucket 0) on rank 1.":
+/// the first of each rank, of which at least one has one.
 std::string nonfinite_gradients(const std::vector<RoundNote>& notes, const RoundContext& context,
                                 const std::function<size_t(size_t)>& bucket_of);
 

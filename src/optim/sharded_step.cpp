@@ -204,9 +204,10 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
 /// what the program has changed. `changed_alone`: the rest is known.
 bool ShardedOptimizer::own_gradients_are_finite(bool changed_alone) {
   const bool are_own = mode_ == GradientMode::kShard && !scatter_;
+  const bool looks_at_all = are_own && !changed_alone;
   const bool looks_at_pieces = !are_own && !changed_alone;
   std::unordered_set<const c10::TensorImpl*> changed;
-  if (!scatter_ && replica_ && replica_->replica != nullptr) {
+  if (!looks_at_all && !scatter_ && replica_ && replica_->replica != nullptr) {
     for (const at::Tensor& gradient : replica_->replica->reducer()->changed_gradients()) {
       changed.insert(gradient.unsafeGetTensorImpl());
     }
@@ -218,8 +219,7 @@ bool ShardedOptimizer::own_gradients_are_finite(bool changed_alone) {
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& gradient = parameter.tensor.grad();
     if (!gradient.defined()) continue;
-    const bool is_changed = changed.count(gradient.unsafeGetTensorImpl()) != 0;
-    if (!is_changed && (!are_own || changed_alone)) continue;
+    if (!looks_at_all && changed.count(gradient.unsafeGetTensorImpl()) == 0) continue;
     if (!gradient.is_non_overlapping_and_dense()) {
       are_all = are_all && is_finite(gradient);
       continue;
