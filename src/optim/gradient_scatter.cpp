@@ -3,6 +3,7 @@
 
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
@@ -13,12 +14,22 @@
 #include "process_group/torch_compat.h"
 
 namespace farandole {
+namespace {
+
+bool is_gloo(const Group& group, const ShardPlan& plan) {
+  if (plan.buckets.buckets.empty()) return false;
+  const auto device = plan.buckets.buckets[0].device.type();
+  return group->hasBackends() && group->getBackend(device)->getBackendName() == "gloo";
+}
+
+}  // namespace
 
 GradientScatter::GradientScatter(const Group& group, const ShardPlan& plan,
                                  std::optional<at::ScalarType> wire_dtype)
     : group_(group),
       plan_(plan),
       wire_dtype_(wire_dtype),
+      is_gloo_(is_gloo(group, plan)),
       wires_(plan.buckets.buckets.size()),
       works_(plan.buckets.buckets.size()) {
   for (size_t bucket = 0; bucket < plan_.buckets.buckets.size(); ++bucket) {
@@ -30,16 +41,18 @@ GradientScatter::GradientScatter(const Group& group, const ShardPlan& plan,
                   options.dtype(wire ? state_dtype_of(planned.dtype) : planned.dtype)));
     if (!wire) continue;
     const int64_t elements = planned.padded_elements;
-    wires_[bucket] = {at::empty({elements}, options.dtype(*wire)),
-                      at::empty({elements}, options.dtype(*wire))};
+    wires_[bucket].received = at::empty({elements}, options.dtype(*wire));
+    if (*wire != planned.dtype) wires_[bucket].sent = at::empty_like(wires_[bucket].received);
   }
 }
 
 GradientScatter::~GradientScatter() = default;
 
 std::optional<at::ScalarType> GradientScatter::wire_of(at::ScalarType dtype) const {
-  if (!wire_dtype_ || c10::isComplexType(dtype)) return std::nullopt;
-  return c10::isReducedFloatingType(dtype) ? dtype : *wire_dtype_;
+  const bool is_half = c10::isReducedFloatingType(dtype);
+  if (c10::isComplexType(dtype)) return std::nullopt;
+  if (!wire_dtype_) return is_gloo_ && !is_half ? std::optional(dtype) : std::nullopt;
+  return is_half ? dtype : *wire_dtype_;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> GradientScatter::runHook(c10d::GradBucket& bucket) {
@@ -49,9 +62,9 @@ c10::intrusive_ptr<c10::ivalue::Future> GradientScatter::runHook(c10d::GradBucke
   const at::Tensor padded = at::from_blob(
       gradients.mutable_data_ptr(), {plan_.buckets.buckets[index].padded_elements},
       [gradients](void*) {}, gradients.options());
-  const bool has_wire = wires_[index].sent.defined();
+  const bool is_exchanged = wires_[index].received.defined();
   works_[index] =
-      has_wire ? start_exchange(padded, wires_[index]) : start_sum(padded, shards_[index]);
+      is_exchanged ? start_exchange(padded, wires_[index]) : start_sum(padded, shards_[index]);
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
   future->markCompleted(static_cast<int64_t>(index));
   return future;
@@ -67,10 +80,11 @@ c10::intrusive_ptr<c10d::Work> GradientScatter::start_sum(const at::Tensor& padd
 
 c10::intrusive_ptr<c10d::Work> GradientScatter::start_exchange(const at::Tensor& padded,
                                                                Wire& wire) const {
-  move_gradient(padded, wire.sent, {});
+  if (wire.sent.defined()) move_gradient(padded, wire.sent, {});
   c10d::AllToAllOptions options;
   options.asyncOp = true;
-  return all_to_all_single(*group_, wire.received, wire.sent, {}, {}, options);
+  const at::Tensor& sent = wire.sent.defined() ? wire.sent : padded;
+  return all_to_all_single(*group_, wire.received, sent, {}, {}, options);
 }
 
 at::Tensor GradientScatter::parseHookResult(const c10::IValue& result) {

@@ -18,9 +18,11 @@ namespace farandole {
 /// Without a wire dtype by a reduce_scatter, in the dtype of the bucket. With one each rank sends
 /// to each the shard that it owns, as that dtype (float32 and float64) or as it is (half types), by
 /// an all_to_all; the owner adds up what came in rank order, in float32, or float64 for a bucket of
-/// float64. So a gradient is rounded once on its way. Complex buckets go without.
+/// float64. So a gradient is rounded once on its way. Complex buckets go without. Gloo, whose
+/// reduce_scatter moves as much as an all_reduce, gets float32 and float64 so in any case.
 /// Bytes sent by a rank, at least: (world_size - 1) / world_size of its gradients, as they travel.
-/// Memory with a wire dtype: two buffers of it for each bucket, kept from step to step.
+/// Memory for each bucket that is exchanged, kept from step to step: what comes, and what is sent
+/// if that is of another dtype.
 class GradientScatter final : public CommHook {
  public:
   /// Buckets are those of `plan`.
@@ -38,9 +40,9 @@ class GradientScatter final : public CommHook {
   std::optional<at::ScalarType> wire_of(at::ScalarType dtype) const;
 
  private:
-  /// What travels of a bucket with a wire dtype.
+  /// What travels of a bucket that is exchanged.
   struct Wire {
-    at::Tensor sent;
+    at::Tensor sent;      ///< undefined: the bucket itself
     at::Tensor received;  ///< from each rank in turn
   };
   c10::intrusive_ptr<c10d::Work> start_sum(const at::Tensor& padded, const at::Tensor& shard) const;
@@ -50,6 +52,7 @@ class GradientScatter final : public CommHook {
   const Group group_;
   const ShardPlan plan_;
   const std::optional<at::ScalarType> wire_dtype_;
+  const bool is_gloo_;
   std::vector<at::Tensor> shards_;
   std::vector<Wire> wires_;                            ///< by bucket
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< by bucket, under way

@@ -7,6 +7,8 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "ddp/replica_ranks.h"
@@ -87,6 +89,34 @@ TEST(GradientScatter, SendsHalfTheBytesAsAHalfType) {
     const int64_t parameters = sent[0];
     EXPECT_EQ(told, (std::vector<int64_t>{sent[0] + parameters, sent[1] + parameters}));
   });
+}
+
+/// By name; its reduce_scatter, which would move as much as an all_reduce, is not to be called.
+class Gloo final : public ForeignBackend {
+ public:
+  using ForeignBackend::ForeignBackend;
+  const std::string getBackendName() const override { return "gloo"; }
+  Work _reduce_scatter_base(at::Tensor&, at::Tensor&, const c10d::ReduceScatterOptions&) override {
+    throw std::runtime_error("a reduce_scatter over gloo");
+  }
+};
+
+TEST(GradientScatter, ExchangesOverGlooAsTheyAre) {
+  for (const int world_size : {1, 2, 3}) {
+    test::run_group_pointers(world_size, [&](const test::GroupPointer& ours) {
+      auto backend = c10::make_intrusive<Gloo>(ours);
+      const Group group = test::group_around(backend);
+      Rank rank(group, std::nullopt, GradientMode::kShard, {at::kFloat, at::kDouble});
+      for (int step = 0; step < 3; ++step) rank.step(group->getRank());
+      for (const at::Tensor& weight : rank.model->weights) {
+        EXPECT_TRUE(weight.eq(-1.5 * (world_size - 1)).all().item<bool>());
+      }
+      backend->gradient_bytes();
+      rank.step(1);
+      const int64_t shards = backend->gradient_bytes() / world_size * (world_size - 1);
+      EXPECT_EQ(rank.optimizer->engine().bytes_moved(), 2 * shards);  // parameters too
+    });
+  }
 }
 
 /// A bucket of each dtype: those of half types travel as they are, complex ones go the other way.
