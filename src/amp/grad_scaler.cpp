@@ -65,10 +65,10 @@ bool has_gradients(const std::vector<at::Tensor>& parameters) {
                      [](const at::Tensor& each) { return each.grad().defined(); });
 }
 
-[[noreturn]] void refuse_no_gradients() {
-  throw InvalidArgument("a GradScaler was to step an optimizer without gradients.",
-                        "there is nothing in which it could look for Inf and NaN.",
-                        "run backward on scale(loss) before, and zero_grad() after the step.");
+InvalidArgument no_gradients() {
+  return {"a GradScaler was to step an optimizer without gradients.",
+          "there is nothing in which it could look for Inf and NaN.",
+          "run backward on scale(loss) before, and zero_grad() after the step."};
 }
 
 /// What a rank tells of the gradients of an optimizer without an engine.
@@ -253,18 +253,15 @@ bool GradScaler::begin_step(const ScaledOptimizer& optimizer) {
   }
   if (optimizer.engine == nullptr) {
     if (check.stage == Stage::kReady) unscale_(optimizer);
-    if (!check.is_finite) refuse_no_gradients();
+    if (!check.is_finite) throw no_gradients();
     return *check.is_finite;
   }
   check.engine = optimizer.engine;
   check.are_dropped = were_dropped(replicas_of(optimizer.parameters));
   if (!check.are_dropped && !has_gradients(optimizer.parameters)) {
-    try {
-      refuse_no_gradients();
-    } catch (const InvalidArgument& error) {
-      optimizer.engine->fail_step(error.what());  // the others are on their way into it
-      throw;
-    }
+    const InvalidArgument error = no_gradients();
+    optimizer.engine->fail_step(error.what());  // the others are on their way into it
+    throw error;
   }
   const double factor = check.stage == Stage::kUnscaled ? 1 : inverse_scale();
   // No gradient is finite that is divided by a scale whose inverse is not.

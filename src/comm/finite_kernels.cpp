@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ddp/finite_loops.h"
+#include "comm/finite_kernels.h"
+
+#include <cstdint>
 
 #include "comm/target_clones.h"
+#include "farandole/error.h"
 
-namespace farandole {
+namespace farandole::comm {
 namespace {
 
+/// The largest of words[i] & mask, 0 if there are none: of the exponents of floating-point numbers,
+/// which lie under `mask`.
 template <class Word>
 FARANDOLE_INLINE Word largest_of(const Word* words, size_t count, Word mask) {
   Word largest = 0;
@@ -27,8 +32,6 @@ FARANDOLE_CLONES uint64_t largest_of_64(const uint64_t* words, size_t count, uin
   return largest_of(words, count, mask);
 }
 
-}  // namespace
-
 uint16_t largest_exponent(const uint16_t* words, size_t count, uint16_t mask) {
   return largest_of_16(words, count, mask);
 }
@@ -39,4 +42,37 @@ uint64_t largest_exponent(const uint64_t* words, size_t count, uint64_t mask) {
   return largest_of_64(words, count, mask);
 }
 
-}  // namespace farandole
+/// The least h with 2^h >= terms: a sum of them has an exponent of at most h more.
+unsigned headroom_of(size_t terms) {
+  unsigned headroom = 0;
+  while ((size_t{1} << headroom) < terms) ++headroom;
+  return headroom;
+}
+
+/// All bits of the exponent are set in NaN and Inf alone; its lowest bit is `unit`.
+template <class Word>
+bool are_below(const void* data, size_t count, Word mask, Word unit, unsigned headroom) {
+  const auto largest = largest_exponent(static_cast<const Word*>(data), count, mask);
+  return largest < mask - headroom * unit;
+}
+
+}  // namespace
+
+bool are_finite(const void* data, size_t count, DataType dtype, size_t terms) {
+  const unsigned headroom = headroom_of(terms);
+  switch (dtype) {
+    case DataType::kFloat64:
+      return are_below<uint64_t>(data, count, 0x7ff0000000000000U, uint64_t{1} << 52, headroom);
+    case DataType::kFloat32:
+      return are_below<uint32_t>(data, count, 0x7f800000U, uint32_t{1} << 23, headroom);
+    case DataType::kBFloat16:
+      return are_below<uint16_t>(data, count, 0x7f80U, uint16_t{1} << 7, headroom);
+    case DataType::kFloat16:  // whose sums fit into float32
+      return are_below<uint16_t>(data, count, 0x7c00U, uint16_t{1} << 10, 0);
+    default:
+      throw InvalidArgument("are_finite() got a dtype that is not of floating point.",
+                            "all other numbers are finite.", "do not ask.");
+  }
+}
+
+}  // namespace farandole::comm

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
-namespace farandole {
+#include "farandole/comm/types.h"
+#include "farandole/export.h"
 
-/// The largest of words[i] & mask, 0 if there are none: of the exponents of floating-point numbers,
-/// which lie under `mask`. Any thread.
-uint16_t largest_exponent(const uint16_t* words, size_t count, uint16_t mask);
-uint32_t largest_exponent(const uint32_t* words, size_t count, uint32_t mask);
-uint64_t largest_exponent(const uint64_t* words, size_t count, uint64_t mask);
+namespace farandole::comm {
 
-}  // namespace farandole
+/// Whether none of `count` elements is NaN or Inf, and a sum of `terms` as large as any of them
+/// would not be either, taken as reductions take it: float64 in float64, all else in float32. One
+/// pass that only reads. dtype: kFloat64, kFloat32, kFloat16 or kBFloat16. Any thread.
+FARANDOLE_API bool are_finite(const void* data, size_t count, DataType dtype, size_t terms = 1);
+
+}  // namespace farandole::comm

@@ -17,10 +17,11 @@ class CooperativeReduction final : public BucketConsumer {
                                               size_t note_bytes);
 
   bool in_plan_order() const override { return false; }
-  void begin(double weight) override { reduction_->begin(weight); }
+  void begin(double weight, bool looks) override { reduction_->begin(weight, looks); }
   void launch(size_t bucket) override { reduction_->publish(bucket); }
   void progress() override { reduction_->progress(); }
   bool finish(const Note& note, bool complete) override;
+  std::optional<bool> are_finite() const override { return reduction_->are_finite(); }
   const std::byte* note_of(int rank) const override { return reduction_->note_of(rank); }
   comm::BucketTimes times_of(size_t bucket) const override { return reduction_->times_of(bucket); }
 

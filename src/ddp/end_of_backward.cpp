@@ -55,6 +55,7 @@ void Reducer::end_backward(uint32_t flags) {
     if (state_ == State::kAbandoned) abandon();
   });
   end_ns_ = comm::now_ns();
+  averages_are_finite_.reset();
   const bool is_first = !consumer_;
   if (is_first) {
     give_back_memory();
@@ -76,12 +77,21 @@ void Reducer::end_backward(uint32_t flags) {
   forward_failed_ = false;
   publish_gradients(notes);
   average_sparse(notes);
-  for (const auto& parameter : parameters_) parameter->note_result();
+  note_results(notes);
   keep_stats(notes);
   if (is_first && options_.static_graph && !joined_weight_) {
     for (Progress& progress : progress_) progress.expected = progress.gradients;
   }
   judge_nonfinite(notes);
+}
+
+/// What the optimizer will find.
+void Reducer::note_results(const std::vector<RoundNote>& notes) {
+  for (const auto& parameter : parameters_) parameter->note_result();
+  const bool all_looked = std::all_of(notes.begin(), notes.end(), [](const RoundNote& note) {
+    return note.has(RoundNote::kLooked);
+  });
+  if (all_looked) averages_are_finite_ = consumer_->are_finite();
 }
 
 /// What is to become of gradients with Inf or NaN.
@@ -234,7 +244,8 @@ std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
 
 /// Empty buckets, none launched. Under a static graph those that never get a gradient are full.
 void Reducer::start_buckets() {
-  consumer_->begin(own_weight());
+  looks_ = watches_finite_;
+  consumer_->begin(own_weight(), looks_);
   missing_.assign(buckets_->size(), 0);
   is_launched_.assign(buckets_->size(), false);
   next_to_launch_ = 0;
@@ -309,7 +320,8 @@ std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* re
   RoundNote own;
   own.flags = flags | (forward_failed_ ? RoundNote::kForwardFailed : 0U) |
               (loss_weight_ ? RoundNote::kWeighted : 0U) |
-              (counts_unused() ? RoundNote::kCountsUnused : 0U);
+              (counts_unused() ? RoundNote::kCountsUnused : 0U) |
+              (looks_ ? RoundNote::kLooked : 0U);
   own.weight = own_weight();
   own.forward = forward_;
   own.begin_ns = begin_ns_;

@@ -5,19 +5,13 @@
 
 #include <cstddef>
 
-#include "farandole/comm/types.h"
 #include "farandole/export.h"
 
 namespace farandole {
 
-/// Whether none of `count` elements is NaN or Inf, and a sum of `terms` as large as any of them
-/// would not be either, taken as reductions take it: float64 in float64, all else in float32. One
-/// pass that only reads. dtype: kFloat64, kFloat32, kFloat16 or kBFloat16. Any thread.
-FARANDOLE_API bool are_finite(const void* data, size_t count, comm::DataType dtype,
-                              size_t terms = 1);
-
-/// Whether no element of `tensor` is NaN or Inf: any dtype, strides, layout and device. Waits for
-/// the device's stream. Any thread.
-FARANDOLE_API bool is_finite(const at::Tensor& tensor);
+/// Whether no element of `tensor` is NaN or Inf: any dtype, strides, layout and device; nor, of a
+/// strided one in host memory, a sum of `terms` as large (comm/finite_kernels.h). Waits for the
+/// device's stream. Any thread.
+FARANDOLE_API bool is_finite(const at::Tensor& tensor, size_t terms = 1);
 
 }  // namespace farandole

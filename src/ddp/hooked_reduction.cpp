@@ -37,7 +37,7 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       futures_(buckets_->size()),
       times_(buckets_->size()) {}
 
-void HookedReduction::begin(double weight) {
+void HookedReduction::begin(double weight, bool /*looks*/) {
   weight_ = weight;
   launched_ = 0;
   failed_.reset();

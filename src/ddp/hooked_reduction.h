@@ -30,7 +30,7 @@ class HookedReduction final : public BucketConsumer {
                   std::shared_ptr<c10d::CommHookInterface> hook, Result result, size_t note_bytes);
 
   bool in_plan_order() const override { return true; }
-  void begin(double weight) override;
+  void begin(double weight, bool looks) override;
   void launch(size_t bucket) override;
   void launch_rest() override;
   bool finish(const Note& note, bool complete) override;

@@ -43,6 +43,7 @@ NodePointer ParameterGradient::renew() {
   place_ = at::Tensor();
   birthplace_.reset();
   address_ = nullptr;
+  finite_version_ = -1;
   if (!active_) return nullptr;
   auto node = torch::autograd::impl::grad_accumulator(parameter_);
   if (node == accumulator_) return nullptr;
@@ -135,6 +136,14 @@ void ParameterGradient::note_result() {
 bool ParameterGradient::is_other_result() const {
   const at::Tensor& gradient = parameter_.grad();
   return gradient.defined() && (!is_home() || gradient._version() != version_);
+}
+
+void ParameterGradient::note_finite(bool is_finite) {
+  finite_version_ = is_finite && is_home() ? parameter_.grad()._version() : -1;
+}
+
+bool ParameterGradient::is_known_finite() const {
+  return finite_version_ >= 0 && is_home() && parameter_.grad()._version() == finite_version_;
 }
 
 at::Tensor ParameterGradient::saved() const {

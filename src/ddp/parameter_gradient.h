@@ -70,6 +70,10 @@ class ParameterGradient {
   void note_result();
   /// Whether the program has changed p.grad since, as autograd counts changes.
   bool is_other_result() const;
+  /// What was seen of p.grad as it is.
+  void note_finite(bool is_finite);
+  /// Whether it was finite, and the program has not changed it since, as autograd counts changes.
+  bool is_known_finite() const;
   /// A copy of p.grad, undefined if there is none.
   at::Tensor saved() const;
   /// Puts a copy back.
@@ -96,6 +100,7 @@ class ParameterGradient {
   std::vector<int64_t> strides_;  ///< of the place
   std::shared_ptr<Birthplace> birthplace_;
   int64_t version_ = 0;            ///< of p.grad in note_result()
+  int64_t finite_version_ = -1;    ///< of p.grad in note_finite(); -1: it was not finite
   const void* address_ = nullptr;  ///< of the place, as the ranks have agreed; null if it is empty
 };
 

@@ -202,8 +202,6 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   const std::lock_guard lock(mutex_);
   if (begins_at_parameter_ && state_ != State::kRunning) begin_pass(*begins_at_parameter_);
   if (!gradient.defined()) return gradient;
-  const bool looks = options_.report_nonfinite != NonfinitePolicy::kOff && !nonfinite_;
-  if (looks && !is_finite(gradient)) nonfinite_ = index;
   ParameterGradient& parameter = *parameters_[index];
   if (state_ == State::kRunning && is_launched(index)) {
     progress_[index].is_late = true;
@@ -230,7 +228,25 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
 
 void Reducer::on_accumulated(size_t index) {
   const std::lock_guard lock(mutex_);
+  averages_are_finite_.reset();
+  if (!is_launched(index)) look(index);
   count_gradient(index);
+}
+
+/// Looks for Inf and NaN in what p.grad has come to, while that is in the cache.
+void Reducer::look(size_t index) {
+  ParameterGradient& parameter = *parameters_[index];
+  const at::Tensor& gradient = parameter.parameter().grad();
+  const bool reports = options_.report_nonfinite != NonfinitePolicy::kOff && !nonfinite_;
+  const bool notes = watches_finite_ && sharded_ && !sharded_->scatter;
+  parameter.note_finite(false);
+  if (!gradient.defined() || (!reports && !notes)) return;
+  const size_t terms = notes ? static_cast<size_t>(group_->world_size()) : 1;
+  if (is_finite(gradient, terms)) {
+    parameter.note_finite(true);
+  } else if (reports && (terms == 1 || !is_finite(gradient))) {
+    nonfinite_ = index;
+  }
 }
 
 /// What is not in its bucket by now is moved at the end of backward.
@@ -321,11 +337,25 @@ void Reducer::adopt_gradients() {
   }
 }
 
-std::vector<at::Tensor> Reducer::changed_gradients() const {
+void Reducer::watch_finite(bool watches) {
+  const std::lock_guard lock(mutex_);
+  watches_finite_ = watches;
+}
+
+bool Reducer::has_seen_averages() const {
+  const std::lock_guard lock(mutex_);
+  return averages_are_finite_.has_value();
+}
+
+std::vector<at::Tensor> Reducer::unseen_gradients() const {
   const std::lock_guard lock(mutex_);
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters_) {
-    if (parameter->is_other_result()) gradients.push_back(parameter->parameter().grad());
+    const at::Tensor& gradient = parameter->parameter().grad();
+    const bool is_seen = sharded_
+                             ? parameter->is_known_finite()
+                             : averages_are_finite_.value_or(true) && !parameter->is_other_result();
+    if (gradient.defined() && !is_seen) gradients.push_back(gradient);
   }
   return gradients;
 }

@@ -16,6 +16,7 @@ struct RoundNote {
     kWeighted = 4,       ///< its loss has a weight
     kJoined = 8,         ///< it has no more inputs and takes part for the others
     kCountsUnused = 16,  ///< it takes missing gradients for zero
+    kLooked = 32,        ///< at the averages that it made, for Inf and NaN
   };
   /// What happened to a parameter on that rank.
   enum Gradient : uint8_t {

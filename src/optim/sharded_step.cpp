@@ -51,6 +51,14 @@ std::string text_of(const std::optional<ScaledStep>& scaled) {
   return text.str();
 }
 
+/// A whole tensor, as yet without what is done to it.
+PieceUpdate whole(const at::Tensor& tensor) {
+  PieceUpdate update{};
+  update.dtype = real_type_of(tensor.scalar_type());
+  update.elements = tensor.numel() * (tensor.is_complex() ? 2 : 1);
+  return update;
+}
+
 std::string description_of(const UpdateRules& rules) {
   std::string text;
   for (const auto& rule : rules) text += (text.empty() ? "" : "; ") + rule->description();
@@ -172,10 +180,12 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
     }
     if (scaled) {
       // What was unscaled in place is all changed, and known.
-      const bool is_known = scaled->is_finite.has_value();
-      const bool looks = !is_known || (*scaled->is_finite && mode_ == GradientMode::kShard);
-      note.leaves_out =
-          !scaled->is_finite.value_or(true) || (looks && !own_gradients_are_finite(is_known));
+      const bool looks = !scaled->is_finite || mode_ == GradientMode::kShard;
+      const bool is_finite = scaled->is_finite.value_or(true);
+      note.leaves_out = !is_finite || (looks && !own_gradients_are_finite());
+    }
+    if (replica_ && replica_->replica != nullptr) {
+      replica_->replica->reducer()->watch_finite(scaled.has_value());
     }
   } catch (const std::exception& error) {
     fail_step(error.what());
@@ -199,34 +209,36 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
   return true;
 }
 
-/// After prepare(). Each rank looks at another part: with kShard where memory is shared at its own
-/// gradients, which peers may not read before the step; else at the averages that it owns, and at
-/// what the program has changed. `changed_alone`: the rest is known.
-bool ShardedOptimizer::own_gradients_are_finite(bool changed_alone) {
+/// After prepare(). Each rank looks at another part of what was not seen in backward: with kShard
+/// where memory is shared at its own gradients, which peers may not read before the step; else at
+/// the averages that it owns, and at what the program has changed.
+bool ShardedOptimizer::own_gradients_are_finite() {
   const bool are_own = mode_ == GradientMode::kShard && !scatter_;
-  const bool looks_at_all = are_own && !changed_alone;
-  const bool looks_at_pieces = !are_own && !changed_alone;
-  std::unordered_set<const c10::TensorImpl*> changed;
-  if (!looks_at_all && !scatter_ && replica_ && replica_->replica != nullptr) {
-    for (const at::Tensor& gradient : replica_->replica->reducer()->changed_gradients()) {
-      changed.insert(gradient.unsafeGetTensorImpl());
+  std::unordered_set<const c10::TensorImpl*> unseen;
+  const bool was_watched = !scatter_ && replica_ && replica_->replica != nullptr;
+  bool are_seen = false;
+  if (was_watched) {
+    const Reducer& reducer = *replica_->replica->reducer();
+    for (const at::Tensor& gradient : reducer.unseen_gradients()) {
+      unseen.insert(gradient.unsafeGetTensorImpl());
     }
+    // Ranks of other groups do not tell what they have seen.
+    are_seen = replica_->replica->shared_group() == group_ && reducer.has_seen_averages();
   }
   updates_->clear();
   addresses_.clear();
-  if (looks_at_pieces) make_updates({});
+  if (!are_own && !are_seen) make_updates({});
   bool are_all = true;
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& gradient = parameter.tensor.grad();
-    if (!gradient.defined()) continue;
-    if (!looks_at_all && changed.count(gradient.unsafeGetTensorImpl()) == 0) continue;
+    const bool is_unseen =
+        was_watched ? unseen.count(gradient.unsafeGetTensorImpl()) != 0 : are_own;
+    if (!gradient.defined() || !is_unseen) continue;
     if (!gradient.is_non_overlapping_and_dense()) {
       are_all = are_all && is_finite(gradient);
       continue;
     }
-    PieceUpdate update{};
-    update.dtype = real_type_of(gradient.scalar_type());
-    update.elements = gradient.numel() * (gradient.is_complex() ? 2 : 1);
+    PieceUpdate update = whole(gradient);
     update.gradient = {update.dtype, nullptr, 1, 1, changes_.get()};
     addresses_.push_back(gradient.const_data_ptr());
     updates_->push_back(update);
@@ -246,7 +258,7 @@ void ShardedOptimizer::expect_scaled(const ScaledStep& scaled) {
 bool ShardedOptimizer::unscale(double factor) {
   const c10::NoGradGuard no_grad;
   prepare();
-  const bool are_finite = own_gradients_are_finite(false);
+  const bool are_finite = own_gradients_are_finite();
   gradients_->release();
   changes_->push_back({GradientChange::Kind::kScale, factor});
   return are_finite;
@@ -368,9 +380,7 @@ void ShardedOptimizer::add_newcomers() {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& tensor = parameters_[i].tensor;
     if (parameters_[i].part != kNone || !tensor.grad().defined()) continue;
-    PieceUpdate update{};
-    update.dtype = real_type_of(tensor.scalar_type());
-    update.elements = tensor.numel() * (tensor.is_complex() ? 2 : 1);
+    PieceUpdate update = whole(tensor);
     update.gradient = {update.dtype, nullptr, gradients_->count(), gradients_->divisor(),
                        changes_.get()};
     gradients_->append(i, 0, 0, 0, addresses_);

@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
+#include "comm/finite_kernels.h"
 #include "comm/reduce_kernels.h"
-#include "ddp/finite_check.h"
 #include "ddp/move_loops.h"
 #include "optim/half_loops.h"
 #include "optim/norm_loops.h"
@@ -118,13 +119,17 @@ class BlockUpdate {
       blocks.push_back(static_cast<const std::byte*>(source.sources[i]) + offset);
     }
     const void* average = blocks[0];
+    auto change = source.changes->begin();
     if (!is_plain) {
+      double divisor = source.divisor;
+      // No bit of a normal number depends on what comes first, a division or a power of two.
+      const bool joins = is_wide && change != source.changes->end() && is_power_of_two(*change);
+      if (joins) divisor /= (change++)->value;
       // Half types are rounded, as an all_reduce would have left them.
       void* to = is_wide ? static_cast<void*>(gradient_) : halves_;
-      comm::average({blocks.data(), blocks.size()}, {&to, 1}, count_, source.dtype, source.divisor);
+      comm::average({blocks.data(), blocks.size()}, {&to, 1}, count_, source.dtype, divisor);
       average = to;
     }
-    auto change = source.changes->begin();
     if (average != gradient_) {
       const bool scales = change != source.changes->end() && is_scale(*change);
       const double scale = scales ? (change++)->value : 1;
@@ -136,6 +141,11 @@ class BlockUpdate {
 
   static bool is_scale(const GradientChange& change) {
     return change.kind == GradientChange::Kind::kScale;
+  }
+
+  static bool is_power_of_two(const GradientChange& change) {
+    int exponent = 0;
+    return is_scale(change) && std::frexp(change.value, &exponent) == 0.5;
   }
 
   void apply(const GradientChange& change) {
@@ -282,7 +292,7 @@ bool UpdatePass::are_gradients_finite(const std::vector<PieceUpdate>& pieces, si
     const size_t offset = static_cast<size_t>(block.begin) * comm::size_of(dtype);
     for (size_t i = 0; i < piece.gradient.count; ++i) {
       const auto* const source = static_cast<const std::byte*>(piece.gradient.sources[i]) + offset;
-      if (are_finite(source, static_cast<size_t>(block.elements), dtype, terms)) continue;
+      if (comm::are_finite(source, static_cast<size_t>(block.elements), dtype, terms)) continue;
       all.store(false, std::memory_order_relaxed);
     }
   });

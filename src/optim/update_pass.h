@@ -79,7 +79,7 @@ class UpdatePass {
   /// that has none.
   void store(const std::vector<PieceUpdate>& pieces);
   /// Whether all sources of the gradients are finite, and sums of `terms` of them: see
-  /// finite_check.h.
+  /// comm/finite_kernels.h.
   bool are_gradients_finite(const std::vector<PieceUpdate>& pieces, size_t terms);
   /// What the gradients add to their norm: see norm_loops.h.
   double norm_term_of_gradients(const std::vector<PieceUpdate>& pieces, double power);

@@ -8,7 +8,10 @@
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <random>
 #include <sstream>
 
 #include "farandole/error.h"
@@ -195,6 +198,69 @@ void train(const Group& group, Kind kind, bool explicitly) {
   }
 }
 
+/// What a program may do to gradients between backward and step.
+enum class Deed { kNothing, kSpoil, kMend, kReplace, kClip, kDeeds };
+
+void act(Deed deed, Bowl& model, size_t which) {
+  const c10::NoGradGuard no_grad;
+  at::Tensor& gradient = model.weights[which].mutable_grad();
+  if (deed == Deed::kSpoil) gradient.fill_(std::nan(""));
+  if (deed == Deed::kReplace) gradient = gradient.clone();
+  if (deed == Deed::kClip) gradient.clamp_(-1, 1);
+  if (deed != Deed::kMend) return;
+  for (const at::Tensor& weight : model.weights) weight.mutable_grad().nan_to_num_(0, 0, 0);
+}
+
+bool are_all_finite(const Bowl& model) {
+  return std::all_of(model.weights.begin(), model.weights.end(), [](const at::Tensor& weight) {
+    return weight.grad().isfinite().all().item<bool>();
+  });
+}
+
+bool all_say(const Group& group, bool yes) {
+  std::vector<at::Tensor> noes{at::full({1}, yes ? 0.0 : 1.0)};
+  group->allreduce(noes)->wait();
+  return noes[0].item<float>() == 0;
+}
+
+/// One drawn step after the other, each against a look at every gradient of every rank. Where
+/// shards travel in backward, what is done to p.grad afterwards is in none.
+void do_anything(const Group& group, Kind kind, uint64_t seed) {
+  const bool counts = kind != Kind::kShard || group->getBackendName() == "farandole";
+  constexpr int kSteps = 30;
+  const auto model = test::bowl();
+  DistributedDataParallel ddp(model, group);
+  const auto optimizer = optimizer_of(kind, ddp);
+  auto grows = options(1024, 1);
+  grows.growth_factor = 1.5;
+  GradScaler scaler(grows);
+  std::mt19937_64 of_all(seed);
+  std::mt19937_64 of_rank(seed * 1000 + static_cast<uint64_t>(group->getRank()));
+  const auto has_luck = [](std::mt19937_64& from, uint64_t one_in) { return from() % one_in == 0; };
+  int taken = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    if (!has_luck(of_all, 6)) optimizer->zero_grad(has_luck(of_all, 2));
+    for (int passes = has_luck(of_all, 4) ? 2 : 1; passes > 0; --passes) {
+      std::optional<NoSync> no_sync;
+      if (passes == 2) no_sync.emplace(ddp.no_sync());
+      const double factor = has_luck(of_rank, 6) ? HUGE_VAL : 1;
+      scaler.scale(ddp.forward(group->getRank(), step) * factor).backward();
+    }
+    const auto deed = static_cast<Deed>(of_all() % static_cast<uint64_t>(Deed::kDeeds));
+    const size_t which = of_all() % model->weights.size();
+    const bool acts = counts && (deed != Deed::kSpoil || has_luck(of_rank, 2));
+    if (acts) act(deed, *model, which);
+    const bool expected = all_say(group, are_all_finite(*model));
+    if (has_luck(of_all, 3)) scaler.unscale_(*optimizer);
+    ASSERT_EQ(scaler.step(*optimizer), expected) << "step " << step << " of seed " << seed;
+    scaler.update();
+    if (auto* const zero = dynamic_cast<ZeroRedundancyOptimizer*>(optimizer.get())) zero->wait();
+    taken += expected ? 1 : 0;
+  }
+  EXPECT_GT(taken, 0);
+  EXPECT_LT(taken, kSteps);
+}
+
 using Case = std::tuple<const char*, int, Kind, bool>;
 class GradScalerRanks : public testing::TestWithParam<Case> {};
 
@@ -202,6 +268,13 @@ TEST_P(GradScalerRanks, AgreeOnEachStep) {
   const auto [backend, world_size, kind, explicitly] = GetParam();
   run_replicas(backend, world_size, [kind = kind, explicitly = explicitly](const Group& group) {
     train(group, kind, explicitly);
+  });
+}
+
+TEST_P(GradScalerRanks, SeeWhatTheProgramDoes) {
+  const auto [backend, world_size, kind, explicitly] = GetParam();
+  run_replicas(backend, world_size, [kind = kind, seed = explicitly ? 2 : 1](const Group& group) {
+    do_anything(group, kind, seed);
   });
 }
 

@@ -235,6 +235,52 @@ TEST(BucketReduction, DividesByTheSumOfTheWeights) {
   }
 }
 
+/// The element as bits of an Inf of `dtype`, a floating-point type.
+void write_inf(std::byte* data, size_t index, DataType dtype) {
+  const auto put = [&](auto value) {
+    std::memcpy(data + index * sizeof(value), &value, sizeof(value));
+  };
+  if (dtype == DataType::kFloat64) return put(std::numeric_limits<double>::infinity());
+  if (dtype == DataType::kFloat32) return put(std::numeric_limits<float>::infinity());
+  put(dtype == DataType::kFloat16 ? uint16_t{0x7c00} : uint16_t{0x7f80});
+}
+
+// Shards of more than one block, of one, and of a part of one; the bits are those of other rounds.
+TEST(BucketReduction, LooksForInfsInWhatItStores) {
+  for (const int world_size : {1, 2, 3}) {
+    run_thread_ranks(world_size, [](Communicator& group) {
+      const auto world = static_cast<size_t>(group.world_size());
+      for (const DataType dtype : kDtypes) {
+        const Fixture fixture(group, dtype, {1100, 1, 0, 70});
+        uint64_t round = 0;
+        const auto run = [&](bool looks) {
+          fixture.reduction->begin(1, looks);
+          fixture.publish_all();
+          return fixture.reduction->finish(nullptr, true, kDefault);
+        };
+        fixture.fill(round);
+        ASSERT_TRUE(run(true));
+        ASSERT_TRUE(fixture.reduction->are_finite());
+        ASSERT_TRUE(fixture.holds_average(round, group.world_size()));
+        for (const auto& bucket : fixture.buckets) {
+          for (const size_t at : {size_t{0}, bucket.count / 2, bucket.count - 1}) {
+            if (bucket.count == 0) continue;
+            fixture.fill(++round);
+            const bool spoils = round % world == static_cast<uint64_t>(group.rank());
+            if (spoils) write_inf(fixture.local() + bucket.offset_bytes, at, dtype);
+            ASSERT_TRUE(run(true));
+            const size_t owner = at / (bucket.count / world);
+            ASSERT_EQ(fixture.reduction->are_finite(), owner != static_cast<size_t>(group.rank()));
+            if (spoils) write_inf(fixture.local() + bucket.offset_bytes, at, dtype);
+            ASSERT_TRUE(run(false));
+            ASSERT_TRUE(fixture.reduction->are_finite());
+          }
+        }
+      }
+    });
+  }
+}
+
 TEST(BucketReduction, ReducesWhatAllHavePublishedBeforeTheRoundEnds) {
   run_thread_ranks(2, [](Communicator& group) {
     const Fixture fixture(group, kFloat, {4, 4});

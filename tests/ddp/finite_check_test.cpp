@@ -12,6 +12,8 @@
 #include <limits>
 #include <map>
 
+#include "comm/finite_kernels.h"
+
 namespace farandole {
 namespace {
 
@@ -36,8 +38,8 @@ double largest(at::ScalarType dtype) {
 }
 
 bool are_finite_in(const at::Tensor& tensor, size_t terms = 1) {
-  return are_finite(tensor.const_data_ptr(), static_cast<size_t>(tensor.numel()),
-                    kTypes.at(tensor.scalar_type()), terms);
+  return comm::are_finite(tensor.const_data_ptr(), static_cast<size_t>(tensor.numel()),
+                          kTypes.at(tensor.scalar_type()), terms);
 }
 
 TEST(FiniteCheck, SeesAnInfOrNanAnywhere) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/ddp/reducer.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
@@ -9,6 +10,11 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ddp/finite_check.h"
 #include "ddp/training.h"
 #include "farandole/error.h"
 
@@ -107,6 +113,93 @@ TEST_P(ReducerOf, KeepsAveragesInBuckets) {
       };
       for (const auto& slot : slots) EXPECT_EQ(place(slot), place(slots[0]));
     }
+  });
+}
+
+// --- what was seen to be finite
+
+bool is_among(const at::Tensor& gradient, const std::vector<at::Tensor>& gradients) {
+  return std::any_of(gradients.begin(), gradients.end(),
+                     [&](const at::Tensor& each) { return each.is_same(gradient); });
+}
+
+TEST_P(ReducerOf, SeesAveragesWhileTheyAreMade) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    const bool sees = backend() == "farandole";
+    DistributedDataParallel ddp(small_net(), group);
+    const auto reducer = ddp.replica().reducer();
+    const auto parameters = ddp.parameters();
+    const auto step = [&](int number) {
+      zero_gradients(parameters);
+      at::Tensor batch = integers({6, 4}, number);
+      if (number == 3 && group->getRank() == 0) batch = batch * HUGE_VAL;
+      ddp.forward(batch).sum().backward();
+    };
+    step(0);
+    EXPECT_FALSE(reducer->has_seen_averages());  // nobody has asked
+    reducer->watch_finite(true);
+    for (int number = 1; number < 5; ++number) {
+      step(number);
+      EXPECT_EQ(reducer->has_seen_averages(), sees);
+      // An Inf is seen by one rank at least, which then trusts in none of its gradients.
+      std::vector<at::Tensor> one{at::full({1}, reducer->unseen_gradients().empty() ? 0.0 : 1.0)};
+      group->allreduce(one)->wait();
+      EXPECT_EQ(one[0].item<float>() > 0, sees && number == 3);
+    }
+    {
+      const c10::NoGradGuard no_grad;
+      parameters[2].mutable_grad().mul_(2);
+      parameters[1].mutable_grad() = at::ones_like(parameters[1]);
+    }
+    const auto unseen = reducer->unseen_gradients();
+    EXPECT_EQ(unseen.size(), 2U);
+    EXPECT_TRUE(is_among(parameters[1].grad(), unseen) && is_among(parameters[2].grad(), unseen));
+    {
+      const auto no_sync = ddp.no_sync();
+      ddp.forward(integers({6, 4}, 5)).sum().backward();
+    }
+    EXPECT_FALSE(reducer->has_seen_averages());
+    step(6);
+    EXPECT_EQ(reducer->has_seen_averages(), sees);
+    reducer->watch_finite(group->getRank() != 0);
+    step(7);
+    EXPECT_FALSE(reducer->has_seen_averages());  // not all ranks looked
+  });
+}
+
+TEST_P(ReducerOf, SeesOwnGradientsAsTheyCome) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    const auto reducer = ddp.replica().reducer();
+    const auto parameters = ddp.parameters();
+    reducer->set_sharded(ShardedGradients{});
+    const auto pass = [&](double factor) {
+      (ddp.forward(integers({6, 4}, 1).abs() + 1) * factor).sum().backward();
+      return reducer->unseen_gradients().size();
+    };
+    EXPECT_EQ(pass(1), 4U);  // nobody has asked
+    reducer->watch_finite(true);
+    zero_gradients(parameters);
+    EXPECT_EQ(pass(1), 0U);
+    EXPECT_EQ(pass(1), 0U);  // on top of the first
+    parameters[3].mutable_grad() = at::ones_like(parameters[3]);
+    EXPECT_EQ(reducer->unseen_gradients().size(), 1U);
+    zero_gradients(parameters);
+    // Six in a batch: the gradient of the last bias is 6 * factor.
+    const auto most = static_cast<double>(std::numeric_limits<float>::max());
+    const auto is_bias_unseen = [&] {
+      return is_among(parameters[3].grad(), reducer->unseen_gradients());
+    };
+    for (int passes = 0; passes < 2; ++passes) {
+      pass(most / 64 / world_size());
+      EXPECT_FALSE(is_bias_unseen());
+    }
+    zero_gradients(parameters);
+    pass(most / 7);  // finite, but not in a sum over ranks
+    EXPECT_TRUE(is_finite(parameters[3].grad()));
+    EXPECT_EQ(is_bias_unseen(), world_size() > 1);
+    pass(most / 7);  // nor in a sum of two passes
+    EXPECT_TRUE(is_bias_unseen());
   });
 }
 

@@ -226,6 +226,36 @@ def test_gradients_that_were_zeroed_are_not_named() -> None:
     ranks.run(zeroes, 2)
 
 
+def overflows(rank: int, world_size: int, gradients: str | None) -> None:
+    """Each pass brings finite gradients, their sum on rank 1 is not."""
+    ddp = DistributedDataParallel(model_of(), report_nonfinite="raise")
+    optimizer: torch.optim.Optimizer | None = None
+    if gradients is not None:
+        optimizer = ZeroRedundancyOptimizer(
+            ddp.parameters(), torch.optim.SGD, lr=0.1, gradients=gradients
+        )
+    for step in range(3):
+        ddp.zero_grad()
+        large = rank == 1 and step == 2
+        for weight in ddp.module.parameters():
+            weight.grad = torch.full_like(weight, 3e38) if large else None
+        if large:
+            spoiled(ddp.module, "1.bias", 3e38)
+        try:
+            backward(ddp, rank, step)
+            assert step < 2
+        except farandole.BackwardError as error:
+            assert step == 2
+            assert "the first of '1.bias' (bucket " in str(error)  # noqa: PT017
+            assert ") on rank 1" in str(error)  # noqa: PT017
+    del optimizer  # as long, "shard" leaves gradients to it
+
+
+@pytest.mark.parametrize("gradients", [None, "full", "shard"])
+def test_a_sum_that_overflows_is_named(gradients: str | None) -> None:
+    ranks.run(overflows, 2, gradients)
+
+
 def joins(rank: int, world_size: int) -> list[int]:
     """A rank without inputs goes on beside one that has met NaN."""
     ddp = DistributedDataParallel(model_of(), report_nonfinite="raise")

@@ -54,8 +54,8 @@ class FARANDOLE_API BucketReduction {
 
   /// Begins a round, `weight` >= 0 being what this rank's gradients count for: 1 for a plain
   /// average, 0 for a rank that has nothing to add. If all weights are 0 the sums stay undivided.
-  /// Local.
-  virtual void begin(double weight) = 0;
+  /// With `looks` this rank looks for Inf and NaN in what it stores: see are_finite(). Local.
+  virtual void begin(double weight, bool looks = false) = 0;
   /// This rank has filled `bucket` (once a round). Also makes progress.
   virtual void publish(size_t bucket) = 0;
   /// Reduces this rank's shards of the buckets that all ranks have published. Cheap if there are
@@ -67,6 +67,9 @@ class FARANDOLE_API BucketReduction {
   /// is true. If a rank is not complete the result is false on every rank, no peer touches the
   /// buffer any more, and what it holds is undefined; the next round may begin.
   virtual bool finish(const void* note, bool complete, const CollectiveOptions& options) = 0;
+  /// Whether no average that this rank has stored in the last round is Inf or NaN, as far as it has
+  /// looked. Other ranks have stored the others.
+  virtual bool are_finite() const = 0;
 
   virtual size_t note_bytes() const = 0;
   /// What `rank` told in the last finish(); valid until the next one.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "farandole/comm/bucket_reduction.h"
@@ -25,8 +26,9 @@ class FARANDOLE_API BucketConsumer {
   /// Whether every rank must launch in the order of the plan. If not, buckets are launched the
   /// moment they are full.
   virtual bool in_plan_order() const = 0;
-  /// A backward begins whose buckets will be launched. `weight`: see BucketReduction::begin().
-  virtual void begin(double weight) = 0;
+  /// A backward begins whose buckets will be launched. `weight`, `looks`: see
+  /// BucketReduction::begin().
+  virtual void begin(double weight, bool looks) = 0;
   /// `bucket` is full on this rank. Must not wait for peers.
   virtual void launch(size_t bucket) = 0;
   /// Called at every gradient: time to do what peers have made possible.
@@ -39,6 +41,9 @@ class FARANDOLE_API BucketConsumer {
   /// buckets hold the average, sum_r(bucket_r) / sum_r(weight_r), on every rank. Else they hold
   /// anything. Collective.
   virtual bool finish(const Note& note, bool complete) = 0;
+  /// Whether no average that this rank has made in the last backward is Inf or NaN, if it looked;
+  /// nullopt: this consumer does not look.
+  virtual std::optional<bool> are_finite() const { return std::nullopt; }
   /// What `rank` told in the last finish().
   virtual const std::byte* note_of(int rank) const = 0;
 

@@ -63,7 +63,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
     /// not waited for.
     bool static_graph = false;
     /// What becomes of a backward in which a gradient has an Inf or NaN; the same on every rank.
-    /// Each gradient is looked at as it comes, in one pass that only reads.
+    /// Each is looked at when a pass has added to it, in one pass that only reads.
     NonfinitePolicy report_nonfinite = NonfinitePolicy::kOff;
     /// See ReplicaOptions.
     std::optional<at::ScalarType> wire_dtype = {};
@@ -101,8 +101,18 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   bool is_weighted() const;
   /// Brings every p.grad that the program has put elsewhere into its bucket.
   void adopt_gradients();
-  /// Every p.grad that the program has changed since the last synchronized backward.
-  std::vector<at::Tensor> changed_gradients() const;
+  /// Looks for Inf and NaN where that costs least, from the next backward on: under set_sharded()
+  /// at each p.grad as it comes, else at averages as they are made, each rank at those that it
+  /// makes. Local.
+  void watch_finite(bool watches);
+  /// Whether all ranks have looked at the averages of the last synchronized backward, and no
+  /// gradient came since. The same on every rank.
+  bool has_seen_averages() const;
+  /// Under set_sharded() every p.grad that was not seen to be finite, and small enough for a sum
+  /// over ranks to be finite too; else those that the program has changed since the last
+  /// synchronized backward (as autograd counts changes), or all if this rank has seen an Inf or NaN
+  /// in an average.
+  std::vector<at::Tensor> unseen_gradients() const;
   /// The buckets, in which gradients lie after a backward; null before the first one.
   std::shared_ptr<const Buckets> buckets() const;
   /// The sum of the weights of all ranks in the last synchronized backward: what averages were, or
@@ -158,6 +168,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void watch_births(bool begin);
   at::Tensor take(size_t index, const at::Tensor& gradient);
   void on_accumulated(size_t index);
+  void look(size_t index);
   void count_gradient(size_t index);
   bool is_launched(size_t index) const;
   void mark_ready(size_t index);
@@ -192,6 +203,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<RoundNote> exchange(uint32_t flags, bool complete, bool* reduced);
   void publish_gradients(const std::vector<RoundNote>& notes);
   void average_sparse(const std::vector<RoundNote>& notes);
+  void note_results(const std::vector<RoundNote>& notes);
   void judge_nonfinite(const std::vector<RoundNote>& notes);
   void keep_stats(const std::vector<RoundNote>& notes);
   void reset();
@@ -237,6 +249,11 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   int leader_ = 0;                  ///< see leader()
   bool has_joined_ranks_ = false;   ///< see has_joined_ranks()
   bool has_dropped_gradients_ = false;
+  bool watches_finite_ = false;  ///< see watch_finite()
+  bool looks_ = false;           ///< the same, as the present backward began
+  /// Those that this rank made in the last synchronized backward; nullopt: not all ranks looked, or
+  /// gradients have changed since.
+  std::optional<bool> averages_are_finite_;
   /// The first parameter whose gradient had an Inf or NaN since the last synchronized backward.
   std::optional<size_t> nonfinite_;
   double divisor_ = 1;             ///< see divisor()

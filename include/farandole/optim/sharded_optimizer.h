@@ -220,7 +220,7 @@ class FARANDOLE_API ShardedOptimizer {
   void make_updates(const UpdateRules& rules);
   void add_newcomers();
   void set_addresses();
-  bool own_gradients_are_finite(bool changed_alone);
+  bool own_gradients_are_finite();
   void collect_gradients();
   void share_sums();
   std::vector<double> all_gather_numbers(const std::vector<double>& numbers) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/shm/shared_bucket_reduction.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/finite_kernels.h"
 #include "comm/reduce_kernels.h"
 #include "comm/shm/arguments.h"
 #include "comm/shm/bucket_layout.h"
@@ -16,6 +18,9 @@
 
 namespace farandole::comm::shm {
 namespace {
+
+/// Elements that are averaged and then looked at while they are in the cache.
+constexpr size_t kLookedAt = 4096;
 
 /// What must be the same on all ranks beside the signature.
 struct Plan {
@@ -111,7 +116,7 @@ uint64_t SharedBucketReduction::round_of_all() const {
   return finished_ + group_.lockstep_.mismatches() + 1;
 }
 
-void SharedBucketReduction::begin(double weight) {
+void SharedBucketReduction::begin(double weight, bool looks) {
   group_.lockstep_.check_in_creator();
   check_weight(weight);
   if (in_round()) {
@@ -124,6 +129,8 @@ void SharedBucketReduction::begin(double weight) {
   published_ = 0;
   reduced_ = 0;
   divisor_ = 0;
+  looks_ = looks;
+  are_finite_ = true;
   ready_.clear();
   for (uint64_t& news : news_) news = BucketBoard::news(round_, 0);
   for (Bucket& bucket : buckets_) {
@@ -195,14 +202,21 @@ void SharedBucketReduction::reduce_ready() {
   ready_.clear();
 }
 
-/// 2 * S bytes read or written by each rank, as in a symmetric all_reduce.
+/// 2 * S bytes read or written by each rank, as in a symmetric all_reduce. To look costs none.
 void SharedBucketReduction::reduce(Bucket& bucket) {
   const auto world = static_cast<size_t>(group_.world_size());
-  if (world == 1 && divisor() == 1) return;
-  std::array<void*, kMaxRanks> shards;
-  for (size_t peer = 0; peer < world; ++peer) shards[peer] = buffers_[peer] + bucket.shard_offset;
-  average({shards.data(), world}, {shards.data(), world}, bucket.shard_count, bucket.dtype,
-          divisor());
+  const bool is_average = world == 1 && divisor() == 1;
+  const size_t step = looks_ ? kLookedAt : bucket.shard_count;
+  std::array<void*, kMaxRanks> parts;
+  for (size_t begin = 0; begin < bucket.shard_count; begin += step) {
+    const size_t count = std::min(step, bucket.shard_count - begin);
+    const size_t offset = bucket.shard_offset + begin * size_of(bucket.dtype);
+    for (size_t peer = 0; peer < world; ++peer) parts[peer] = buffers_[peer] + offset;
+    if (!is_average) {
+      average({parts.data(), world}, {parts.data(), world}, count, bucket.dtype, divisor());
+    }
+    if (looks_ && are_finite_) are_finite_ = comm::are_finite(parts[0], count, bucket.dtype);
+  }
 }
 
 /// Once a bucket is complete all ranks have published, so their weights are there.

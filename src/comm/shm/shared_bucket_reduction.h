@@ -60,10 +60,11 @@ class SharedBucketReduction final : public BucketReduction {
                         const std::vector<BucketRange>& ranges, BucketBoard board,
                         size_t note_bytes);
 
-  void begin(double weight) override;
+  void begin(double weight, bool looks) override;
   void publish(size_t bucket) override;
   void progress() override;
   bool finish(const void* note, bool complete, const CollectiveOptions& options) override;
+  bool are_finite() const override { return are_finite_; }
   size_t note_bytes() const override { return note_bytes_; }
   const std::byte* note_of(int rank) const override;
   BucketTimes times_of(size_t bucket) const override;
@@ -112,6 +113,8 @@ class SharedBucketReduction final : public BucketReduction {
   size_t published_ = 0;  ///< by this rank, in this round
   size_t reduced_ = 0;    ///< likewise
   double divisor_ = 0;    ///< of this round; 0: not known yet
+  bool looks_ = false;    ///< in this round
+  bool are_finite_ = true;
   int latest_rank_ = -1;
 };
 
