@@ -45,11 +45,11 @@ bool same_tensors(const NamedTensors& left, const NamedTensors& right) {
 }
 
 void check_wire(const std::optional<at::ScalarType>& dtype) {
-  if (!dtype || *dtype == at::kBFloat16 || *dtype == at::kHalf) return;
+  if (!dtype || *dtype == at::kBFloat16 || *dtype == at::kHalf || *dtype == at::kFloat) return;
   throw InvalidArgument(
       std::string("DistributedDataParallel got the wire_dtype ") + c10::toString(*dtype) + ".",
-      "gradients travel as they are, or as a half type in fewer bytes.",
-      "pass bfloat16 or float16, or none.");
+      "gradients travel as they are, or as a half type, or as float32.",
+      "pass bfloat16, float16 or float32, or none.");
 }
 
 void check_trainable(const NamedTensors& parameters) {

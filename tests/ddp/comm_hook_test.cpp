@@ -143,11 +143,32 @@ TEST(CompressHook, OverflowBecomesInf) {
   });
 }
 
-TEST(CompressHook, TakesHalfTypesOnly) {
+/// Half types are added up in it, on any backend.
+TEST(CompressHook, TakesHalfTypesAsFloat32) {
+  for (const char* backend : {"farandole", "summing"}) {
+    run_hook_ranks(backend, 2, [](const Group& group) {
+      CompressHook hook(group, {at::kFloat});
+      const auto mean_of = [&](at::ScalarType dtype, double first, double second) {
+        const at::Tensor own = at::full({5}, group->getRank() == 0 ? first : second, dtype);
+        const at::Tensor mean = run_hook(hook, bucket_of(own, own));
+        EXPECT_EQ(mean.scalar_type(), dtype);
+        return mean[4].item<double>();
+      };
+      EXPECT_EQ(mean_of(at::kHalf, 65504, 65504), 65504);  // whose sum is no float16
+      EXPECT_EQ(mean_of(at::kBFloat16, 3, 4), 3.5);
+      EXPECT_EQ(mean_of(at::kFloat, 3, 4), 3.5);
+      EXPECT_EQ(mean_of(at::kDouble, 1 + 1e-12, 1), 1);  // rounded on its way
+      const auto bytes = static_cast<int64_t>(comm::recent_events(1).back().bytes);
+      EXPECT_EQ(bytes, 5 * 4);
+    });
+  }
+}
+
+TEST(CompressHook, TakesFloatingPointTypesOnly) {
   run_hook_ranks("farandole", 1, [](const Group& group) {
     const std::string error =
-        test::error_of<InvalidArgument>([&] { const CompressHook hook(group, {at::kFloat}); });
-    EXPECT_THAT(error, HasSubstr("CompressHook got the dtype Float."));
+        test::error_of<InvalidArgument>([&] { const CompressHook hook(group, {at::kLong}); });
+    EXPECT_THAT(error, HasSubstr("CompressHook got the dtype Long."));
   });
 }
 

@@ -476,13 +476,13 @@ TEST_P(ReplicaOf, TakesNoCapsWithoutRoom) {
   });
 }
 
-TEST_P(ReplicaOf, TakesNoWireDtypeThatSavesNothing) {
+TEST_P(ReplicaOf, TakesNoWireDtypeThatGradientsCannotHave) {
   run([](const Group& group) {
     ReplicaOptions options;
-    options.wire_dtype = at::kFloat;
+    options.wire_dtype = at::kInt;
     EXPECT_THAT(
         error_of<InvalidArgument>([&] { DistributedDataParallel(chain(), group, options); }),
-        HasSubstr("DistributedDataParallel got the wire_dtype Float."));
+        HasSubstr("DistributedDataParallel got the wire_dtype Int."));
   });
 }
 

@@ -75,6 +75,11 @@ def rounded_on_the_way(rank: int, world_size: int) -> None:
         ddp(value).backward()
         assert model[0].grad is not None
         assert bool((model[0].grad == casted).all()), dtype
+    half = nn.ParameterList([torch.zeros(5, dtype=torch.float16)])
+    ddp = DistributedDataParallel(Times(half), wire_dtype="float32")
+    ddp(65504.0).backward()  # twice that is no float16
+    assert half[0].grad is not None
+    assert bool((half[0].grad == 65504).all())
     model = nn.ParameterList([torch.zeros(5, dtype=torch.bfloat16)])
     ddp = DistributedDataParallel(Times(model), wire_dtype=torch.bfloat16)
     sharded = ZeroRedundancyOptimizer(model.parameters(), optim.SGD, gradients="shard", lr=1.0)
@@ -94,7 +99,7 @@ class Times(nn.Module):
 
 
 def refusals(rank: int, world_size: int) -> None:
-    for wrong in (torch.float32, torch.int8, "float32", "half precision"):
+    for wrong in (torch.float64, torch.int8, "int32", "half precision"):
         with pytest.raises(InvalidArgument, match="got the wire_dtype"):
             DistributedDataParallel(nn.Linear(2, 2), wire_dtype=wrong)
     ddp = DistributedDataParallel(nn.Linear(2, 2), wire_dtype="bfloat16")

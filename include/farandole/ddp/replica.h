@@ -35,11 +35,11 @@ struct ReplicaOptions {
   /// holds. nullopt: as FARANDOLE_CHECK_FINITE tells.
   std::optional<NonfinitePolicy> report_nonfinite = {};
   /// at::kBFloat16 or at::kHalf: what gradients of float32 and float64 travel as, in half or a
-  /// quarter of their bytes; nullopt: as they are. Those of half types travel as they are in any
-  /// case. Averages are cast as CompressHook does; a sharded optimizer to which averaging is left
-  /// adds up in float32. It changes nothing where no gradient travels: on groups with shared
-  /// memory, whose ranks read each other's. In place of a communication hook. The same on every
-  /// rank.
+  /// quarter of their bytes; nullopt: as they are. Those of half types travel as they are, but as
+  /// at::kFloat in float32, twice as many bytes, for other backends to add them up in it; a sharded
+  /// optimizer to which averaging is left does so in any case. Averages are cast as CompressHook
+  /// does. It changes nothing where no gradient travels: on groups with shared memory, whose ranks
+  /// read each other's. In place of a communication hook. The same on every rank.
   std::optional<at::ScalarType> wire_dtype = {};
   /// Names of parameters and buffers that stay as they are on each rank.
   std::set<std::string> ignored = {};

@@ -79,17 +79,17 @@ def check_wire(
     """What gradients travel as.
 
     Raises:
-        InvalidArgument: it is no half type, or ``mixed_precision`` says so too.
+        InvalidArgument: it is no such type, or ``mixed_precision`` says so too.
     """
     if dtype is None:
         return None
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if found not in (torch.bfloat16, torch.float16):
+    if found not in (torch.bfloat16, torch.float16, torch.float32):
         raise InvalidArgument(
             sentences(
                 f"DistributedDataParallel got the wire_dtype {dtype}.",
-                "gradients travel as they are, or as a half type in fewer bytes.",
-                "pass bfloat16 or float16, or none.",
+                "gradients travel as they are, or as a half type, or as float32.",
+                "pass bfloat16, float16 or float32, or none.",
             )
         )
     if mixed_precision is not None and mixed_precision.reduce_dtype is not None:

@@ -71,9 +71,10 @@ class DistributedDataParallel(nn.Module, Joinable):
             no parameter a gradient, so that steps change nothing; "raise" raises a BackwardError
             instead of the line; "off" does not look. If None, what FARANDOLE_CHECK_FINITE says.
         wire_dtype: torch.bfloat16 or torch.float16, or the name of one: what gradients of float32
-            and float64 travel as; if None as they are. Those of half types travel as they are in
-            any case. Without effect where no gradient travels, which is in shared memory. In place
-            of a communication hook and of ``mixed_precision``'s reduce_dtype.
+            and float64 travel as; if None as they are. Those of half types travel as they are,
+            or as torch.float32, which adds them up in it. Without effect where no gradient travels,
+            which is in shared memory. In place of a communication hook and of
+            ``mixed_precision``'s reduce_dtype.
 
     Raises:
         InvalidArgument: arguments or modules that cannot be; the text says why.

@@ -14,10 +14,17 @@ namespace farandole {
 namespace {
 
 CompressOptions checked(const CompressOptions& options) {
-  if (options.dtype == at::kHalf || options.dtype == at::kBFloat16) return options;
+  if (c10::isReducedFloatingType(options.dtype) || options.dtype == at::kFloat) return options;
   throw InvalidArgument(
       std::string("CompressHook got the dtype ") + c10::toString(options.dtype) + ".",
-      "it makes gradients half as large.", "pass at::kBFloat16 or at::kHalf.");
+      "gradients travel as a half type, or as float32.",
+      "pass at::kBFloat16, at::kHalf or at::kFloat.");
+}
+
+/// Half types do not become each other: either loses what the other has.
+bool is_cast(at::ScalarType from, at::ScalarType to) {
+  const bool are_halves = c10::isReducedFloatingType(from) && c10::isReducedFloatingType(to);
+  return c10::isFloatingType(from) && from != to && !are_halves;
 }
 
 }  // namespace
@@ -37,7 +44,7 @@ at::Tensor CompressHook::wire_for(const c10d::GradBucket& bucket) {
 
 c10::intrusive_ptr<c10::ivalue::Future> CompressHook::runHook(c10d::GradBucket& bucket) {
   const at::Tensor buffer = bucket.getBuffer();
-  if (buffer.scalar_type() != at::kFloat && buffer.scalar_type() != at::kDouble) {
+  if (!is_cast(buffer.scalar_type(), options_.dtype)) {
     return start_average(group_, buffer)->getFuture();
   }
   const at::Tensor wire = wire_for(bucket);

@@ -10,20 +10,22 @@
 namespace farandole {
 
 struct CompressOptions {
-  /// at::kBFloat16 (the range of float32) or at::kHalf (three bits more, but nothing over 65504).
+  /// at::kBFloat16 (the range of float32) or at::kHalf (three bits more, but nothing over 65504);
+  /// or at::kFloat, for half types that are to be added up in float32.
   at::ScalarType dtype = at::kBFloat16;
 };
 
-/// Gradients of float32 and float64 travel as a half type: cast, averaged, cast back. Buckets of
-/// other dtypes travel as they are.
+/// Gradients of float32 and float64 travel as a half type: cast, averaged, cast back. With
+/// at::kFloat those of float64 and of half types travel as float32. Other buckets travel as they
+/// are.
 ///
-/// Backend farandole adds up in float32 and rounds the mean once; others add in the half type.
-/// Memory: one buffer of the half type for each bucket, kept from step to step.
+/// Backend farandole adds up in float32 and rounds the mean once; others add in what travels.
+/// Memory: one buffer of what travels for each bucket, kept from step to step.
 /// Threads: as CommHook.
 class FARANDOLE_API CompressHook : public CommHook {
  public:
   /// `group`: of any backend; the empty pointer means the default group. Throws InvalidArgument if
-  /// the dtype is no half type.
+  /// the dtype is none of them.
   explicit CompressHook(const Group& group = {}, const CompressOptions& options = {});
   ~CompressHook() override;
 
