@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from farandole import DistributedDataParallel, GradScaler, ZeroRedundancyOptimizer, autocast
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import ranks
@@ -21,10 +23,7 @@ class Digits:
 
     steps, batch, lr = 50, 32, 5e-3
 
-    def __init__(self) -> None:
-        from sklearn.datasets import load_digits  # takes seconds, in each rank
-
-        images, labels = load_digits(return_X_y=True)
+    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         self.images = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
         self.labels = torch.tensor(labels)
 
@@ -62,6 +61,9 @@ class Sequences:
 
     steps, batch, lr = 120, 32, 1e-2
 
+    def __init__(self, *_: np.ndarray) -> None:
+        pass
+
     def model(self) -> nn.Module:
         return Counting()
 
@@ -71,12 +73,14 @@ class Sequences:
         return numbers[:, :-1], numbers[:, 1:].flatten()
 
 
-TASKS: dict[str, Callable[[], Digits | Sequences]] = {"digits": Digits, "transformer": Sequences}
+TASKS: dict[str, Callable[..., Digits | Sequences]] = {"digits": Digits, "transformer": Sequences}
 
 
-def train(rank: int, world_size: int, name: str, dtype: str, gradients: str) -> list[float]:
+def train(
+    rank: int, world_size: int, name: str, dtype: str, gradients: str, *data: np.ndarray
+) -> list[float]:
     """The loss on new data and the scale at the end."""
-    task = TASKS[name]()
+    task = TASKS[name](*data)
     torch.manual_seed(0)
     model = task.model()
     ddp = DistributedDataParallel(model)
@@ -103,10 +107,11 @@ def train(rank: int, world_size: int, name: str, dtype: str, gradients: str) -> 
 
 @pytest.mark.parametrize(("name", "gradients"), [("digits", "full"), ("transformer", "shard")])
 def test_half_types_reach_the_loss_of_float32(name: str, gradients: str) -> None:
-    wanted = ranks.run(train, RANKS, name, "float32", gradients)[0][0]
+    data = load_digits(return_X_y=True) if name == "digits" else ()
+    wanted = ranks.run(train, RANKS, name, "float32", gradients, *data)[0][0]
     assert wanted < 1.2
     for dtype in ("bfloat16", "float16"):
-        found = ranks.run(train, RANKS, name, dtype, gradients)
+        found = ranks.run(train, RANKS, name, dtype, gradients, *data)
         assert found[0] == found[1]
         assert found[0][0] < wanted + TOLERANCE, dtype
         assert dtype == "bfloat16" or found[0][1] > 2**8
