@@ -2,7 +2,8 @@
 # Compiles every public header alone, so that none leans on what another happened to include: those
 # of comm as C++17 and as C++20, those above it in the standard that torch asks for, and the umbrella
 # header, which includes them all, as C++20. Torch's own headers, 10 s each time, are precompiled.
-# Of those above comm, the ones that a source of the library includes first are seen there.
+# Of those above comm, the ones that a test, or a source that is compiled alone, includes first are
+# seen there.
 
 # Adds a library of sources that include one header each.
 function(farandole_headers_alone name library standard)
@@ -33,13 +34,22 @@ list(FILTER torch_headers INCLUDE REGEX "^farandole/(process_group|ddp|optim|amp
 list(REMOVE_ITEM headers ${torch_headers})
 
 foreach(header IN LISTS torch_headers)
+  set(alone "")
+  string(REGEX REPLACE "^farandole/([a-z_]+)/(.*/)?([^/]+)[.]h$"
+         "${CMAKE_CURRENT_SOURCE_DIR}/\\1/\\3_test.cpp" test ${header})
   string(REGEX REPLACE "^farandole/(.*)[.]h$" "${PROJECT_SOURCE_DIR}/src/\\1.cpp" source ${header})
-  if(EXISTS ${source})
-    file(STRINGS ${source} first REGEX "^#include" LIMIT_COUNT 1)
-    if(first STREQUAL "#include \"${header}\"")
-      list(REMOVE_ITEM torch_headers ${header})
-    endif()
+  list(APPEND alone ${test})
+  if(NOT FARANDOLE_UNITY)
+    list(APPEND alone ${source})
   endif()
+  foreach(source IN LISTS alone)
+    if(EXISTS ${source})
+      file(STRINGS ${source} first REGEX "^#include" LIMIT_COUNT 1)
+      if(first STREQUAL "#include \"${header}\"")
+        list(REMOVE_ITEM torch_headers ${header})
+      endif()
+    endif()
+  endforeach()
 endforeach()
 
 farandole_headers_alone(headers_alone_17 farandole_comm 17 ${headers})
