@@ -9,13 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import warm_python
+
 BUILD_DEADLINE_S = 300
 RUN_DEADLINE_S = 60
 
 
 def build(project: Path, folder: Path) -> None:
     """Builds `project` in `folder` against the package that this Python imports."""
-    package = output_of(sys.executable, "-m", "farandole", "--cmake-dir", deadline_s=60).strip()
+    asking = [warm_python.executable(), "-m", "farandole", "--cmake-dir"]
+    package = output_of(*asking, deadline_s=60).strip()
     output_of(*("cmake", "-S", project, "-B", folder, f"-Dfarandole_DIR={package}"), deadline_s=60)
     output_of("cmake", "--build", folder, deadline_s=BUILD_DEADLINE_S)
 

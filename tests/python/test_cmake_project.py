@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """examples/cmake_project builds against the installed package and trains as Python does."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
+import warm_python
 from cmake_projects import BUILD_DEADLINE_S, RUN_DEADLINE_S, build, run_ranks
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROJECT = EXAMPLES / "cmake_project"
+QUICKSTART = EXAMPLES / "quickstart" / "train.py"
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_cpp_and_python_train_the_same_model_to_equal_bits(program: Path, world_size: int) -> None:
     cpp = run_ranks([program], world_size)
-    python = run_ranks([sys.executable, EXAMPLES / "quickstart" / "train.py"], world_size)
+    python = run_ranks([warm_python.executable(), QUICKSTART], world_size)
     assert cpp == python
     assert [text.partition(":")[0] for text in cpp] == [
         f"rank {rank} of {world_size}" for rank in range(world_size)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import warm_python
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(*command: str, seconds: int) -> str:
+def run(python: str, *command: str, seconds: int) -> str:
     done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=seconds, check=False
+        [python, *command], capture_output=True, text=True, timeout=seconds, check=False
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
@@ -22,7 +24,7 @@ def run(*command: str, seconds: int) -> str:
 @pytest.mark.timeout(400)
 def test_demo_trains_as_well_as_one_process_on_any_number_of_ranks() -> None:
     demo = str(EXAMPLES / "python" / "train_digits.py")
-    output = run(demo, seconds=200)
+    output = run(warm_python.executable(), demo, seconds=200)
     assert len(re.findall(r"^epoch .*loss .*test accuracy .*images/s", output, re.MULTILINE)) == 12
     found = re.search(r"largest deviation (\S+), tolerance (\S+)", output)
     assert found
@@ -33,7 +35,8 @@ def test_demo_trains_as_well_as_one_process_on_any_number_of_ranks() -> None:
     for name in ("farandole", "gloo", "one process"):
         assert re.search(rf"^  {name} +\d ranks? +[\d,]+ +[\d.]+ x gloo", output, re.MULTILINE)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
-    assert losses(run(*launcher, demo, seconds=180)) == pytest.approx(losses(output), abs=1e-4)
+    alone = run(warm_python.executable(), *launcher, demo, seconds=180)
+    assert losses(alone) == pytest.approx(losses(output), abs=1e-4)
 
 
 def losses(output: str) -> list[float]:
@@ -44,7 +47,7 @@ def losses(output: str) -> list[float]:
 @pytest.mark.timeout(100)
 def test_quickstart_runs_on_two_ranks() -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    output = run(*launcher, str(EXAMPLES / "quickstart" / "train.py"), seconds=90)
+    output = run(sys.executable, *launcher, str(EXAMPLES / "quickstart" / "train.py"), seconds=90)
     assert set(re.findall(r"rank \d of 2: loss", output)) == {
         "rank 0 of 2: loss",
         "rank 1 of 2: loss",
@@ -52,5 +55,5 @@ def test_quickstart_runs_on_two_ranks() -> None:
 
 
 def test_quickstart_runs_alone() -> None:
-    output = run(str(EXAMPLES / "quickstart" / "train.py"), seconds=60)
+    output = run(warm_python.executable(), str(EXAMPLES / "quickstart" / "train.py"), seconds=60)
     assert "rank 0 of 1: " in output

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import warm_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -23,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def test_the_program_of_the_page_runs_on_two_ranks(page: str, printed: list[str]) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [sys.executable, *launcher, str(EXAMPLES / page / "train.py")],
+        [warm_python.executable(), *launcher, str(EXAMPLES / page / "train.py")],
         capture_output=True,
         text=True,
         timeout=90,
