@@ -34,18 +34,18 @@ class WatchedAllocator final : public at::Allocator {
   at::Allocator* const inner_;
 };
 
+/// When the library is loaded: torch reads the pointer without a lock, on threads that allocate
+/// while ranks begin their first backward. Never destroyed: tensors keep it.
+[[maybe_unused]] const bool is_installed = [] {
+  c10::SetCPUAllocator(new WatchedAllocator(c10::GetCPUAllocator()));
+  return true;
+}();
+
 }  // namespace
 
 AllocationWatch::~AllocationWatch() = default;
 
 void watch_allocations(const std::shared_ptr<AllocationWatch>& watch) {
-  // Never destroyed: tensors keep a pointer to the allocator.
-  static auto* const installed = [] {
-    auto* const allocator = new WatchedAllocator(c10::GetCPUAllocator());
-    c10::SetCPUAllocator(allocator);
-    return allocator;
-  }();
-  static_cast<void>(installed);
   thread_local std::weak_ptr<AllocationWatch> own;
   own = watch;
   watch_here = watch ? &own : nullptr;

@@ -24,8 +24,8 @@ class AllocationWatch {
 /// Lets `watch` see what this thread allocates from now on, in place of the one before; null: none.
 /// A watch that is gone sees nothing.
 ///
-/// The first call puts an allocator before the one that torch has for the CPU, for good: elsewhere
-/// it costs a look at a variable of the thread.
+/// The library, when it is loaded, puts an allocator before the one that torch has for the CPU, for
+/// good: elsewhere it costs a look at a variable of the thread.
 void watch_allocations(const std::shared_ptr<AllocationWatch>& watch);
 
 }  // namespace farandole

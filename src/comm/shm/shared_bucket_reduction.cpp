@@ -202,7 +202,7 @@ void SharedBucketReduction::reduce_ready() {
   ready_.clear();
 }
 
-/// 2 * S bytes read or written by each rank, as in a symmetric all_reduce. To look costs none.
+/// 2 * S bytes read or written by each rank, as in a symmetric all_reduce. A look moves none.
 void SharedBucketReduction::reduce(Bucket& bucket) {
   const auto world = static_cast<size_t>(group_.world_size());
   const bool is_average = world == 1 && divisor() == 1;
