@@ -7,6 +7,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "ddp/birth_schedule.h"
 #include "ddp/cooperative_reduction.h"
@@ -31,9 +32,12 @@ constexpr size_t kFreedBytes = 32 << 20;
 /// move into their buckets; in the second, they are born there.
 constexpr int kUnsettledBackwards = 2;
 
-/// What malloc keeps of freed memory would be needed twice: here, and for the buckets.
+/// What malloc keeps of freed memory would be needed twice: here, and for the buckets. By one
+/// thread at a time: under another malloc it is the first call of glibc's, and sets that up.
 void give_back_memory() {
 #ifdef __GLIBC__
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   ::malloc_trim(0);
 #endif
 }
