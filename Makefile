@@ -87,7 +87,7 @@ build: setup  ## build C++ and Python with their tests; install into .venv
 		--config-settings=cmake.define.FARANDOLE_WERROR=ON .
 
 test-cpp: build  ## build, then run the C++ tests
-	ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error
 
 test-python: build  ## build, then run the Python tests
 	pytest

@@ -247,7 +247,7 @@ void write_inf(std::byte* data, size_t index, DataType dtype) {
 
 // Shards of more than one block, of one, and of a part of one; the bits are those of other rounds.
 TEST(BucketReduction, LooksForInfsInWhatItStores) {
-  for (const int world_size : {1, 2, 3}) {
+  for (const int world_size : thin_matrix() ? std::vector<int>{2} : std::vector<int>{1, 2, 3}) {
     run_thread_ranks(world_size, [](Communicator& group) {
       const auto world = static_cast<size_t>(group.world_size());
       for (const DataType dtype : kDtypes) {

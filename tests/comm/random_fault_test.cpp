@@ -189,7 +189,7 @@ unsigned from_environment(const char* name, unsigned fallback) {
 }
 
 TEST(RandomFault, IsNamedOnEverySurvivorAndNothingHangs) {
-  const unsigned rounds = from_environment("FARANDOLE_FAULT_ROUNDS", thin_matrix() ? 20 : 200);
+  const unsigned rounds = from_environment("FARANDOLE_FAULT_ROUNDS", thin_matrix() ? 20 : 80);
   const unsigned first = from_environment("FARANDOLE_FAULT_SEED", 1);
   for (unsigned seed = first; seed < first + rounds && !HasFailure(); ++seed) {
     SCOPED_TRACE("FARANDOLE_FAULT_SEED=" + std::to_string(seed));

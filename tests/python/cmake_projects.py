@@ -19,7 +19,8 @@ def build(project: Path, folder: Path) -> None:
     """Builds `project` in `folder` against the package that this Python imports."""
     asking = [warm_python.executable(), "-m", "farandole", "--cmake-dir"]
     package = output_of(*asking, deadline_s=60).strip()
-    output_of(*("cmake", "-S", project, "-B", folder, f"-Dfarandole_DIR={package}"), deadline_s=60)
+    options = [f"-Dfarandole_DIR={package}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]  # compiles sooner
+    output_of("cmake", "-S", project, "-B", folder, *options, deadline_s=60)
     output_of("cmake", "--build", folder, deadline_s=BUILD_DEADLINE_S)
 
 

@@ -385,9 +385,10 @@ def test_quick_amp_run_compares_steps_loops_and_bytes(tmp_path: Path) -> None:
     for whole in (sent[lane] for lane in halved):
         assert whole["bytes"] >= 4 * whole["parameters"]
         assert whole["loss"] < whole["loss_before"]
+        part = 0.75 if whole["lane"] == "shard" else 0.5  # new parameters travel as they are
         for half in (sent[lane] for lane in halved[whole["lane"]]):
             assert half["bytes_ratio"] == pytest.approx(half["bytes"] / whole["bytes"], abs=1e-4)
-            assert 0.4 < half["bytes_ratio"] < 0.51
+            assert half["bytes_ratio"] == pytest.approx(part, abs=0.01)
             assert half["loss"] != whole["loss"]
             assert abs(half["loss_percent"]) < 0.5
     assert "Farandole's DDP and ZeRO, shard, GradScaler" in printed

@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 PROJECT = REPOSITORY / "examples" / "cpp"
 DISTILLATION = REPOSITORY / "examples" / "python" / "train_vit_distillation.py"
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-STEPS = 120
+STEPS = 60
 DISTILLATION_DEADLINE_S = 180  # products in bfloat16 are slow on processors that have not got it
 
 
@@ -38,8 +38,8 @@ def losses(printed: str) -> dict[int, float]:
 def test_char_lm_has_the_same_losses_on_any_number_of_ranks(folder: Path) -> None:
     command: list[str | Path] = [folder / "train_char_lm", folder / "text", f"{STEPS}"]
     alone = losses(run_ranks(command, 1)[0])
-    assert list(alone) == [1, 20, 40, 60, 80, 100, 120]
-    assert alone[STEPS] < 0.5 * alone[1]
+    assert list(alone) == [1, 20, 40, 60]
+    assert alone[STEPS] < 0.7 * alone[1]
     two = losses(output_of(*LAUNCHER, "--no-python", *command, deadline_s=RUN_DEADLINE_S))
     outputs = run_ranks(command, 3)  # 16 sequences: 6, 5 and 5
     assert outputs[1:] == ["", ""]
