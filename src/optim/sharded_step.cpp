@@ -179,8 +179,9 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
       note.has_gradient.push_back(parameter.tensor.grad().defined());
     }
     if (scaled) {
-      // What was unscaled in place is all changed, and known.
-      const bool looks = !scaled->is_finite || mode_ == GradientMode::kShard;
+      // What was unscaled in place is all changed, and known; so is what has travelled.
+      const bool are_own = mode_ == GradientMode::kShard && !scatter_;
+      const bool looks = !scaled->is_finite || are_own;
       const bool is_finite = scaled->is_finite.value_or(true);
       note.leaves_out = !is_finite || (looks && !own_gradients_are_finite());
     }
