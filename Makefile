@@ -16,11 +16,14 @@ outer_path := $(PATH)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+# Where Python tests find C++ programs.
+export FARANDOLE_BUILD := $(BUILD)
 
 # pip builds in $(BUILD) and installs into $(VENV), so that one build serves Python and ctest alike.
 define pip_install
 headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-isolation \
 	--config-settings=build-dir=$(BUILD) \
+	--config-settings=cmake.define.FARANDOLE_HEADERS_ALONE=$(if $(FARANDOLE_TEST_ALL),ON,OFF) \
 	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
 endef
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
@@ -44,7 +47,7 @@ demo: $(VENV)/requirements.stamp  ## train a real model on 2 ranks over Farandol
 test: test-cpp test-python  ## build, then run every test, C++ and Python
 
 test-all: export FARANDOLE_TEST_ALL := 1
-test-all: test  ## test, with whole matrices instead of pairs, huge counts, thousands of faults
+test-all: test  ## test with whole matrices, huge counts, thousands of faults, each header alone
 	FARANDOLE_FAULT_ROUNDS=2000 $(BUILD)/tests/test_comm_random_fault
 
 bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot

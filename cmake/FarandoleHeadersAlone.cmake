@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Compiles every public header alone, so that none leans on what another happened to include: those
-# of comm as C++17 and as C++20, those above it in the standard that torch asks for, and the umbrella
-# header, which includes them all, as C++20. Torch's own headers, 10 s each time, are precompiled.
-# Of those above comm, the ones that a test, or a source that is compiled alone, includes first are
-# seen there.
+# Compiles public headers alone, so that none leans on what another happened to include: those of
+# comm as C++17 and as C++20, and the umbrella header, which includes them all, as C++20; where
+# FARANDOLE_HEADERS_ALONE is ON, as in `make test-all`, those above comm too, 4 s each with torch's
+# own headers precompiled, in the standard that torch asks for.
 
 # Adds a library of sources that include one header each.
 function(farandole_headers_alone name library standard)
@@ -33,28 +32,11 @@ set(torch_headers ${headers})
 list(FILTER torch_headers INCLUDE REGEX "^farandole/(process_group|ddp|optim|amp)/")
 list(REMOVE_ITEM headers ${torch_headers})
 
-foreach(header IN LISTS torch_headers)
-  set(alone "")
-  string(REGEX REPLACE "^farandole/([a-z_]+)/(.*/)?([^/]+)[.]h$"
-         "${CMAKE_CURRENT_SOURCE_DIR}/\\1/\\3_test.cpp" test ${header})
-  string(REGEX REPLACE "^farandole/(.*)[.]h$" "${PROJECT_SOURCE_DIR}/src/\\1.cpp" source ${header})
-  list(APPEND alone ${test})
-  if(NOT FARANDOLE_UNITY)
-    list(APPEND alone ${source})
-  endif()
-  foreach(source IN LISTS alone)
-    if(EXISTS ${source})
-      file(STRINGS ${source} first REGEX "^#include" LIMIT_COUNT 1)
-      if(first STREQUAL "#include \"${header}\"")
-        list(REMOVE_ITEM torch_headers ${header})
-      endif()
-    endif()
-  endforeach()
-endforeach()
-
 farandole_headers_alone(headers_alone_17 farandole_comm 17 ${headers})
 farandole_headers_alone(headers_alone_20 farandole_comm 20 ${headers})
 if(FARANDOLE_TORCH)
-  farandole_headers_alone(headers_alone_torch farandole ${CMAKE_CXX_STANDARD} ${torch_headers})
   farandole_headers_alone(headers_alone_torch_20 farandole 20 ${umbrella})
+endif()
+if(FARANDOLE_TORCH AND FARANDOLE_HEADERS_ALONE)
+  farandole_headers_alone(headers_alone_torch farandole ${CMAKE_CXX_STANDARD} ${torch_headers})
 endif()

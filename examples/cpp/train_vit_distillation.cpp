@@ -2,7 +2,7 @@
 // Distils a Vision Transformer into a smaller one, with its optimizer sharded, in bfloat16:
 //
 //   python examples/python/train_vit_distillation.py --export digits.bin  # needs scikit-learn
-//   ./train_vit_distillation digits.bin [SEED]                                   # 1 rank
+//   ./train_vit_distillation digits.bin [SEED [STEPS]]                           # 1 rank
 //   torchrun --nproc-per-node 2 --no-python ./train_vit_distillation digits.bin  # 2 ranks
 //
 // examples/python/train_vit_distillation.py is the same program, and what it prints but for times
@@ -52,7 +52,8 @@ constexpr int64_t kHeads = 4;
 constexpr int64_t kTeacherWidth = 64, kTeacherLayers = 2;
 constexpr int64_t kStudentWidth = 32, kStudentLayers = 1;
 
-constexpr int kSteps = 200, kWarmUp = 20;
+constexpr int kSteps = 200;             // unless the command line tells another number
+constexpr int kWarmUp = 20;             // steps
 constexpr int64_t kBatch = 48;          // images with classes in a step, over all ranks
 constexpr double kLearningRate = 3e-3;  // at its peak
 constexpr double kTemperature = 4;
@@ -171,13 +172,14 @@ Tensor loss_of(const Tensor& scores, const Tensor& classes, const Tensor& teache
 }
 
 /// Rises while the weights are raw, then falls to nothing.
-double learning_rate(int step) {
-  return kLearningRate * std::min((step + 1.0) / kWarmUp, (kSteps - step) / double{kSteps});
+double learning_rate(int step, int steps) {
+  return kLearningRate * std::min((step + 1.0) / kWarmUp, double(steps - step) / steps);
 }
 
 /// Seconds of each part of a step, summed over steps; waiting for other ranks is in them.
 struct StepTimes {
   using Clock = std::chrono::steady_clock;
+  int steps;
   double data = 0, forward = 0, backward = 0, optimizer = 0;
   Clock::time_point last = Clock::now();
 
@@ -196,16 +198,16 @@ Tensor predict(const Net& net, const Tensor& images) {
 }
 
 /// Teaches `net` the classes of the first `told` images, and what a `teacher` says of all.
-StepTimes train(const Net& net, const Digits& digits, int64_t told, const Net& teacher = nullptr) {
+StepTimes train(const Net& net, const Digits& digits, int steps, int64_t told,
+                const Net& teacher = nullptr) {
   farandole::DistributedDataParallel model(net);
   // Each rank keeps the state of its shard of the parameters, and updates that for all.
   farandole::ZeroRedundancyOptimizer optimizer(model, farandole::AdamWOptions());
   // All ranks draw the same numbers, so each knows the whole batches.
-  const Tensor told_batches = at::randint(told, {kSteps, kBatch}, at::kLong);
-  const Tensor untold_batches =
-      at::randint(kTrainImages, {kSteps, teacher ? kBatch : 0}, at::kLong);
-  StepTimes times;
-  for (int step = 0; step < kSteps; ++step) {
+  const Tensor told_batches = at::randint(told, {steps, kBatch}, at::kLong);
+  const Tensor untold_batches = at::randint(kTrainImages, {steps, teacher ? kBatch : 0}, at::kLong);
+  StepTimes times{steps};
+  for (int step = 0; step < steps; ++step) {
     const Tensor mine = share_of_rank(told_batches[step]);
     const Tensor images = digits.images(at::cat({mine, share_of_rank(untold_batches[step])}));
     const Tensor classes = digits.classes.index({mine});
@@ -223,10 +225,10 @@ StepTimes train(const Net& net, const Digits& digits, int64_t told, const Net& t
     loss.backward();  // the gradients are those of the whole batch now
     times.backward += times.lap();
 
-    optimizer.param_groups()[0].options().set_lr(learning_rate(step));
+    optimizer.param_groups()[0].options().set_lr(learning_rate(step, steps));
     optimizer.step();  // every rank has all new parameters now
     times.optimizer += times.lap();
-    if (step == 0) times = StepTimes();  // the first step also sets things up
+    if (step == 0) times = StepTimes{steps - 1};  // the first step also sets things up
   }
   return times;
 }
@@ -244,7 +246,7 @@ double test_accuracy(const Net& net, const Digits& digits) {
 void print_times(const char* name, const StepTimes& times) {
   std::printf("%-18s", name);
   for (const double part : {times.data, times.forward, times.backward, times.optimizer}) {
-    std::printf("%11.3f", 1e3 * part / (kSteps - 1));
+    std::printf("%11.3f", 1e3 * part / times.steps);
   }
   std::printf("\n");
 }
@@ -259,16 +261,16 @@ double parameter_sum(const Net& net) {
 }
 
 /// Trains the teacher and both students; prints times, accuracies and a check.
-void compare(const Digits& digits, uint64_t seed) {
+void compare(const Digits& digits, uint64_t seed, int steps) {
   at::manual_seed(seed);
   const auto teacher = std::make_shared<VisionTransformer>(kTeacherWidth, kTeacherLayers);
-  const StepTimes teacher_times = train(teacher, digits, kTrainImages);
+  const StepTimes teacher_times = train(teacher, digits, steps, kTrainImages);
   at::manual_seed(seed);
   const auto alone = std::make_shared<VisionTransformer>(kStudentWidth, kStudentLayers);
-  const StepTimes alone_times = train(alone, digits, kToldImages);
+  const StepTimes alone_times = train(alone, digits, steps, kToldImages);
   at::manual_seed(seed);  // the same weights and batches again
   const auto distilled = std::make_shared<VisionTransformer>(kStudentWidth, kStudentLayers);
-  const StepTimes distilled_times = train(distilled, digits, kToldImages, teacher);
+  const StepTimes distilled_times = train(distilled, digits, steps, kToldImages, teacher);
 
   std::vector<double> accuracies;
   for (const Net& net : {teacher, alone, distilled}) {
@@ -289,8 +291,13 @@ void compare(const Digits& digits, uint64_t seed) {
 
 int main(int argc, char** argv) {
   const Tensor rows = argc > 1 ? read_rows(argv[1]) : Tensor();
-  if (!rows.defined()) {
-    std::fprintf(stderr, "usage: %s DIGITS_FILE [SEED]; the source tells its format\n", argv[0]);
+  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0;
+  const int steps = argc > 3 ? std::atoi(argv[3]) : kSteps;
+  if (!rows.defined() || steps < 2) {  // times are those of the second step on
+    std::fprintf(stderr,
+                 "usage: %s DIGITS_FILE [SEED [STEPS]]; the source tells the file's format, "
+                 "STEPS are 2 or more\n",
+                 argv[0]);
     return 1;
   }
   farandole::init_process_group();  // finds the others through torchrun's variables
@@ -300,5 +307,5 @@ int main(int argc, char** argv) {
     return 1;
   }
   at::set_num_threads(1);  // a core for each rank
-  compare(Digits(rows), argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
+  compare(Digits(rows), seed, steps);
 }

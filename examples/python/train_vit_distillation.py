@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Distils a Vision Transformer into a smaller one, with its optimizer sharded, in bfloat16.
 
-    python examples/python/train_vit_distillation.py [SEED]                             # 1 rank
+    python examples/python/train_vit_distillation.py [SEED [STEPS]]                     # 1 rank
     torchrun --standalone --nproc-per-node=2 examples/python/train_vit_distillation.py  # 2 ranks
     python examples/python/train_vit_distillation.py --export digits.bin  # for the one in C++
 
@@ -41,7 +41,8 @@ HEADS = 4
 TEACHER_WIDTH, TEACHER_LAYERS = 64, 2
 STUDENT_WIDTH, STUDENT_LAYERS = 32, 1
 
-STEPS, WARM_UP = 200, 20
+STEPS = 200  # unless the command line tells another number
+WARM_UP = 20  # steps
 BATCH = 48  # images with classes in a step, over all ranks
 LEARNING_RATE = 3e-3  # at its peak
 TEMPERATURE = 4.0
@@ -129,15 +130,16 @@ def loss_of(scores: Tensor, classes: Tensor, teacher_scores: Tensor | None) -> T
     return (1 - SOFT) * hard + SOFT * TEMPERATURE**2 * soft
 
 
-def learning_rate(step: int) -> float:
+def learning_rate(step: int, steps: int) -> float:
     """Rises while the weights are raw, then falls to nothing."""
-    return LEARNING_RATE * min((step + 1) / WARM_UP, (STEPS - step) / STEPS)
+    return LEARNING_RATE * min((step + 1) / WARM_UP, (steps - step) / steps)
 
 
 class StepTimes:
     """Seconds of each part of a step, summed over steps; waiting for other ranks is in them."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
         self.data = self.forward = self.backward = self.optimizer = 0.0
         self.last = time.perf_counter()
 
@@ -155,17 +157,21 @@ def predict(net: VisionTransformer, images: Tensor) -> Tensor:
 
 
 def train(
-    net: VisionTransformer, digits: Digits, told: int, teacher: VisionTransformer | None = None
+    net: VisionTransformer,
+    digits: Digits,
+    steps: int,
+    told: int,
+    teacher: VisionTransformer | None = None,
 ) -> StepTimes:
     """Teaches `net` the classes of the first `told` images, and what a `teacher` says of all."""
     model = farandole.DistributedDataParallel(net)
     # Each rank keeps the state of its shard of the parameters, and updates that for all.
     optimizer = farandole.ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
     # All ranks draw the same numbers, so each knows the whole batches.
-    told_batches = torch.randint(told, (STEPS, BATCH))
-    untold_batches = torch.randint(TRAIN_IMAGES, (STEPS, BATCH if teacher else 0))
-    times = StepTimes()
-    for step in range(STEPS):
+    told_batches = torch.randint(told, (steps, BATCH))
+    untold_batches = torch.randint(TRAIN_IMAGES, (steps, BATCH if teacher else 0))
+    times = StepTimes(steps)
+    for step in range(steps):
         mine = share_of_rank(told_batches[step])
         images = digits.images(torch.cat([mine, share_of_rank(untold_batches[step])]))
         classes = digits.classes[mine]
@@ -180,11 +186,11 @@ def train(
         loss.backward()  # the gradients are those of the whole batch now
         times.backward += times.lap()
 
-        optimizer.param_groups[0]["lr"] = learning_rate(step)
+        optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
         optimizer.step()  # every rank has all new parameters now
         times.optimizer += times.lap()
         if step == 0:  # which also sets things up
-            times = StepTimes()
+            times = StepTimes(steps - 1)
     return times
 
 
@@ -199,7 +205,7 @@ def test_accuracy(net: VisionTransformer, digits: Digits) -> float:
 def print_times(name: str, times: StepTimes) -> None:
     """A row of the table."""
     parts = (times.data, times.forward, times.backward, times.optimizer)
-    print(f"{name:18}" + "".join(f"{1e3 * part / (STEPS - 1):11.3f}" for part in parts))
+    print(f"{name:18}" + "".join(f"{1e3 * part / times.steps:11.3f}" for part in parts))
 
 
 def parameter_sum(net: VisionTransformer) -> float:
@@ -207,17 +213,17 @@ def parameter_sum(net: VisionTransformer) -> float:
     return sum(parameter.detach().double().sum().item() for parameter in net.parameters())
 
 
-def compare(digits: Digits, seed: int) -> None:
+def compare(digits: Digits, seed: int, steps: int) -> None:
     """Trains the teacher and both students; prints times, accuracies and a check."""
     torch.manual_seed(seed)
     teacher = VisionTransformer(TEACHER_WIDTH, TEACHER_LAYERS)
-    teacher_times = train(teacher, digits, told=TRAIN_IMAGES)
+    teacher_times = train(teacher, digits, steps, told=TRAIN_IMAGES)
     torch.manual_seed(seed)
     alone = VisionTransformer(STUDENT_WIDTH, STUDENT_LAYERS)
-    alone_times = train(alone, digits, told=TOLD_IMAGES)
+    alone_times = train(alone, digits, steps, told=TOLD_IMAGES)
     torch.manual_seed(seed)  # the same weights and batches again
     distilled = VisionTransformer(STUDENT_WIDTH, STUDENT_LAYERS)
-    distilled_times = train(distilled, digits, told=TOLD_IMAGES, teacher=teacher)
+    distilled_times = train(distilled, digits, steps, told=TOLD_IMAGES, teacher=teacher)
 
     accuracies = [test_accuracy(net, digits) for net in (teacher, alone, distilled)]
     if farandole.rank() == 0:
@@ -240,16 +246,19 @@ def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("seed", nargs="?", type=int, default=0)
+    parser.add_argument("steps", nargs="?", type=int, default=STEPS, help="2 or more")
     parser.add_argument("--export", type=Path, help="write the images there and end")
     arguments = parser.parse_args()
     if arguments.export:
         arguments.export.write_bytes(read_rows().numpy().tobytes())
         return
+    if arguments.steps < 2:
+        parser.error(f"{arguments.steps} steps are too few: times are those of the second on")
     farandole.init_process_group()  # finds the others through torchrun's variables
     if BATCH % farandole.world_size():
         sys.exit(f"{BATCH} images cannot be shared equally by {farandole.world_size()} ranks")
     torch.set_num_threads(1)  # a core for each rank
-    compare(Digits(read_rows()), arguments.seed)
+    compare(Digits(read_rows()), arguments.seed, arguments.steps)
     farandole.destroy()
 
 

@@ -25,9 +25,9 @@ using testing::HasSubstr;
 
 /// The loop of Python's torch.optim over single tensors, _single_tensor_adam(), operation by
 /// operation.
-class Torch {
+class TorchAdam {
  public:
-  Torch(const AdamHyperparameters& adam, const at::Tensor& start)
+  TorchAdam(const AdamHyperparameters& adam, const at::Tensor& start)
       : parameter(start.clone()),
         exp_avg(at::zeros_like(start)),
         exp_avg_sq(at::zeros_like(start)),
@@ -61,7 +61,7 @@ class Torch {
   AdamHyperparameters adam_;
 };
 
-std::vector<AdamHyperparameters> variants() {
+std::vector<AdamHyperparameters> adam_variants() {
   std::vector<AdamHyperparameters> all;
   for (const bool decoupled : {false, true}) {
     for (const bool amsgrad : {false, true}) {
@@ -76,7 +76,7 @@ std::vector<AdamHyperparameters> variants() {
 
 /// Whether all elements differ by rounding alone: in each step one of the parameter's last bits,
 /// and a few of its change, which is some lr at most.
-bool are_near(const RuleRun& run, const Torch& torch, const AdamHyperparameters& adam) {
+bool are_near(const RuleRun& run, const TorchAdam& torch, const AdamHyperparameters& adam) {
   const bool is_double = torch.parameter.scalar_type() == at::kDouble;
   const double epsilon = is_double ? std::numeric_limits<double>::epsilon()
                                    : double{std::numeric_limits<float>::epsilon()};
@@ -88,7 +88,7 @@ bool are_near(const RuleRun& run, const Torch& torch, const AdamHyperparameters&
 void expect_like_torch(const AdamHyperparameters& adam, int64_t length, at::ScalarType type) {
   const AdamRule rule(adam);
   RuleRun run(rule, values(length, 0, type));
-  Torch torch(adam, values(length, 0, type));
+  TorchAdam torch(adam, values(length, 0, type));
   for (int64_t step = 1; step <= 50; ++step) {
     run.step(rule, values(length, step, type));
     torch.step(values(length, step, type));
@@ -106,7 +106,7 @@ void expect_like_torch(const AdamHyperparameters& adam, int64_t length, at::Scal
 TEST(AdamRule, IsTorchsButForRoundingInEveryVariant) {
   at::set_num_threads(1);  // or the square roots of torch wait for a second core
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
-    for (const AdamHyperparameters& variant : variants()) {
+    for (const AdamHyperparameters& variant : adam_variants()) {
       for (const int64_t length : kOddLengths) expect_like_torch(variant, length, type);
     }
   }
@@ -136,7 +136,7 @@ TEST(AdamRule, IsNearLibTorchsAdamW) {
 }
 
 TEST(AdamRule, DoesNotMindHowAParameterIsCut) {
-  for (const AdamHyperparameters& variant : variants()) {
+  for (const AdamHyperparameters& variant : adam_variants()) {
     const AdamRule rule(variant);
     RuleRun whole(rule, values(4097, 0), 4097);
     RuleRun cut(rule, values(4097, 0), 37);

@@ -15,8 +15,11 @@
 
 #include "ddp/replica_ranks.h"
 #include "farandole/ddp/distributed_data_parallel.h"
+#include "farandole/optim/sharded_optimizer.h"
 
 namespace farandole::test {
+
+inline constexpr GradientMode kBothModes[] = {GradientMode::kFull, GradientMode::kShard};
 
 struct BowlWeight {
   std::vector<int64_t> shape;

@@ -40,13 +40,13 @@ struct Slopes : torch::nn::Module {
 };
 
 /// One rank's model and its optimizer, which takes the whole average off each weight.
-struct Rank {
+struct ScatterRank {
   std::shared_ptr<Slopes> model;
   std::unique_ptr<DistributedDataParallel<Slopes>> ddp;
   std::unique_ptr<ZeroRedundancyOptimizer> optimizer;
 
-  Rank(const Group& group, std::optional<at::ScalarType> wire_dtype, GradientMode mode,
-       const std::vector<at::ScalarType>& dtypes) {
+  ScatterRank(const Group& group, std::optional<at::ScalarType> wire_dtype, GradientMode mode,
+              const std::vector<at::ScalarType>& dtypes) {
     model = std::make_shared<Slopes>(dtypes);
     ReplicaOptions options;
     options.wire_dtype = wire_dtype;
@@ -77,7 +77,7 @@ TEST(GradientScatter, SendsHalfTheBytesAsAHalfType) {
   run_foreign(2, [](const Group& group, ForeignBackend& backend) {
     std::vector<int64_t> sent, told;
     for (const auto& wire : {std::optional<at::ScalarType>(), std::optional(at::kBFloat16)}) {
-      Rank rank(group, wire, GradientMode::kShard, {at::kFloat});
+      ScatterRank rank(group, wire, GradientMode::kShard, {at::kFloat});
       rank.step(1);
       backend.gradient_bytes();
       rank.step(1);
@@ -106,7 +106,7 @@ TEST(GradientScatter, ExchangesOverGlooAsTheyAre) {
     test::run_group_pointers(world_size, [&](const test::GroupPointer& ours) {
       auto backend = c10::make_intrusive<Gloo>(ours);
       const Group group = test::group_around(backend);
-      Rank rank(group, std::nullopt, GradientMode::kShard, {at::kFloat, at::kDouble});
+      ScatterRank rank(group, std::nullopt, GradientMode::kShard, {at::kFloat, at::kDouble});
       for (int step = 0; step < 3; ++step) rank.step(group->getRank());
       for (const at::Tensor& weight : rank.model->weights) {
         EXPECT_TRUE(weight.eq(-1.5 * (world_size - 1)).all().item<bool>());
@@ -124,7 +124,7 @@ TEST(GradientScatter, KnowsWhatEachDtypeTravelsAs) {
   run_foreign(2, [](const Group& group, ForeignBackend& backend) {
     for (const auto& [dtype, bytes] : std::vector<std::pair<at::ScalarType, int64_t>>{
              {at::kDouble, 2}, {at::kFloat, 2}, {at::kBFloat16, 2}, {at::kHalf, 2}}) {
-      Rank rank(group, at::kHalf, GradientMode::kShard, {dtype});
+      ScatterRank rank(group, at::kHalf, GradientMode::kShard, {dtype});
       rank.step(1);
       backend.gradient_bytes();
       rank.step(1);
@@ -140,7 +140,7 @@ TEST(GradientScatter, AddsUpInFloat32WhatCame) {
   for (const int world_size : {2, 4}) {
     run_foreign(world_size, [&](const Group& group, ForeignBackend&) {
       const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kBFloat16};
-      Rank rank(group, at::kBFloat16, GradientMode::kShard, dtypes);
+      ScatterRank rank(group, at::kBFloat16, GradientMode::kShard, dtypes);
       rank.step(group->getRank() == 0 ? 256 : 1);
       const double mean = (256.0 + world_size - 1) / world_size;
       for (const size_t i : {0, 1}) {
@@ -157,13 +157,13 @@ TEST(GradientScatter, RoundsGradientsOnTheirWayAlone) {
   const double slope = 1 + 1.0 / 4096;  // 1 as a bfloat16
   for (const GradientMode mode : {GradientMode::kFull, GradientMode::kShard}) {
     run_foreign(2, [&](const Group& group, ForeignBackend&) {
-      Rank rank(group, at::kBFloat16, mode, {at::kFloat});
+      ScatterRank rank(group, at::kBFloat16, mode, {at::kFloat});
       rank.step(slope);
       EXPECT_TRUE(rank.model->weights[0].eq(-1).all().item<bool>());
     });
     // Where ranks share memory nothing travels.
     test::run_replicas("farandole", 2, [&](const Group& group) {
-      Rank rank(group, at::kBFloat16, mode, {at::kFloat});
+      ScatterRank rank(group, at::kBFloat16, mode, {at::kFloat});
       rank.step(slope);
       EXPECT_TRUE(rank.model->weights[0].eq(-slope).all().item<bool>());
     });
@@ -174,7 +174,7 @@ TEST(GradientScatter, RoundsGradientsOnTheirWayAlone) {
 TEST(GradientScatter, BringsInfAndNanOver) {
   run_foreign(2, [](const Group& group, ForeignBackend&) {
     for (const double slope : {1e6, std::numeric_limits<double>::quiet_NaN()}) {
-      Rank rank(group, at::kHalf, GradientMode::kShard, {at::kFloat});
+      ScatterRank rank(group, at::kHalf, GradientMode::kShard, {at::kFloat});
       rank.step(group->getRank() == 1 ? slope : 1);
       EXPECT_FALSE(rank.model->weights[0].isfinite().any().item<bool>());
     }

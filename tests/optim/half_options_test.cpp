@@ -41,13 +41,13 @@ constexpr HalfOptions kNearest{false, false, 0};
 constexpr HalfOptions kStochastic{false, true, 5};
 
 /// What one rank trains.
-struct Rank {
+struct HalfRank {
   std::shared_ptr<Bowl> model;
   std::unique_ptr<DistributedDataParallel<Bowl>> ddp;
   std::unique_ptr<Zero> optimizer;
 
-  Rank(const Group& group, const Options& options, const HalfOptions& halves,
-       GradientMode mode = GradientMode::kFull, const std::vector<BowlWeight>& specs = kMixed)
+  HalfRank(const Group& group, const Options& options, const HalfOptions& halves,
+           GradientMode mode = GradientMode::kFull, const std::vector<BowlWeight>& specs = kMixed)
       : model(bowl(specs)), ddp(std::make_unique<DistributedDataParallel<Bowl>>(model, group)) {
     ZeroOptions zero;
     zero.gradients = mode;
@@ -74,7 +74,7 @@ struct Rank {
   }
 };
 
-std::string saved_by(Rank& rank, int from) {
+std::string saved_by(HalfRank& rank, int from) {
   rank.optimizer->consolidate_state_dict(from);
   std::string own;
   if (rank.optimizer->rank() == from) {
@@ -87,7 +87,7 @@ std::string saved_by(Rank& rank, int from) {
   return rank.optimizer->engine().all_gather(own)[static_cast<size_t>(from)];
 }
 
-void load(Rank& rank, const std::string& text) {
+void load(HalfRank& rank, const std::string& text) {
   std::istringstream stream(text);
   torch::serialize::InputArchive archive;
   archive.load_from(stream);
@@ -99,7 +99,7 @@ std::vector<at::Tensor> trained(const std::string& backend, int size, GradientMo
                                 const Options& options, const HalfOptions& halves) {
   std::vector<at::Tensor> weights;
   run_replicas(backend, size, [&](const Group& group) {
-    Rank rank(group, options, halves, mode);
+    HalfRank rank(group, options, halves, mode);
     rank.train(1, 6);
     double sum = 0;
     for (const at::Tensor& weight : rank.weights())
@@ -112,26 +112,26 @@ std::vector<at::Tensor> trained(const std::string& backend, int size, GradientMo
   return weights;
 }
 
-struct Kind {
+struct HalfKind {
   std::string name;
   std::shared_ptr<Options> options;
 };
 
-std::vector<Kind> kinds() {
+std::vector<HalfKind> half_kinds() {
   return {{"SGD", std::make_shared<SGDOptions>(0.01)},
           {"Momentum", std::make_shared<SGDOptions>(SGDOptions(0.01).momentum(0.9))},
           {"AdamW", std::make_shared<AdamWOptions>(0.001)}};
 }
 
-class HalfOptionsOf : public testing::TestWithParam<Kind> {};
-INSTANTIATE_TEST_SUITE_P(Optimizers, HalfOptionsOf, testing::ValuesIn(kinds()),
+class HalfOptionsOf : public testing::TestWithParam<HalfKind> {};
+INSTANTIATE_TEST_SUITE_P(Optimizers, HalfOptionsOf, testing::ValuesIn(half_kinds()),
                          [](const auto& each) { return each.param.name; });
 
 TEST_P(HalfOptionsOf, GiveTheSameBitsOnAnyNumberOfRanksInBothModes) {
   const auto& options = *GetParam().options;
   for (const HalfOptions& halves : {kStochastic, kNearest}) {
     const auto alone = trained("farandole", 1, GradientMode::kFull, options, halves);
-    for (const GradientMode mode : {GradientMode::kFull, GradientMode::kShard}) {
+    for (const GradientMode mode : test::kBothModes) {
       for (const auto& [backend, size] : std::vector<std::pair<std::string, int>>{
                {"farandole", 2}, {"farandole", 3}, {"foreign", 2}}) {
         const auto together = trained(backend, size, mode, options, halves);
@@ -148,7 +148,7 @@ TEST_P(HalfOptionsOf, GoOnFromAnArchiveWithOtherRanksToTheLastBit) {
   std::string archive;
   std::vector<at::Tensor> middle, end;
   run_replicas("farandole", 2, [&](const Group& group) {
-    Rank rank(group, options, kStochastic);
+    HalfRank rank(group, options, kStochastic);
     rank.train(1, 4);
     const std::string text = saved_by(rank, 0);
     const bool tells = group->getRank() == 0;
@@ -158,7 +158,7 @@ TEST_P(HalfOptionsOf, GoOnFromAnArchiveWithOtherRanksToTheLastBit) {
     if (tells) end = rank.weights();
   });
   run_replicas("farandole", 3, [&](const Group& group) {
-    Rank rank(group, options, kStochastic, GradientMode::kShard);
+    HalfRank rank(group, options, kStochastic, GradientMode::kShard);
     rank.set(middle);
     load(rank, archive);
     rank.train(5, 8);
@@ -170,8 +170,8 @@ TEST_P(HalfOptionsOf, GoOnFromAnArchiveWithOtherRanksToTheLastBit) {
 
 TEST_P(HalfOptionsOf, GoOnWhenShardsAreCutAnew) {
   run_replicas("farandole", 2, [](const Group& group) {
-    Rank rank(group, *GetParam().options, kStochastic);
-    Rank other(group, *GetParam().options, kStochastic);
+    HalfRank rank(group, *GetParam().options, kStochastic);
+    HalfRank other(group, *GetParam().options, kStochastic);
     rank.train(1, 6);
     other.train(1, 3);
     other.optimizer->rebuild();
@@ -183,7 +183,7 @@ TEST_P(HalfOptionsOf, GoOnWhenShardsAreCutAnew) {
 TEST(HalfOptions, WithoutMasterWeightsRoundEachStepOfFloat32) {
   run_replicas("farandole", 2, [](const Group& group) {
     const std::vector<BowlWeight> specs = {{{1500}, at::kBFloat16}, {{40}, at::kHalf}};
-    Rank rank(group, SGDOptions(0.01), kNearest, GradientMode::kFull, specs);
+    HalfRank rank(group, SGDOptions(0.01), kNearest, GradientMode::kFull, specs);
     for (int step = 1; step <= 5; ++step) {
       std::vector<at::Tensor> expected;
       for (const at::Tensor& weight : rank.weights()) {
@@ -203,8 +203,8 @@ TEST(HalfOptions, WithoutMasterWeightsRoundEachStepOfFloat32) {
 TEST(HalfOptions, SaveFourBytesAnElementOfTheShard) {
   run_replicas("farandole", 2, [](const Group& group) {
     const std::vector<BowlWeight> specs = {{{4096}, at::kBFloat16}};
-    Rank masters(group, AdamWOptions(0.01), {}, GradientMode::kFull, specs);
-    Rank none(group, AdamWOptions(0.01), kNearest, GradientMode::kFull, specs);
+    HalfRank masters(group, AdamWOptions(0.01), {}, GradientMode::kFull, specs);
+    HalfRank none(group, AdamWOptions(0.01), kNearest, GradientMode::kFull, specs);
     masters.train(1, 1);
     none.train(1, 1);
     EXPECT_EQ(masters.optimizer->state_bytes(), 3 * 4 * 2048);
@@ -272,7 +272,7 @@ TEST(HalfOptions, RefuseWhatCannotBe) {
       EXPECT_THAT(text_of(at::kBFloat16, torch::optim::RMSpropOptions(0.1), halves),
                   HasSubstr("master_weights=false was passed to an optimizer that is not fused."));
     }
-    Rank rank(group, SGDOptions(0.1), kNearest);
+    HalfRank rank(group, SGDOptions(0.1), kNearest);
     EXPECT_THAT(test::error_of<InvalidArgument>([&] { rank.optimizer->engine().begin_step(""); }),
                 HasSubstr("master_weights=false was passed to an optimizer that is not fused."));
   });
@@ -281,7 +281,7 @@ TEST(HalfOptions, RefuseWhatCannotBe) {
 TEST(HalfOptions, AreTheSameOnEveryRank) {
   run_replicas("farandole", 2, [](const Group& group) {
     const HalfOptions halves{false, true, static_cast<uint64_t>(group->getRank())};
-    Rank rank(group, SGDOptions(0.1), halves);
+    HalfRank rank(group, SGDOptions(0.1), halves);
     EXPECT_THAT(test::error_of<StepError>([&] { rank.train(1, 1); }),
                 HasSubstr("rounded stochastically with seed " + std::to_string(group->getRank())));
   });

@@ -21,9 +21,9 @@ using test::values;
 using testing::HasSubstr;
 
 /// The formula of the paper, element by element in float64.
-class Plain {
+class PlainLamb {
  public:
-  Plain(const LambHyperparameters& lamb, const at::Tensor& start)
+  PlainLamb(const LambHyperparameters& lamb, const at::Tensor& start)
       : parameter(start.to(at::kDouble)), lamb_(lamb), m_(numel()), v_(numel()) {}
 
   void step(const at::Tensor& gradient) {
@@ -63,7 +63,7 @@ class Plain {
   int steps_ = 0;
 };
 
-std::vector<LambHyperparameters> variants() {
+std::vector<LambHyperparameters> lamb_variants() {
   return {{},
           {0.02, 0.9, 0.999, 1e-6, 0},
           {0.02, 0.8, 0.99, 1e-3, 0.1, false},
@@ -71,12 +71,12 @@ std::vector<LambHyperparameters> variants() {
 }
 
 TEST(LambRule, FollowsTheFormula) {
-  for (const LambHyperparameters& variant : variants()) {
+  for (const LambHyperparameters& variant : lamb_variants()) {
     for (const int64_t length : kOddLengths) {
       const LambRule rule(variant);
       RuleRun narrow(rule, values(length, 0));
       RuleRun wide(rule, values(length, 0, at::kDouble));
-      Plain plain(variant, values(length, 0, at::kDouble));
+      PlainLamb plain(variant, values(length, 0, at::kDouble));
       for (int64_t step = 1; step <= 50; ++step) {
         narrow.step(rule, values(length, step));
         wide.step(rule, values(length, step, at::kDouble));

@@ -21,9 +21,9 @@ using test::values;
 using testing::HasSubstr;
 
 /// The formula of lars.h, element by element in float64.
-class Plain {
+class PlainLars {
  public:
-  Plain(const LarsHyperparameters& lars, const at::Tensor& start)
+  PlainLars(const LarsHyperparameters& lars, const at::Tensor& start)
       : parameter(start.to(at::kDouble)), lars_(lars), b_(static_cast<size_t>(start.numel())) {}
 
   void step(const at::Tensor& gradient) {
@@ -58,7 +58,7 @@ class Plain {
   bool is_first_ = true;
 };
 
-std::vector<LarsHyperparameters> variants() {
+std::vector<LarsHyperparameters> lars_variants() {
   return {{0.5},
           {0.5, 0, 0, 0.01},
           {0.5, 0.9, 0, 0.01, true},
@@ -67,12 +67,12 @@ std::vector<LarsHyperparameters> variants() {
 }
 
 TEST(LarsRule, FollowsTheFormula) {
-  for (const LarsHyperparameters& variant : variants()) {
+  for (const LarsHyperparameters& variant : lars_variants()) {
     for (const int64_t length : kOddLengths) {
       const LarsRule rule(variant);
       RuleRun narrow(rule, values(length, 0));
       RuleRun wide(rule, values(length, 0, at::kDouble));
-      Plain plain(variant, values(length, 0, at::kDouble));
+      PlainLars plain(variant, values(length, 0, at::kDouble));
       for (int64_t step = 1; step <= 50; ++step) {
         narrow.step(rule, values(length, step));
         wide.step(rule, values(length, step, at::kDouble));

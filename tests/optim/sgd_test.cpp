@@ -20,9 +20,9 @@ using test::values;
 using testing::HasSubstr;
 
 /// torch's optimizer, which cannot maximize, on gradients that are negated for it.
-class Torch {
+class TorchSgd {
  public:
-  Torch(const SgdHyperparameters& sgd, const at::Tensor& parameter)
+  TorchSgd(const SgdHyperparameters& sgd, const at::Tensor& parameter)
       : parameter_(parameter.clone().requires_grad_()),
         maximizes_(sgd.maximize),
         optimizer_({parameter_}, torch::optim::SGDOptions(sgd.lr)
@@ -47,7 +47,7 @@ class Torch {
   torch::optim::SGD optimizer_;
 };
 
-std::vector<SgdHyperparameters> variants() {
+std::vector<SgdHyperparameters> sgd_variants() {
   std::vector<SgdHyperparameters> all;
   for (const bool maximize : {false, true}) {
     for (const double weight_decay : {0.0, 0.013}) {
@@ -62,12 +62,12 @@ std::vector<SgdHyperparameters> variants() {
 
 TEST(SgdRule, GivesTheBitsOfTorchInEveryVariant) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
-    for (const SgdHyperparameters& variant : variants()) {
+    for (const SgdHyperparameters& variant : sgd_variants()) {
       for (const int64_t length : kOddLengths) {
         const SgdRule rule(variant);
         const at::Tensor start = values(length, 0, type);
         RuleRun run(rule, start);
-        Torch torch(variant, start);
+        TorchSgd torch(variant, start);
         for (int64_t step = 1; step <= 50; ++step) {
           const at::Tensor gradient = values(length, step, type);
           run.step(rule, gradient);
@@ -83,7 +83,7 @@ TEST(SgdRule, GivesTheBitsOfTorchInEveryVariant) {
 }
 
 TEST(SgdRule, DoesNotMindHowAParameterIsCut) {
-  for (const SgdHyperparameters& variant : variants()) {
+  for (const SgdHyperparameters& variant : sgd_variants()) {
     const SgdRule rule(variant);
     const at::Tensor start = values(4097, 0);
     RuleRun whole(rule, start, 4097);

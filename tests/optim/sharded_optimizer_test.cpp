@@ -32,14 +32,13 @@ using test::Bowl;
 using test::bowl;
 using test::BowlWeight;
 using test::expect_weights;
+using test::kBothModes;
 using test::run_replicas;
 using test::trained;
 using testing::HasSubstr;
 
 using Ddp = DistributedDataParallel<Bowl>;
 using Rule = std::shared_ptr<const UpdateRule>;
-
-constexpr GradientMode kBoth[] = {GradientMode::kFull, GradientMode::kShard};
 
 Rule sgd(double lr = 0.125, double momentum = 0.5) {
   SgdHyperparameters sgd;
@@ -57,9 +56,10 @@ Rule adamw(double lr = 0.01) {
 }
 
 /// One process with all parameters, whose gradients are averages.
-class Plain {
+class PlainOptimizer {
  public:
-  explicit Plain(const std::vector<BowlWeight>& specs = test::kOddWeights) : bowl_(specs) {}
+  explicit PlainOptimizer(const std::vector<BowlWeight>& specs = test::kOddWeights)
+      : bowl_(specs) {}
 
   Bowl& bowl() { return bowl_; }
   /// As in the tests of update_parameters() against LibTorch.
@@ -94,13 +94,13 @@ std::vector<ShardedOptimizer::Group> groups_of(const Bowl& bowl) {
 }
 
 /// What one rank trains.
-struct Rank {
+struct ShardedRank {
   Group group;
   std::shared_ptr<Bowl> model;
   std::unique_ptr<Ddp> ddp;
   std::unique_ptr<ShardedOptimizer> optimizer;
 
-  Rank(Group of, GradientMode mode, const std::vector<BowlWeight>& specs = test::kOddWeights)
+  ShardedRank(Group of, GradientMode mode, const std::vector<BowlWeight>& specs = test::kOddWeights)
       : group(std::move(of)), model(bowl(specs)), ddp(std::make_unique<Ddp>(model, group)) {
     optimizer = std::make_unique<ShardedOptimizer>(groups_of(*model), group, mode);
   }
@@ -141,12 +141,13 @@ std::string name_of(const testing::TestParamInfo<ShardedOptimizerOver::ParamType
 }
 
 INSTANTIATE_TEST_SUITE_P(SharedMemory, ShardedOptimizerOver,
-                         testing::Combine(testing::Values("farandole"), testing::ValuesIn(kBoth),
+                         testing::Combine(testing::Values("farandole"),
+                                          testing::ValuesIn(kBothModes),
                                           testing::Values(1, 2, 3, 4)),
                          name_of);
 // There DistributedDataParallel multiplies by 1 / ranks, which has other bits for 3.
 INSTANTIATE_TEST_SUITE_P(Messages, ShardedOptimizerOver,
-                         testing::Combine(testing::Values("foreign"), testing::ValuesIn(kBoth),
+                         testing::Combine(testing::Values("foreign"), testing::ValuesIn(kBothModes),
                                           testing::Values(2, 4)),
                          name_of);
 
@@ -165,7 +166,7 @@ TEST_P(ShardedOptimizerOver, StepsAsLibTorchsSgdToTheLastBit) {
   sgd.nesterov = true;
   const Rule rule = std::make_shared<SgdRule>(sgd);
   run([&](const Group& group) {
-    Rank rank(group, mode());
+    ShardedRank rank(group, mode());
     for (int step = 1; step <= 50; ++step) {
       rank.step(step, rule);
       rank.expect(expected[static_cast<size_t>(step - 1)], 0, step);
@@ -178,7 +179,7 @@ TEST_P(ShardedOptimizerOver, StepsAsLibTorchsAdamW) {
   torch::optim::AdamW unsharded(plain.weights, torch::optim::AdamWOptions(0.01).weight_decay(0.1));
   const auto expected = trained(plain, size(), 50, [&] { unsharded.step(); });
   run([&](const Group& group) {
-    Rank rank(group, mode());
+    ShardedRank rank(group, mode());
     for (int step = 1; step <= 50; ++step) rank.step(step, adamw());
     rank.expect(expected.back(), 1e-5, 50);
   });
@@ -197,10 +198,10 @@ TEST_P(LayerWise, MeasuresWholeParametersForLambAndLars) {
   const Rule rules[] = {std::make_shared<LambRule>(LambHyperparameters{}),
                         std::make_shared<LarsRule>(LarsHyperparameters{})};
   for (const Rule& rule : rules) {
-    Plain plain;
+    PlainOptimizer plain;
     const auto expected = trained(plain.bowl(), size(), 50, [&] { plain.step(*rule); });
     run([&](const Group& group) {
-      Rank rank(group, mode());
+      ShardedRank rank(group, mode());
       for (int step = 1; step <= 50; ++step) rank.step(step, rule);
       rank.expect(expected.back(), 1e-5, 50);
     });
@@ -210,7 +211,7 @@ TEST_P(LayerWise, MeasuresWholeParametersForLambAndLars) {
 /// Whatever changes shards() between begin_step() and end_step() is what all ranks get.
 TEST_P(ShardedOptimizerOver, LetsOthersStepItsShards) {
   run([&](const Group& group) {
-    Rank rank(group, mode());
+    ShardedRank rank(group, mode());
     Bowl plain;
     torch::optim::SGD unsharded(plain.weights, torch::optim::SGDOptions(0.25));
     const std::vector<at::Tensor> shards = rank.optimizer->shards(0);
@@ -237,7 +238,7 @@ TEST_P(ShardedOptimizerOver, ClipsTheNormOfAllGradients) {
       {{33, 17}}, {{1031}}, {{4, 7, 3, 3}}, {{129}, at::kDouble}};
   for (const double norm_type : {1.0, 2.0, 3.5, std::numeric_limits<double>::infinity()}) {
     run([&](const Group& group) {
-      Rank rank(group, mode(), specs);
+      ShardedRank rank(group, mode(), specs);
       Bowl plain(specs);
       torch::optim::SGD unsharded(plain.weights, torch::optim::SGDOptions(0.25));
       for (int step = 1; step <= 3; ++step) {
@@ -259,7 +260,7 @@ TEST_P(ShardedOptimizerOver, ClipsTheNormOfAllGradients) {
 
 TEST_P(ShardedOptimizerOver, ClipsValues) {
   run([&](const Group& group) {
-    Rank rank(group, mode());
+    ShardedRank rank(group, mode());
     Bowl plain;
     torch::optim::SGD unsharded(plain.weights, torch::optim::SGDOptions(0.25));
     for (int step = 1; step <= 3; ++step) {
@@ -277,7 +278,7 @@ TEST_P(ShardedOptimizerOver, ClipsValues) {
 
 TEST_P(ShardedOptimizerOver, AddsPassesUpUnderNoSync) {
   run([&](const Group& group) {
-    Rank rank(group, mode());
+    ShardedRank rank(group, mode());
     Bowl plain;
     torch::optim::SGD unsharded(plain.weights, torch::optim::SGDOptions(0.125));
     for (int step = 1; step <= 6; step += 3) {
@@ -300,7 +301,7 @@ TEST_P(ShardedOptimizerOver, AddsPassesUpUnderNoSync) {
 /// A clip between two backward passes is a clip of what was there.
 TEST_P(ShardedOptimizerOver, ClipsWhatLaterPassesAddTo) {
   run([&](const Group& group) {
-    Rank rank(group, mode());
+    ShardedRank rank(group, mode());
     Bowl plain;
     torch::optim::SGD unsharded(plain.weights, torch::optim::SGDOptions(0.125));
     rank.backward(1);
@@ -319,7 +320,7 @@ TEST_P(ShardedOptimizerOver, PlansFrozenParametersWhenTheyGetAGradient) {
   run([&](const Group& group) {
     const auto model = bowl();
     model->weights[1].set_requires_grad(false);
-    Plain plain;
+    PlainOptimizer plain;
     plain.bowl().weights[1].set_requires_grad(false);
     auto ddp = std::make_unique<Ddp>(model, group);
     ShardedOptimizer optimizer(groups_of(*model), group, mode());
@@ -352,7 +353,7 @@ TEST_P(ShardedOptimizerOver, PlansFrozenParametersWhenTheyGetAGradient) {
 TEST_P(ShardedOptimizerOver, KeepsHalfParametersInFloat32Too) {
   const std::vector<BowlWeight> specs = {{{300}, at::kBFloat16}, {{7}, at::kHalf}, {{33}}};
   run([&](const Group& group) {
-    Rank rank(group, mode(), specs);
+    ShardedRank rank(group, mode(), specs);
     const auto master = bowl({{{300}}, {{7}}, {{33}}});
     const Rule rule = sgd(0.001);  // smaller than what bfloat16 can add
     std::vector<at::Tensor> momenta;
@@ -379,7 +380,7 @@ TEST_P(ShardedOptimizerOver, KeepsHalfParametersInFloat32Too) {
 
 TEST_P(ShardedOptimizerOver, TakesOverWhatTheProgramSetsHalfParametersTo) {
   run([&](const Group& group) {
-    Rank rank(group, mode(), {{{300}, at::kBFloat16}});
+    ShardedRank rank(group, mode(), {{{300}, at::kBFloat16}});
     rank.step(1, sgd(0.25, 0));
     rank.optimizer->wait();
     {
@@ -397,8 +398,8 @@ TEST_P(ShardedOptimizerOver, TakesOverWhatTheProgramSetsHalfParametersTo) {
 TEST_P(ShardedOptimizerOver, StepsComplexParameters) {
   const std::vector<BowlWeight> specs = {{{65}, at::kComplexFloat}, {{3, 5}, at::kComplexDouble}};
   run([&](const Group& group) {
-    Rank rank(group, mode(), specs);
-    Plain plain(specs);
+    ShardedRank rank(group, mode(), specs);
+    PlainOptimizer plain(specs);
     for (int step = 1; step <= 5; ++step) {
       rank.step(step, adamw());
       plain.bowl().zero_grad();
@@ -451,8 +452,8 @@ TEST_P(ShardedOptimizerOver, HasARuleForEachGroup) {
 
 TEST_P(ShardedOptimizerOver, GathersWholeTensors) {
   run([&](const Group& group) {
-    Rank rank(group, mode());
-    Plain plain({{{33, 17}}, {{4, 7, 3, 3}}, {{0}}, {{}}});
+    ShardedRank rank(group, mode());
+    PlainOptimizer plain({{{33, 17}}, {{4, 7, 3, 3}}, {{0}}, {{}}});
     const auto model = bowl({{{33, 17}}, {{4, 7, 3, 3}}, {{0}}, {{}}});
     Ddp ddp(model, group);
     ShardedOptimizer optimizer(groups_of(*model), group, mode());
@@ -484,7 +485,7 @@ TEST_P(ShardedOptimizerOver, GathersWholeTensors) {
 
 TEST_P(ShardedOptimizerOver, HasShardsOfOneSizeAndStateOfThemAlone) {
   run([&](const Group& group) {
-    Rank rank(group, mode(), {{{100, 101}}, {{513}}, {{77}}});
+    ShardedRank rank(group, mode(), {{{100, 101}}, {{513}}, {{77}}});
     EXPECT_EQ(rank.optimizer->state_bytes(), 0);
     rank.step(1, adamw());
     const int64_t elements = 100 * 101 + 513 + 77;
@@ -506,8 +507,8 @@ TEST_P(ShardedOptimizerOver, HasShardsOfOneSizeAndStateOfThemAlone) {
 
 TEST_P(ShardedOptimizerOver, IsRebuiltForTheSameRanks) {
   run([&](const Group& group) {
-    Rank rank(group, mode());
-    Plain plain;
+    ShardedRank rank(group, mode());
+    PlainOptimizer plain;
     for (int step = 1; step <= 8; ++step) {
       if (step % 3 == 0) {
         rank.optimizer->begin_rebuild({});
@@ -525,14 +526,15 @@ TEST_P(ShardedOptimizerOver, IsRebuiltForTheSameRanks) {
 // --- other ranks
 
 class ShardedOptimizerIn : public testing::TestWithParam<GradientMode> {};
-INSTANTIATE_TEST_SUITE_P(Modes, ShardedOptimizerIn, testing::ValuesIn(kBoth), [](const auto& each) {
-  return each.param == GradientMode::kFull ? "Full" : "Shard";
-});
+INSTANTIATE_TEST_SUITE_P(Modes, ShardedOptimizerIn, testing::ValuesIn(kBothModes),
+                         [](const auto& each) {
+                           return each.param == GradientMode::kFull ? "Full" : "Shard";
+                         });
 
 /// Those who are left go on with the parameters; the state of the others is gone with them.
 TEST_P(ShardedOptimizerIn, TellsWhichStateIsLostWhenRanksAreGone) {
   run_replicas("farandole", 3, [&](const Group& group) {
-    Rank rank(group, GetParam());
+    ShardedRank rank(group, GetParam());
     rank.step(1, sgd());
     if (rank.rank() == 1) return;
     const Group pair = test::group_around(ProcessGroupFarandole::of(*group)->shrink({1}));
@@ -542,7 +544,7 @@ TEST_P(ShardedOptimizerIn, TellsWhichStateIsLostWhenRanksAreGone) {
     EXPECT_THAT(text, HasSubstr("rebuild() cannot find the optimizer state of rank 1 of 3."));
     EXPECT_THAT(text, HasSubstr("load a checkpoint into it"));
     ShardedOptimizer fresh(groups_of(*rank.model), pair, GetParam());
-    Plain plain;
+    PlainOptimizer plain;
     {
       const c10::NoGradGuard no_grad;
       for (size_t i = 0; i < plain.bowl().weights.size(); ++i) {
@@ -561,13 +563,13 @@ TEST_P(ShardedOptimizerIn, TellsWhichStateIsLostWhenRanksAreGone) {
 /// Before the first step there is no state that could be lost.
 TEST_P(ShardedOptimizerIn, IsRebuiltForFewerRanksBeforeTheFirstStep) {
   run_replicas("farandole", 3, [&](const Group& group) {
-    Rank rank(group, GetParam());
+    ShardedRank rank(group, GetParam());
     if (rank.rank() == 0) return;
     rank.group = test::group_around(ProcessGroupFarandole::of(*group)->shrink({0}));
     rank.ddp->set_process_group(rank.group);
     rank.optimizer->begin_rebuild(rank.group);
     rank.optimizer->finish_rebuild();
-    Plain plain;
+    PlainOptimizer plain;
     for (int step = 1; step <= 4; ++step) {
       rank.step(step, sgd());
       plain.bowl().zero_grad();
@@ -581,7 +583,7 @@ TEST_P(ShardedOptimizerIn, IsRebuiltForFewerRanksBeforeTheFirstStep) {
 /// It is there without a step, when it was loaded.
 TEST_P(ShardedOptimizerIn, TellsWhichLoadedStateIsLost) {
   run_replicas("farandole", 2, [&](const Group& group) {
-    Rank rank(group, GetParam(), {{{33}}});
+    ShardedRank rank(group, GetParam(), {{{33}}});
     rank.optimizer->make_state({sgd()});
     rank.optimizer->set_steps(0, {7});
     if (rank.rank() == 0) return;
@@ -596,8 +598,8 @@ TEST_P(ShardedOptimizerIn, TellsWhichLoadedStateIsLost) {
 TEST_P(ShardedOptimizerIn, BringsItsStateToAnotherGroup) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   run_replicas("farandole", 3, [&](const Group& group) {
-    Rank rank(group, GetParam());
-    Plain plain;
+    ShardedRank rank(group, GetParam());
+    PlainOptimizer plain;
     for (int step = 1; step <= 9; ++step) {
       if (step == 4) {
         rank.group = test::group_around(c10::make_intrusive<ProcessGroupFarandole>(
@@ -624,7 +626,7 @@ void take_groups_later(const std::string& backend, int world_size) {
     Ddp ddp(model, group);
     auto groups = two_groups(*model);
     ShardedOptimizer optimizer({groups[0]}, group, GradientMode::kFull);
-    Plain plain;
+    PlainOptimizer plain;
     for (int step = 1; step <= 8; ++step) {
       if (step == 4) optimizer.add_group(groups[1]);
       model->zero_grad();
@@ -653,7 +655,7 @@ TEST(ShardedOptimizer, TakesMoreGroupsLater) {
 
 TEST(ShardedOptimizer, NeedsARebuildAfterItsModelGotOtherRanks) {
   run_replicas("farandole", 2, [&](const Group& group) {
-    Rank rank(group, GradientMode::kShard);
+    ShardedRank rank(group, GradientMode::kShard);
     rank.step(1, sgd());
     if (rank.rank() == 1) return;
     const Group alone = test::group_around(ProcessGroupFarandole::of(*group)->shrink({1}));
@@ -669,11 +671,12 @@ TEST(ShardedOptimizer, NeedsARebuildAfterItsModelGotOtherRanks) {
 
 /// What each rank throws in `step`, then a step that goes well.
 std::vector<std::string> texts_of_step(const std::string& backend, int world_size,
-                                       GradientMode mode, const std::function<void(Rank&)>& step,
+                                       GradientMode mode,
+                                       const std::function<void(ShardedRank&)>& step,
                                        const std::vector<BowlWeight>& specs = {{{33}}, {{77}}}) {
   std::vector<std::string> texts(static_cast<size_t>(world_size));
   run_replicas(backend, world_size, [&](const Group& group) {
-    Rank rank(group, mode, specs);
+    ShardedRank rank(group, mode, specs);
     rank.step(1, sgd());
     rank.backward(2);
     try {
@@ -693,13 +696,14 @@ std::vector<std::string> texts_of_step(const std::string& backend, int world_siz
 
 class RanksThatStep : public testing::TestWithParam<std::tuple<std::string, GradientMode>> {
  protected:
-  std::vector<std::string> texts(int world_size, const std::function<void(Rank&)>& step) const {
+  std::vector<std::string> texts(int world_size,
+                                 const std::function<void(ShardedRank&)>& step) const {
     return texts_of_step(std::get<0>(GetParam()), world_size, std::get<1>(GetParam()), step);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Groups, RanksThatStep,
                          testing::Combine(testing::Values("farandole", "foreign"),
-                                          testing::ValuesIn(kBoth)),
+                                          testing::ValuesIn(kBothModes)),
                          [](const auto& each) {
                            return std::get<0>(each.param) +
                                   (std::get<1>(each.param) == GradientMode::kFull ? "Full"
@@ -707,7 +711,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, RanksThatStep,
                          });
 
 TEST_P(RanksThatStep, HearWhatOneMetBeforeAStep) {
-  const auto texts = this->texts(3, [](Rank& rank) {
+  const auto texts = this->texts(3, [](ShardedRank& rank) {
     if (rank.rank() == 1) return rank.optimizer->fail_step("a closure that went wrong");
     rank.optimizer->step({sgd()});
   });
@@ -721,7 +725,7 @@ TEST_P(RanksThatStep, HearWhatOneMetBeforeAStep) {
 }
 
 TEST_P(RanksThatStep, HearWhatOneMetInAStep) {
-  const auto texts = this->texts(3, [](Rank& rank) {
+  const auto texts = this->texts(3, [](ShardedRank& rank) {
     rank.optimizer->begin_step("by hand");
     if (rank.rank() == 2) return rank.optimizer->fail_step("no more of this");
     rank.optimizer->end_step();
@@ -736,7 +740,7 @@ TEST_P(RanksThatStep, HearWhatOneMetInAStep) {
 
 TEST_P(RanksThatStep, HaveTheSameHyperparameters) {
   const auto texts = this->texts(
-      2, [](Rank& rank) { rank.optimizer->step({sgd(rank.rank() == 0 ? 0.25 : 0.5)}); });
+      2, [](ShardedRank& rank) { rank.optimizer->step({sgd(rank.rank() == 0 ? 0.25 : 0.5)}); });
   for (const std::string& text : texts) {
     EXPECT_THAT(text, HasSubstr("ranks 0 and 1 have different hyperparameters."));
     EXPECT_THAT(text, HasSubstr("rank 0 steps with SGD(lr=0.25, "));
@@ -746,7 +750,7 @@ TEST_P(RanksThatStep, HaveTheSameHyperparameters) {
 }
 
 TEST_P(RanksThatStep, HaveTheSameGradients) {
-  const auto texts = this->texts(3, [](Rank& rank) {
+  const auto texts = this->texts(3, [](ShardedRank& rank) {
     if (rank.rank() == 1) rank.model->weights[1].mutable_grad() = at::Tensor();
     rank.optimizer->step({sgd()});
   });
@@ -845,7 +849,7 @@ TEST(ShardedOptimizer, LeavesAveragingToTheModelUnlessItHasAllOfIt) {
 
 TEST(ShardedOptimizer, RefusesCallsThatDoNotFit) {
   run_replicas("farandole", 1, [](const Group& group) {
-    Rank rank(group, GradientMode::kFull);
+    ShardedRank rank(group, GradientMode::kFull);
     ShardedOptimizer& optimizer = *rank.optimizer;
     const auto text_of = [](const std::function<void()>& call) {
       return test::error_of<InvalidArgument>(call);
@@ -880,7 +884,7 @@ TEST(ShardedOptimizer, RefusesGradientsThatItCannotUse) {
 
 TEST(ShardedOptimizer, NeedsGradientsOfTheModelToAverageThemItself) {
   run_replicas("farandole", 1, [](const Group& group) {
-    Rank rank(group, GradientMode::kShard);
+    ShardedRank rank(group, GradientMode::kShard);
     rank.model->weights[0].mutable_grad() = at::ones_like(rank.model->weights[0]);
     EXPECT_THAT(test::error_of<InvalidArgument>([&] { rank.optimizer->step({sgd()}); }),
                 HasSubstr("the gradient of parameter 'weight0' lies where other ranks cannot"));
@@ -894,7 +898,7 @@ TEST(ShardedOptimizer, NeedsGradientsOfTheModelToAverageThemItself) {
 
 TEST(ShardedOptimizer, ThrowsOnANormThatIsNoNumberIfAsked) {
   run_replicas("farandole", 2, [](const Group& group) {
-    Rank rank(group, GradientMode::kFull);
+    ShardedRank rank(group, GradientMode::kFull);
     rank.backward(1);
     rank.model->weights[0].mutable_grad().fill_(std::numeric_limits<float>::quiet_NaN());
     EXPECT_TRUE(std::isnan(rank.optimizer->clip_grad_norm(1, 2, false)));
@@ -906,9 +910,9 @@ TEST(ShardedOptimizer, ThrowsOnANormThatIsNoNumberIfAsked) {
 
 /// The parameters stay, in memory that they keep.
 TEST(ShardedOptimizer, MayGoBeforeItsModelAndAfterIt) {
-  for (const GradientMode mode : kBoth) {
+  for (const GradientMode mode : kBothModes) {
     run_replicas("farandole", 2, [&](const Group& group) {
-      Rank rank(group, mode);
+      ShardedRank rank(group, mode);
       rank.step(1, sgd());
       rank.optimizer.reset();
       rank.backward(2);

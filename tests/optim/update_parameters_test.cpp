@@ -24,7 +24,7 @@ using test::RuleRun;
 using test::values;
 using testing::HasSubstr;
 
-AdamRule adamw() {
+AdamRule adamw_rule() {
   AdamHyperparameters adam;
   adam.lr = 0.01;
   adam.weight_decay = 0.1;
@@ -52,7 +52,7 @@ at::Tensor trained(const UpdateRule& rule, const at::Tensor& start, int64_t step
 }
 
 TEST(UpdateParameters, UpdatesManyParametersAsTheRuleAloneDoes) {
-  const AdamRule rule = adamw();
+  const AdamRule rule = adamw_rule();
   std::vector<at::Tensor> parameters;
   std::vector<std::vector<at::Tensor>> states;
   std::vector<RuleRun> runs;
@@ -125,7 +125,7 @@ TEST(UpdateParameters, MeasuresAWholeParameterBeforeItsUpdate) {
 }
 
 TEST(UpdateParameters, TakesGradientsAndStatesOfOtherStrides) {
-  const AdamRule rule = adamw();
+  const AdamRule rule = adamw_rule();
   const at::Tensor start = values(60, 0).view({6, 10});
   const at::Tensor gradient = values(60, 1).view({6, 10});
   at::Tensor row_major = start.clone();
@@ -166,7 +166,7 @@ TEST(UpdateParameters, MeasuresHalfTypes) {
 }
 
 TEST(UpdateParameters, SeesComplexNumbersAsPairsOfReals) {
-  const AdamRule rule = adamw();
+  const AdamRule rule = adamw_rule();
   at::Tensor reals = values(62, 0).view({31, 2});
   const at::Tensor gradient = values(62, 1).view({31, 2});
   at::Tensor complex = at::view_as_complex(reals.clone());

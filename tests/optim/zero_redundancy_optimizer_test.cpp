@@ -24,6 +24,7 @@ using test::average_gradients;
 using test::Bowl;
 using test::bowl;
 using test::expect_weights;
+using test::kBothModes;
 using test::run_replicas;
 using test::trained;
 using testing::HasSubstr;
@@ -31,18 +32,16 @@ using testing::HasSubstr;
 using Zero = ZeroRedundancyOptimizer;
 using Ddp = DistributedDataParallel<Bowl>;
 
-constexpr GradientMode kBoth[] = {GradientMode::kFull, GradientMode::kShard};
-
 /// What one rank trains.
-struct Rank {
+struct ZeroRank {
   Group group;
   std::shared_ptr<Bowl> model;
   std::unique_ptr<Ddp> ddp;
   std::unique_ptr<Zero> optimizer;
 
   template <class How>
-  Rank(Group of, const How& how, GradientMode mode = GradientMode::kFull,
-       const std::vector<test::BowlWeight>& specs = test::kOddWeights)
+  ZeroRank(Group of, const How& how, GradientMode mode = GradientMode::kFull,
+           const std::vector<test::BowlWeight>& specs = test::kOddWeights)
       : group(std::move(of)), model(bowl(specs)), ddp(std::make_unique<Ddp>(model, group)) {
     ZeroOptions zero;
     zero.gradients = mode;
@@ -77,7 +76,7 @@ void load(optim::Optimizer& optimizer, const std::string& text) {
 }
 
 /// What rank `from` saved, on all ranks.
-std::string saved_by(Rank& rank, int from) {
+std::string saved_by(ZeroRank& rank, int from) {
   rank.optimizer->consolidate_state_dict(from);
   const std::string own = rank.rank() == from ? saved(*rank.optimizer) : std::string();
   return rank.optimizer->engine().all_gather(own)[static_cast<size_t>(from)];
@@ -124,9 +123,9 @@ Zero::Groups one_group(const std::vector<at::Tensor>& parameters) {
   return groups;
 }
 
-std::unique_ptr<Rank> rank_of(const Group& group, const Kind& kind, GradientMode mode) {
-  if (kind.options) return std::make_unique<Rank>(group, *kind.options, mode);
-  return std::make_unique<Rank>(group, kind.unsharded, mode);
+std::unique_ptr<ZeroRank> rank_of(const Group& group, const Kind& kind, GradientMode mode) {
+  if (kind.options) return std::make_unique<ZeroRank>(group, *kind.options, mode);
+  return std::make_unique<ZeroRank>(group, kind.unsharded, mode);
 }
 
 class Each : public testing::TestWithParam<Kind> {};
@@ -138,7 +137,7 @@ TEST_P(Each, TrainsAsLibTorchsOwn) {
     Bowl plain;
     const auto unsharded = GetParam().unsharded(one_group(plain.weights));
     const auto expected = trained(plain, size, 50, [&] { unsharded->step(); });
-    for (const GradientMode mode : kBoth) {
+    for (const GradientMode mode : kBothModes) {
       run_replicas("farandole", size, [&](const Group& group) {
         const auto rank = rank_of(group, GetParam(), mode);
         for (int step = 1; step <= 50; ++step) rank->step(step);
@@ -185,7 +184,7 @@ TEST_P(Each, GoesOnFromWhatLibTorchsOwnSaved) {
     average_gradients(plain, 2, step);
     unsharded->step();
   }
-  for (const GradientMode mode : kBoth) {
+  for (const GradientMode mode : kBothModes) {
     run_replicas("farandole", 2, [&](const Group& group) {
       const auto rank = rank_of(group, GetParam(), mode);
       rank->step(1);  // which is forgotten
@@ -226,7 +225,7 @@ TEST(ZeroRedundancyOptimizer, FollowsAScheduler) {
     unsharded_scheduler.step();
   });
   run_replicas("farandole", 2, [&](const Group& group) {
-    Rank rank(group, SGDOptions(0.25));
+    ZeroRank rank(group, SGDOptions(0.25));
     optim::StepLR scheduler(*rank.optimizer, 2, 0.5);
     for (int step = 1; step <= 6; ++step) {
       rank.step(step);
@@ -308,7 +307,7 @@ TEST(ZeroRedundancyOptimizer, TakesMoreGroups) {
 
 TEST(ZeroRedundancyOptimizer, ReturnsWhatAClosureReturns) {
   run_replicas("farandole", 2, [](const Group& group) {
-    Rank rank(group, SGDOptions(0.25));
+    ZeroRank rank(group, SGDOptions(0.25));
     const c10::NoGradGuard no_grad;  // of the caller
     const at::Tensor loss = rank.optimizer->step([&] {
       rank.optimizer->zero_grad();
@@ -322,7 +321,7 @@ TEST(ZeroRedundancyOptimizer, ReturnsWhatAClosureReturns) {
 
 TEST(ZeroRedundancyOptimizer, TellsAllRanksOfAClosureThatThrew) {
   run_replicas("farandole", 2, [](const Group& group) {
-    Rank rank(group, SGDOptions(0.25));
+    ZeroRank rank(group, SGDOptions(0.25));
     const auto step = [&] {
       rank.optimizer->step([&]() -> at::Tensor {
         if (rank.rank() == 1) throw std::out_of_range("no more data");
@@ -354,9 +353,9 @@ class Moody final : public optim::SGD {
 TEST(ZeroRedundancyOptimizer, TellsAllRanksOfAnInnerStepThatThrew) {
   run_replicas("farandole", 2, [](const Group& group) {
     const bool throws = group->getRank() == 0;
-    Rank rank(group, Zero::Factory([&](Zero::Groups groups) {
-                return std::make_unique<Moody>(std::move(groups), throws);
-              }));
+    ZeroRank rank(group, Zero::Factory([&](Zero::Groups groups) {
+                    return std::make_unique<Moody>(std::move(groups), throws);
+                  }));
     rank.backward(1);
     if (throws) {
       EXPECT_THROW(rank.optimizer->step(), std::runtime_error);
@@ -369,9 +368,9 @@ TEST(ZeroRedundancyOptimizer, TellsAllRanksOfAnInnerStepThatThrew) {
 }
 
 TEST(ZeroRedundancyOptimizer, ClipsInBothModes) {
-  for (const GradientMode mode : kBoth) {
+  for (const GradientMode mode : kBothModes) {
     run_replicas("farandole", 2, [&](const Group& group) {
-      Rank rank(group, SGDOptions(1), mode, {{{3}}});
+      ZeroRank rank(group, SGDOptions(1), mode, {{{3}}});
       const at::Tensor before = rank.model->weights[0].detach().clone();
       rank.backward(1);
       EXPECT_GT(rank.optimizer->clip_grad_norm_(0.5), 0.5);
@@ -389,9 +388,9 @@ TEST(ZeroRedundancyOptimizer, ClipsInBothModes) {
 
 /// A rank whose inputs have ended steps with the others.
 TEST(ZeroRedundancyOptimizer, GoesOnWithRanksThatHaveJoined) {
-  for (const GradientMode mode : kBoth) {
+  for (const GradientMode mode : kBothModes) {
     run_replicas("farandole", 2, [&](const Group& group) {
-      Rank rank(group, SGDOptions(0.125).momentum(0.5), mode);
+      ZeroRank rank(group, SGDOptions(0.125).momentum(0.5), mode);
       for (int step = 1; step <= (rank.rank() == 0 ? 5 : 2); ++step) rank.step(step);
       rank.ddp->join([&] { rank.optimizer->step(); });
       const auto sum = std::to_string(rank.model->weights[0].sum().item<float>());
@@ -404,7 +403,7 @@ TEST(ZeroRedundancyOptimizer, GoesOnWithRanksThatHaveJoined) {
 
 /// Two models that each have an optimizer, and one passes through the other.
 TEST(ZeroRedundancyOptimizer, TrainsTwoModelsAgainstEachOther) {
-  for (const GradientMode mode : kBoth) {
+  for (const GradientMode mode : kBothModes) {
     run_replicas("farandole", 2, [&](const Group& group) {
       const auto make = [] {
         const auto net = torch::nn::Linear(4, 4);
@@ -459,8 +458,10 @@ TEST(ZeroRedundancyOptimizer, KeepsTheFloat32ValuesOfHalfParametersInArchives) {
       const std::vector<test::BowlWeight> specs = {
           {{40}, at::kBFloat16}, {{9}}, {{5, 3}, at::kHalf}};
       const auto make = [&] {
-        if (is_fused) return std::make_unique<Rank>(group, AdamWOptions(0.001), kBoth[0], specs);
-        return std::make_unique<Rank>(group, optim::RMSpropOptions(0.001), kBoth[0], specs);
+        if (is_fused)
+          return std::make_unique<ZeroRank>(group, AdamWOptions(0.001), kBothModes[0], specs);
+        return std::make_unique<ZeroRank>(group, optim::RMSpropOptions(0.001), kBothModes[0],
+                                          specs);
       };
       const auto rank = make();
       for (int step = 1; step <= 3; ++step) rank->step(step);
@@ -489,10 +490,10 @@ TEST(ZeroRedundancyOptimizer, KeepsTheFloat32ValuesOfHalfParametersInArchives) {
 template <class Options>
 void expect_resumed(const Options& options) {
   run_replicas("farandole", 2, [&](const Group& group) {
-    Rank rank(group, options);
+    ZeroRank rank(group, options);
     for (int step = 1; step <= 3; ++step) rank.step(step);
     const std::string archive = saved_by(rank, 1);
-    Rank other(group, options);
+    ZeroRank other(group, options);
     {
       const c10::NoGradGuard no_grad;
       for (size_t i = 0; i < other.model->weights.size(); ++i) {
@@ -516,7 +517,7 @@ TEST(ZeroRedundancyOptimizer, SavesLambAndLars) {
 /// A parameter that was trained, and is frozen where the archive is read.
 TEST(ZeroRedundancyOptimizer, LoadsTheStateOfFrozenParameters) {
   run_replicas("farandole", 2, [](const Group& group) {
-    Rank rank(group, AdamOptions(0.1));
+    ZeroRank rank(group, AdamOptions(0.1));
     for (int step = 1; step <= 2; ++step) rank.step(step);
     const std::string archive = saved_by(rank, 0);
     const auto model = bowl();
@@ -535,7 +536,7 @@ TEST(ZeroRedundancyOptimizer, LoadsTheStateOfFrozenParameters) {
 
 TEST(ZeroRedundancyOptimizer, SavesOnlyWhereTheStateIs) {
   run_replicas("farandole", 2, [](const Group& group) {
-    Rank rank(group, AdamOptions(0.1));
+    ZeroRank rank(group, AdamOptions(0.1));
     rank.step(1);
     EXPECT_THAT(test::error_of<InvalidArgument>([&] { saved(*rank.optimizer); }),
                 HasSubstr("where the optimizer's state is not."));
@@ -554,7 +555,7 @@ TEST(ZeroRedundancyOptimizer, SavesOnlyWhereTheStateIs) {
 
 TEST(ZeroRedundancyOptimizer, RefusesArchivesThatDoNotFit) {
   run_replicas("farandole", 1, [](const Group& group) {
-    Rank rank(group, AdamOptions(0.1));
+    ZeroRank rank(group, AdamOptions(0.1));
     const auto text_of = [&](const std::string& archive) {
       return test::error_of<InvalidArgument>([&] { load(*rank.optimizer, archive); });
     };
@@ -622,7 +623,7 @@ TEST(ZeroRedundancyOptimizer, RefusesOptimizersThatItCannotShard) {
 
 TEST(ZeroRedundancyOptimizer, RefusesParametersThatWereExchanged) {
   run_replicas("farandole", 1, [](const Group& group) {
-    Rank rank(group, AdamOptions(0.1));
+    ZeroRank rank(group, AdamOptions(0.1));
     rank.optimizer->param_groups()[0].params().push_back(at::ones({3}).requires_grad_());
     EXPECT_THAT(test::error_of<InvalidArgument>([&] { rank.step(1); }),
                 HasSubstr("the parameters of group 0 were exchanged, or others added."));
@@ -640,8 +641,9 @@ TEST(ZeroRedundancyOptimizer, RunsAnyElementWiseOptimizer) {
   optim::SGD unsharded(plain.weights, SGDOptions(0.25));
   const auto expected = trained(plain, 2, 4, [&] { unsharded.step(); });
   run_replicas("farandole", 2, [&](const Group& group) {
-    Rank rank(group, Zero::Factory(
-                         [](const Zero::Groups& groups) { return std::make_unique<Own>(groups); }));
+    ZeroRank rank(group, Zero::Factory([](const Zero::Groups& groups) {
+                    return std::make_unique<Own>(groups);
+                  }));
     rank.optimizer->rebuild();  // there is nothing that it could lose
     for (int step = 1; step <= 4; ++step) rank.step(step);
     expect_weights(*rank.model, expected.back(), 0, "");

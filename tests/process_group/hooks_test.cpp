@@ -49,7 +49,7 @@ TEST(HookTable, LetsAHookRemoveItself) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(Work, HasACompletionKeyOfItsOwn) {
+TEST(WorkHook, HasACompletionKeyOfItsOwn) {
   run_group_ranks(2, [](ProcessGroupFarandole& group) {
     std::set<uint64_t> keys;
     for (int i = 0; i < 10; ++i) {

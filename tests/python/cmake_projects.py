@@ -15,12 +15,17 @@ BUILD_DEADLINE_S = 300
 RUN_DEADLINE_S = 60
 
 
-def build(project: Path, folder: Path) -> None:
-    """Builds `project` in `folder` against the package that this Python imports."""
+def configure(project: Path, folder: Path) -> None:
+    """Prepares to build `project` in `folder` against the package that this Python imports."""
     asking = [warm_python.executable(), "-m", "farandole", "--cmake-dir"]
     package = output_of(*asking, deadline_s=60).strip()
     options = [f"-Dfarandole_DIR={package}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]  # compiles sooner
     output_of("cmake", "-S", project, "-B", folder, *options, deadline_s=60)
+
+
+def build(project: Path, folder: Path) -> None:
+    """Builds `project` in `folder` against the package that this Python imports."""
+    configure(project, folder)
     output_of("cmake", "--build", folder, deadline_s=BUILD_DEADLINE_S)
 
 

@@ -1,30 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/cpp build against the installed package, and train as they promise."""
+"""The programs of examples/cpp train as they promise."""
 
+import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from cmake_projects import BUILD_DEADLINE_S, RUN_DEADLINE_S, build, output_of, run_ranks
+from cmake_projects import RUN_DEADLINE_S, configure, output_of, run_ranks
 
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = REPOSITORY / "examples" / "cpp"
+# `make build` compiles them beside the C++ tests.
+PROGRAMS = REPOSITORY / os.environ.get("FARANDOLE_BUILD", "build/release") / "tests"
 DISTILLATION = REPOSITORY / "examples" / "python" / "train_vit_distillation.py"
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 STEPS = 60
-DISTILLATION_DEADLINE_S = 180  # products in bfloat16 are slow on processors that have not got it
+DISTILLATION_DEADLINE_S = 240  # products in bfloat16 are slow on processors that have not got it
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What was built, beside a text in English."""
-    folder = tmp_path_factory.mktemp("cpp_examples")
-    build(PROJECT, folder)
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In English."""
+    text = tmp_path_factory.mktemp("text") / "text"
     pages = sorted((REPOSITORY / "docs").glob("*.md"))
-    (folder / "text").write_text("".join(page.read_text() for page in pages))
-    return folder
+    text.write_text("".join(page.read_text() for page in pages))
+    return text
+
+
+def test_the_project_finds_the_installed_package(tmp_path: Path) -> None:
+    configure(PROJECT, tmp_path)
+    targets = output_of("cmake", "--build", tmp_path, "--target", "help", deadline_s=RUN_DEADLINE_S)
+    for program in PROJECT.glob("*.cpp"):
+        assert re.search(rf"(?m)^\W*{program.stem}\b", targets)
 
 
 def losses(printed: str) -> dict[int, float]:
@@ -34,9 +43,9 @@ def losses(printed: str) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in lines}
 
 
-@pytest.mark.timeout(BUILD_DEADLINE_S + 3 * RUN_DEADLINE_S)
-def test_char_lm_has_the_same_losses_on_any_number_of_ranks(folder: Path) -> None:
-    command: list[str | Path] = [folder / "train_char_lm", folder / "text", f"{STEPS}"]
+@pytest.mark.timeout(3 * RUN_DEADLINE_S)
+def test_char_lm_has_the_same_losses_on_any_number_of_ranks(text: Path) -> None:
+    command: list[str | Path] = [PROGRAMS / "train_char_lm", text, f"{STEPS}"]
     alone = losses(run_ranks(command, 1)[0])
     assert list(alone) == [1, 20, 40, 60]
     assert alone[STEPS] < 0.7 * alone[1]
@@ -49,13 +58,12 @@ def test_char_lm_has_the_same_losses_on_any_number_of_ranks(folder: Path) -> Non
         assert several == pytest.approx(alone, rel=1e-3)
 
 
-@pytest.mark.timeout(BUILD_DEADLINE_S + RUN_DEADLINE_S)
-def test_char_lm_says_how_it_is_called(folder: Path) -> None:
+def test_char_lm_says_how_it_is_called() -> None:
     with pytest.raises(AssertionError, match=r"usage: \S+ TEXT_FILE \[STEPS\]"):
-        output_of(folder / "train_char_lm", deadline_s=RUN_DEADLINE_S)
+        output_of(PROGRAMS / "train_char_lm", deadline_s=RUN_DEADLINE_S)
 
 
-def check_distillation(printed: str, world_size: int) -> dict[str, str]:
+def distillation(printed: str, world_size: int) -> dict[str, str]:
     """Checks what the program printed; returns all but times, as text."""
     assert re.search(r"(?m)^ms of a step, mean +data +forward +backward +optimizer$", printed)
     for name in ("teacher", "student alone", "distilled student"):
@@ -69,9 +77,6 @@ def check_distillation(printed: str, world_size: int) -> dict[str, str]:
         re.MULTILINE,
     )
     assert found, printed
-    accuracy = {name: float(percent) for name, percent in found.groupdict().items()}
-    assert accuracy["teacher"] > 85
-    assert accuracy["distilled"] > accuracy["alone"] + 3  # 8 more, at least, was seen with 6 seeds
     line = rf"^rank (\d) of {world_size}: the distilled student's parameters sum to (\S+)$"
     sums = dict(re.findall(line, printed, re.MULTILINE))
     assert sorted(sums) == [f"{rank}" for rank in range(world_size)]
@@ -79,14 +84,29 @@ def check_distillation(printed: str, world_size: int) -> dict[str, str]:
     return found.groupdict() | {"parameters": sums["0"]}
 
 
-@pytest.mark.timeout(BUILD_DEADLINE_S + RUN_DEADLINE_S + 2 * DISTILLATION_DEADLINE_S)
-def test_a_distilled_student_beats_the_one_alone_and_alike_in_both_languages(folder: Path) -> None:
-    digits = folder / "digits.bin"
+@pytest.fixture(scope="module")
+def distil(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
+    """The command of the program in C++."""
+    digits = tmp_path_factory.mktemp("digits") / "digits.bin"
     exporting = [sys.executable, DISTILLATION, "--export", digits]
     assert output_of(*exporting, deadline_s=RUN_DEADLINE_S) == ""
     assert digits.stat().st_size == 1797 * 65
-    program = folder / "train_vit_distillation"
-    cpp_command = [*LAUNCHER, "--no-python", program, digits]
-    cpp = output_of(*cpp_command, deadline_s=DISTILLATION_DEADLINE_S)
-    python = output_of(*LAUNCHER, DISTILLATION, deadline_s=DISTILLATION_DEADLINE_S)
-    assert check_distillation(cpp, 2) == check_distillation(python, 2)
+    return [*LAUNCHER, "--no-python", PROGRAMS / "train_vit_distillation", digits]
+
+
+@pytest.mark.timeout(RUN_DEADLINE_S + 2 * DISTILLATION_DEADLINE_S)
+def test_distillation_is_alike_in_both_languages(distil: list[str | Path]) -> None:
+    python = [*LAUNCHER, DISTILLATION]
+    printed = [
+        output_of(*command, "1", "20", deadline_s=DISTILLATION_DEADLINE_S)
+        for command in (distil, python)
+    ]
+    assert distillation(printed[0], 2) == distillation(printed[1], 2)
+
+
+@pytest.mark.timeout(RUN_DEADLINE_S + DISTILLATION_DEADLINE_S)
+def test_a_distilled_student_beats_the_one_alone(distil: list[str | Path]) -> None:
+    printed = output_of(*distil, "0", "120", deadline_s=DISTILLATION_DEADLINE_S)
+    result = distillation(printed, 2)
+    assert float(result["teacher"]) > 80
+    assert float(result["distilled"]) > float(result["alone"]) + 3  # 5.8 more were seen
