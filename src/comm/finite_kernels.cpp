@@ -49,11 +49,20 @@ unsigned headroom_of(size_t terms) {
   return headroom;
 }
 
-/// All bits of the exponent are set in NaN and Inf alone; its lowest bit is `unit`.
+/// All bits of the exponent are set in NaN and Inf alone; its lowest bit is `unit`. From the end
+/// on, a block at a time: what has just been written upwards has its end in the caches still, and a
+/// pass from its beginning would drive that out before it came to it.
 template <class Word>
 bool are_below(const void* data, size_t count, Word mask, Word unit, unsigned headroom) {
-  const auto largest = largest_exponent(static_cast<const Word*>(data), count, mask);
-  return largest < mask - headroom * unit;
+  constexpr size_t kBlock = (size_t{64} << 10) / sizeof(Word);
+  const auto* words = static_cast<const Word*>(data);
+  const auto limit = static_cast<Word>(mask - headroom * unit);
+  while (count > 0) {
+    const size_t length = count % kBlock == 0 ? kBlock : count % kBlock;
+    count -= length;
+    if (largest_exponent(words + count, length, mask) >= limit) return false;
+  }
+  return true;
 }
 
 }  // namespace
