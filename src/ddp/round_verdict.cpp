@@ -4,32 +4,24 @@
 #include <algorithm>
 #include <functional>
 
+#include "ddp/rank_text.h"
 #include "farandole/error.h"
 
 namespace farandole {
 namespace {
 
-using Ranks = std::vector<size_t>;
+using Ranks = std::vector<int>;
 
 Ranks ranks_where(const std::vector<RoundNote>& notes,
                   const std::function<bool(const RoundNote&)>& holds) {
   Ranks ranks;
   for (size_t rank = 0; rank < notes.size(); ++rank) {
-    if (holds(notes[rank])) ranks.push_back(rank);
+    if (holds(notes[rank])) ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
 }
 
-/// "rank 1", "ranks 0, 2 and 3", "every rank".
-std::string text_of(const Ranks& ranks, size_t world_size) {
-  if (ranks.size() == world_size && world_size > 1) return "every rank";
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (i != 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  return text;
-}
+int world_size_of(const std::vector<RoundNote>& notes) { return static_cast<int>(notes.size()); }
 
 std::string subject(const RoundContext& context, size_t world_size) {
   return "backward #" + std::to_string(context.backward) + " in group '" + context.group +
@@ -48,7 +40,7 @@ std::string parameters_that(const std::vector<RoundNote>& notes, const RoundCont
         ranks_where(notes, [&](const RoundNote& note) { return holds(note, index); });
     if (ranks.empty() || ++found > kMostNames) continue;
     text += (text.empty() ? "'" : ", '") + context.parameters[index] + "' on " +
-            text_of(ranks, notes.size());
+            text_of_ranks(ranks, world_size_of(notes));
   }
   if (found > kMostNames) text += " and " + std::to_string(found - kMostNames) + " more";
   return text;
@@ -61,7 +53,7 @@ void check_abandoned(const std::vector<RoundNote>& notes, const RoundContext& co
     return;
   }
   throw BackwardError(subject(context, notes.size()) + " was abandoned by " +
-                          text_of(abandoned, notes.size()) + ".",
+                          text_of_ranks(abandoned, world_size_of(notes)) + ".",
                       "an exception left backward there, and the program went on.",
                       "mend the cause there; or zero the gradients on every rank and go on with "
                       "the next batch.");
@@ -78,7 +70,7 @@ void check_forwards(const std::vector<RoundNote>& notes, const RoundContext& con
   });
   if (failed.empty() || equal || joined(notes[static_cast<size_t>(context.rank)])) return;
   throw BackwardError(subject(context, notes.size()) + " met the backward of another batch: " +
-                          text_of(failed, notes.size()) + " skipped one.",
+                          text_of_ranks(failed, world_size_of(notes)) + " skipped one.",
                       "an exception left the forward there, and the program went on with the next "
                       "batch, while the other ranks did not.",
                       "mend the cause there; or zero the gradients on every rank and go on with "
@@ -123,7 +115,8 @@ void check_weights(const std::vector<RoundNote>& notes, const RoundContext& cont
   const Ranks joined =
       ranks_where(notes, [](const RoundNote& note) { return note.has(RoundNote::kJoined); });
   if (weighted.empty() || weighted.size() + joined.size() == notes.size()) return;
-  throw BackwardError(subject(context, notes.size()) + ": only " + text_of(weighted, notes.size()) +
+  throw BackwardError(subject(context, notes.size()) + ": only " +
+                          text_of_ranks(weighted, world_size_of(notes)) +
                           " gave the loss a weight.",
                       "an average over weights needs that of every rank.",
                       "call set_loss_weight() on every rank before backward, or on none.");
@@ -140,7 +133,7 @@ std::string nonfinite_gradients(const std::vector<RoundNote>& notes, const Round
     });
     if (ranks.empty()) continue;
     text += (text.empty() ? " of '" : ", of '") + context.parameters[index] + "' (bucket " +
-            std::to_string(bucket_of(index)) + ") on " + text_of(ranks, notes.size());
+            std::to_string(bucket_of(index)) + ") on " + text_of_ranks(ranks, world_size_of(notes));
   }
   return subject(context, notes.size()) + ": gradients have an Inf or NaN, the first" + text + ".";
 }

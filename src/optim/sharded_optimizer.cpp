@@ -102,8 +102,7 @@ ShardedOptimizer::ShardedOptimizer(std::vector<Group> groups, const farandole::G
                           "pass model.parameters(), and call it once: it may be a generator.");
   }
   find_replica();
-  if (replica_ && replica_->replica != nullptr)
-    replica_->replica->await_parameters();  // of another
+  if (replica() != nullptr) replica()->await_parameters();  // of another
   choose_group(group);
   check_replica();
   check_same_values();
@@ -193,10 +192,9 @@ void ShardedOptimizer::find_replica() {
 }
 
 void ShardedOptimizer::choose_group(const farandole::Group& group) {
-  const bool alive = replica_ && replica_->replica != nullptr;
-  if (alive && (!group || group.get() == replica_->replica->group().of_program().get())) {
-    group_ = replica_->replica->shared_group();
-  } else if (!group && group_ && !alive) {
+  if (replica() != nullptr && (!group || group.get() == replica()->group().of_program().get())) {
+    group_ = replica()->shared_group();
+  } else if (!group && group_ && replica() == nullptr) {
     return;  // a rebuild for the same ranks
   } else {
     group_ = std::make_shared<ReplicaGroup>(group, "zero");
@@ -209,16 +207,16 @@ void ShardedOptimizer::check_replica() const {
   const char* fix =
       "pass the parameters of one DistributedDataParallel, all of them, and its "
       "process group or none; or use gradients=\"full\".";
-  if (!replica_ || replica_->replica == nullptr) {
+  if (replica() == nullptr) {
     throw InvalidArgument(
         "gradients=\"shard\" got parameters that are not all of one DistributedDataParallel.",
         "it leaves the averaging of its gradients to the optimizer.", fix);
   }
-  if (group_ != replica_->replica->shared_group()) {
+  if (group_ != replica()->shared_group()) {
     throw InvalidArgument("gradients=\"shard\" got another group than the DistributedDataParallel.",
                           "gradients are averaged over the ranks that have computed them.", fix);
   }
-  for (const auto& [name, tensor] : replica_->replica->parameters()) {
+  for (const auto& [name, tensor] : replica()->parameters()) {
     const auto is_same = [&, &wanted = tensor](const Parameter& parameter) {
       return parameter.tensor.is_same(wanted);
     };
@@ -288,19 +286,21 @@ void ShardedOptimizer::plan(const std::vector<size_t>& indices) {
   parts_.push_back(std::move(part));
 }
 
+Replica* ShardedOptimizer::replica() const { return replica_ ? replica_->replica : nullptr; }
+
 /// Tells the DistributedDataParallel what to do with gradients, and before a forward.
 void ShardedOptimizer::attach() {
   gradients_ = std::make_unique<AveragedGradients>();
-  if (!replica_ || replica_->replica == nullptr) return;
-  Replica& replica = *replica_->replica;
+  Replica* const replica = this->replica();
+  if (replica == nullptr) return;
   const bool is_shared =
       group_->communicator() != nullptr &&
       std::all_of(tensors_.begin(), tensors_.end(), [](const auto& each) { return each.is_cpu(); });
-  if (!is_shared && group_ == replica.shared_group()) {
-    replica.set_before_forward(this, [this] { wait(); });
+  if (!is_shared && group_ == replica->shared_group()) {
+    replica->set_before_forward(this, [this] { wait(); });
   }
   if (mode_ == GradientMode::kFull) {
-    if (replica.is_sharded()) replica.set_sharded(std::nullopt);  // this optimizer takes over
+    if (replica->is_sharded()) replica->set_sharded(std::nullopt);  // this optimizer takes over
     return;
   }
   ShardedGradients sharded;
@@ -312,17 +312,17 @@ void ShardedOptimizer::attach() {
     const ShardPlan plan =
         parts_.empty() ? ShardPlan{{}, {}, group_->world_size()} : parts_.front().flat->plan();
     scatter_ =
-        std::make_shared<GradientScatter>(group_->group(), plan, replica.options().wire_dtype);
+        std::make_shared<GradientScatter>(group_->group(), plan, replica->options().wire_dtype);
     gradients_ = std::make_unique<ScatteredGradients>(replica_, this, scatter_);
     sharded.scatter = scatter_;
     sharded.plan = plan_for_reducer(plan.buckets);
   }
-  replica.set_sharded(std::move(sharded));
+  replica->set_sharded(std::move(sharded));
 }
 
 /// The same buckets, of parameters as the DistributedDataParallel counts them.
 BucketPlan ShardedOptimizer::plan_for_reducer(BucketPlan plan) const {
-  const NamedTensors& replicated = replica_->replica->parameters();
+  const NamedTensors& replicated = replica()->parameters();
   for (auto& bucket : plan.buckets) {
     for (auto& slot : bucket.slots) {
       const at::Tensor& tensor = parameters_[parts_.front().parameters[slot.parameter]].tensor;
@@ -337,7 +337,7 @@ BucketPlan ShardedOptimizer::plan_for_reducer(BucketPlan plan) const {
 
 /// First makes sure that nobody calls this object any more.
 void ShardedOptimizer::detach() noexcept {
-  if (Replica* const replica = replica_ ? replica_->replica : nullptr) {
+  if (Replica* const replica = this->replica()) {
     replica->set_before_forward(this, {});
     try {
       if (replica->is_sharded_by(this)) replica->set_sharded(std::nullopt);

@@ -154,8 +154,8 @@ void ShardedOptimizer::fail_step(const std::string& error) noexcept {
       pass_->store(*updates_);  // what there is, so that parameters are alike on all ranks
       updates_->clear();
       count_step();  // as the others do
-    } else if (replica_ && replica_->replica != nullptr) {
-      replica_->replica->reducer()->end_abandoned();  // peers may still wait in that backward
+    } else if (replica() != nullptr) {
+      replica()->reducer()->end_abandoned();  // peers may still wait in that backward
     }
   } catch (const std::exception&) {  // the group is over, or the others met another error
   }
@@ -185,8 +185,8 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
       const bool is_finite = scaled->is_finite.value_or(true);
       note.leaves_out = !is_finite || (looks && !own_gradients_are_finite());
     }
-    if (replica_ && replica_->replica != nullptr) {
-      replica_->replica->reducer()->watch_finite(scaled.has_value());
+    if (replica() != nullptr) {
+      replica()->reducer()->watch_finite(scaled.has_value());
     }
   } catch (const std::exception& error) {
     fail_step(error.what());
@@ -216,15 +216,15 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
 bool ShardedOptimizer::own_gradients_are_finite() {
   const bool are_own = mode_ == GradientMode::kShard && !scatter_;
   std::unordered_set<const c10::TensorImpl*> unseen;
-  const bool was_watched = !scatter_ && replica_ && replica_->replica != nullptr;
+  const bool was_watched = !scatter_ && replica() != nullptr;
   bool are_seen = false;
   if (was_watched) {
-    const Reducer& reducer = *replica_->replica->reducer();
+    const Reducer& reducer = *replica()->reducer();
     for (const at::Tensor& gradient : reducer.unseen_gradients()) {
       unseen.insert(gradient.unsafeGetTensorImpl());
     }
     // Ranks of other groups do not tell what they have seen.
-    are_seen = replica_->replica->shared_group() == group_ && reducer.has_seen_averages();
+    are_seen = replica()->shared_group() == group_ && reducer.has_seen_averages();
   }
   updates_->clear();
   addresses_.clear();
@@ -278,8 +278,8 @@ void ShardedOptimizer::prepare() {
                           "an exception left it, and its ranks are not planned for.",
                           "call rebuild() again on every rank.");
   }
-  if (replica_ && replica_->replica != nullptr && mode_ == GradientMode::kShard &&
-      replica_->replica->shared_group() != group_) {
+  if (replica() != nullptr && mode_ == GradientMode::kShard &&
+      replica()->shared_group() != group_) {
     throw InvalidArgument("the DistributedDataParallel has other ranks than its optimizer.",
                           "set_process_group() was called since the optimizer was made.",
                           "call rebuild() of the optimizer on every rank.");
@@ -453,8 +453,7 @@ void ShardedOptimizer::send_shards() {
     if (part.flat->is_shared()) continue;
     for (auto& work : part.flat->gather()) works_.push_back(std::move(work));
   }
-  const bool is_awaited =
-      replica_ && replica_->replica != nullptr && replica_->replica->shared_group() == group_;
+  const bool is_awaited = replica() != nullptr && replica()->shared_group() == group_;
   if (!is_awaited) wait();
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "ddp/rank_text.h"
 #include "farandole/error.h"
 
 namespace farandole {
@@ -14,15 +15,6 @@ namespace {
 constexpr uint32_t kWell = 0;
 constexpr uint32_t kFailed = 1;
 constexpr uint32_t kLeavesOut = 2;
-
-/// "rank 1", "ranks 0, 2".
-std::string text_of(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -123,8 +115,9 @@ void StepRound::judge_failures() {
   const bool at_entry = head_of(failed.front()).is_entry != 0;
   const std::vector<std::string> errors = group_->all_gather(std::string());
   throw StepError(
-      subject() + " failed on " + text_of(failed) + ".",
-      text_of({failed.front()}) + " met: " + errors[static_cast<size_t>(failed.front())],
+      subject() + " failed on " + text_of_ranks(failed, group_->world_size()) + ".",
+      "rank " + std::to_string(failed.front()) +
+          " met: " + errors[static_cast<size_t>(failed.front())],
       std::string("mend the cause there. ") +
           (at_entry ? "Nothing was changed: the step may be taken again."
                     : "Parameters are alike on all ranks, but that rank's shards may lack the "
@@ -181,7 +174,8 @@ void StepRound::judge_gradients() const {
     }
     if (with.empty() || without.empty()) continue;
     throw StepError(subject() + ": parameter '" + names_[i] + "' has a gradient on " +
-                        text_of(with) + " and none on " + text_of(without) + ".",
+                        text_of_ranks(with, group_->world_size()) + " and none on " +
+                        text_of_ranks(without, group_->world_size()) + ".",
                     "parts of it belong to each of them, and it would be stepped in part.",
                     "give it a gradient on all ranks or on none: DistributedDataParallel does.");
   }

@@ -755,7 +755,7 @@ TEST_P(RanksThatStep, HaveTheSameGradients) {
     rank.optimizer->step({sgd()});
   });
   for (const std::string& text : texts) {
-    EXPECT_THAT(text, HasSubstr("parameter 'weight1' has a gradient on ranks 0, 2 and none on "
+    EXPECT_THAT(text, HasSubstr("parameter 'weight1' has a gradient on ranks 0 and 2 and none on "
                                 "rank 1."));
     EXPECT_THAT(text, HasSubstr("\nfix: give it a gradient on all ranks or on none"));
   }

@@ -197,6 +197,7 @@ class FARANDOLE_API ShardedOptimizer {
   void add_parameters(Group group);
   void check_group_index(size_t group) const;
   void find_replica();
+  Replica* replica() const;  ///< null if there is none, or no more
   void choose_group(const farandole::Group& group);
   void check_replica() const;
   void check_same_values() const;

@@ -27,7 +27,7 @@ TopKOptions checked(const TopKOptions& options) {
 }
 
 /// In which sums and errors are kept.
-at::ScalarType wide_type_of(const at::Tensor& buffer) {
+at::ScalarType type_of_sums(const at::Tensor& buffer) {
   const at::ScalarType type = buffer.scalar_type();
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
@@ -55,7 +55,7 @@ Gathered start_gather(const Group& group, const at::Tensor& values, const at::Te
 
 /// The mean of what the ranks sent, added up in rank order, into `buffer`.
 void store_mean(const Gathered& all, at::Tensor buffer) {
-  const at::ScalarType wide = wide_type_of(buffer);
+  const at::ScalarType wide = type_of_sums(buffer);
   const bool in_place = wide == buffer.scalar_type();
   at::Tensor sum =
       in_place ? buffer.zero_() : at::zeros(buffer.sizes(), buffer.options().dtype(wide));
@@ -78,7 +78,7 @@ at::Tensor TopKHook::with_error(const c10d::GradBucket& bucket) {
   if (!options_.use_error_feedback) return buffer;
   at::Tensor& error = errors_[bucket.getIndex()];
   if (!error.defined() || error.sizes() != buffer.sizes() || error.device() != buffer.device()) {
-    error = at::zeros(buffer.sizes(), buffer.options().dtype(wide_type_of(buffer)));
+    error = at::zeros(buffer.sizes(), buffer.options().dtype(type_of_sums(buffer)));
   }
   return error.add_(buffer);
 }
