@@ -5,7 +5,7 @@ from amp_lanes import UNSCALING, WIRE
 from report import Row, markdown
 from zero_lanes import SCALERS, lane_of
 
-HEADS = ["scaler", "step without", "with", "ratio", "middle half"]
+HEADS = ["scaler", "step without", "with", "ratio", "middle half", "rounds"]
 
 
 def summary(rows: list[Row]) -> str:
@@ -36,6 +36,7 @@ def table(rows: list[Row]) -> str:
                 f"{row['median_ms']:.0f} ms",
                 f"{row['ratio']:.3f}x",
                 f"{low:.3f}x to {high:.3f}x",
+                f"{row['steps']}",
             ]
         )
     return markdown(lines)
