@@ -551,6 +551,7 @@ def test_readme_has_training_with_sharded_optimizers(scripts: SimpleNamespace) -
 def test_readme_has_what_a_scaler_costs(scripts: SimpleNamespace) -> None:
     machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "cores": 2}
     without = {"part": "times", "lane": "ours_full", "set": 0, "median_ms": 400.0, **machine}
+    without["steps"] = 100
     scaled = {**without, "lane": "ours_full+scaler", "median_ms": 404.0, "ratio": 1.011}
     scaled["ratio_quartiles"] = [0.99, 1.02]
     kernel = {"part": "kernel", "lane": "memcpy", "dtype": "bfloat16", "processes": 2, **machine}
@@ -559,7 +560,7 @@ def test_readme_has_what_a_scaler_costs(scripts: SimpleNamespace) -> None:
     half = {**wire, "lane": "ours_wire", "bytes_ratio": 0.5012, "loss_percent": 0.2}
     rows = [without, scaled, kernel, {**wire, "lane": "ours"}, half]
     text = scripts.update_readme.amp_section(rows)
-    cells = "GradScaler | 400 ms | 404 ms | 1.011x | 0.990x to 1.020x |"
+    cells = "GradScaler | 400 ms | 404 ms | 1.011x | 0.990x to 1.020x | 100 |"
     assert f"| Farandole's DDP and ZeRO, full | {cells}" in text
     assert "1,000 gradients, in GB/s: bfloat16 in 2 processes at once: a copy 12.3." in text
     assert "DDP, wire_dtype bf16 0.501x the bytes, loss 1.5030 (+0.2000 %)." in text
