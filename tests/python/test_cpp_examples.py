@@ -16,7 +16,7 @@ PROJECT = REPOSITORY / "examples" / "cpp"
 PROGRAMS = REPOSITORY / os.environ.get("FARANDOLE_BUILD", "build/release") / "tests"
 DISTILLATION = REPOSITORY / "examples" / "python" / "train_vit_distillation.py"
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-STEPS = 60
+STEPS = 120
 DISTILLATION_DEADLINE_S = 240  # products in bfloat16 are slow on processors that have not got it
 
 
@@ -47,8 +47,8 @@ def losses(printed: str) -> dict[int, float]:
 def test_char_lm_has_the_same_losses_on_any_number_of_ranks(text: Path) -> None:
     command: list[str | Path] = [PROGRAMS / "train_char_lm", text, f"{STEPS}"]
     alone = losses(run_ranks(command, 1)[0])
-    assert list(alone) == [1, 20, 40, 60]
-    assert alone[STEPS] < 0.7 * alone[1]
+    assert list(alone) == [1, 20, 40, 60, 80, 100, 120]
+    assert alone[STEPS] < 0.5 * alone[1]
     two = losses(output_of(*LAUNCHER, "--no-python", *command, deadline_s=RUN_DEADLINE_S))
     outputs = run_ranks(command, 3)  # 16 sequences: 6, 5 and 5
     assert outputs[1:] == ["", ""]
@@ -106,7 +106,7 @@ def test_distillation_is_alike_in_both_languages(distil: list[str | Path]) -> No
 
 @pytest.mark.timeout(RUN_DEADLINE_S + DISTILLATION_DEADLINE_S)
 def test_a_distilled_student_beats_the_one_alone(distil: list[str | Path]) -> None:
-    printed = output_of(*distil, "0", "120", deadline_s=DISTILLATION_DEADLINE_S)
+    printed = output_of(*distil, "0", "140", deadline_s=DISTILLATION_DEADLINE_S)
     result = distillation(printed, 2)
-    assert float(result["teacher"]) > 80
-    assert float(result["distilled"]) > float(result["alone"]) + 3  # 5.8 more were seen
+    assert float(result["teacher"]) > 85
+    assert float(result["distilled"]) > float(result["alone"]) + 3  # 9 more were seen
