@@ -179,7 +179,7 @@ double learning_rate(int step, int steps) {
 /// Seconds of each part of a step, summed over steps; waiting for other ranks is in them.
 struct StepTimes {
   using Clock = std::chrono::steady_clock;
-  int steps;
+  int steps = 0;
   double data = 0, forward = 0, backward = 0, optimizer = 0;
   Clock::time_point last = Clock::now();
 
@@ -206,7 +206,7 @@ StepTimes train(const Net& net, const Digits& digits, int steps, int64_t told,
   // All ranks draw the same numbers, so each knows the whole batches.
   const Tensor told_batches = at::randint(told, {steps, kBatch}, at::kLong);
   const Tensor untold_batches = at::randint(kTrainImages, {steps, teacher ? kBatch : 0}, at::kLong);
-  StepTimes times{steps};
+  StepTimes times;
   for (int step = 0; step < steps; ++step) {
     const Tensor mine = share_of_rank(told_batches[step]);
     const Tensor images = digits.images(at::cat({mine, share_of_rank(untold_batches[step])}));
@@ -228,7 +228,8 @@ StepTimes train(const Net& net, const Digits& digits, int steps, int64_t told,
     optimizer.param_groups()[0].options().set_lr(learning_rate(step, steps));
     optimizer.step();  // every rank has all new parameters now
     times.optimizer += times.lap();
-    if (step == 0) times = StepTimes{steps - 1};  // the first step also sets things up
+    ++times.steps;
+    if (step == 0) times = StepTimes();  // the first step also sets things up
   }
   return times;
 }

@@ -138,8 +138,8 @@ def learning_rate(step: int, steps: int) -> float:
 class StepTimes:
     """Seconds of each part of a step, summed over steps; waiting for other ranks is in them."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    def __init__(self) -> None:
+        self.steps = 0
         self.data = self.forward = self.backward = self.optimizer = 0.0
         self.last = time.perf_counter()
 
@@ -170,7 +170,7 @@ def train(
     # All ranks draw the same numbers, so each knows the whole batches.
     told_batches = torch.randint(told, (steps, BATCH))
     untold_batches = torch.randint(TRAIN_IMAGES, (steps, BATCH if teacher else 0))
-    times = StepTimes(steps)
+    times = StepTimes()
     for step in range(steps):
         mine = share_of_rank(told_batches[step])
         images = digits.images(torch.cat([mine, share_of_rank(untold_batches[step])]))
@@ -189,8 +189,9 @@ def train(
         optimizer.param_groups[0]["lr"] = learning_rate(step, steps)
         optimizer.step()  # every rank has all new parameters now
         times.optimizer += times.lap()
+        times.steps += 1
         if step == 0:  # which also sets things up
-            times = StepTimes(steps - 1)
+            times = StepTimes()
     return times
 
 
