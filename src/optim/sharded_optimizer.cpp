@@ -288,6 +288,10 @@ void ShardedOptimizer::plan(const std::vector<size_t>& indices) {
 
 Replica* ShardedOptimizer::replica() const { return replica_ ? replica_->replica : nullptr; }
 
+bool ShardedOptimizer::averages_in_step() const {
+  return mode_ == GradientMode::kShard && !scatter_;
+}
+
 /// Tells the DistributedDataParallel what to do with gradients, and before a forward.
 void ShardedOptimizer::attach() {
   gradients_ = std::make_unique<AveragedGradients>();

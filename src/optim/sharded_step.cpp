@@ -180,8 +180,7 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
     }
     if (scaled) {
       // What was unscaled in place is all changed, and known; so is what has travelled.
-      const bool are_own = mode_ == GradientMode::kShard && !scatter_;
-      const bool looks = !scaled->is_finite || are_own;
+      const bool looks = !scaled->is_finite || averages_in_step();
       const bool is_finite = scaled->is_finite.value_or(true);
       note.leaves_out = !is_finite || (looks && !own_gradients_are_finite());
     }
@@ -214,7 +213,7 @@ bool ShardedOptimizer::enter(const std::function<std::string()>& describe) {
 /// where memory is shared at its own gradients, which peers may not read before the step; else at
 /// the averages that it owns, and at what the program has changed.
 bool ShardedOptimizer::own_gradients_are_finite() {
-  const bool are_own = mode_ == GradientMode::kShard && !scatter_;
+  const bool are_own = averages_in_step();
   std::unordered_set<const c10::TensorImpl*> unseen;
   const bool was_watched = !scatter_ && replica() != nullptr;
   bool are_seen = false;

@@ -197,7 +197,8 @@ class FARANDOLE_API ShardedOptimizer {
   void add_parameters(Group group);
   void check_group_index(size_t group) const;
   void find_replica();
-  Replica* replica() const;  ///< null if there is none, or no more
+  Replica* replica() const;       ///< null if there is none, or no more
+  bool averages_in_step() const;  ///< p.grad is this rank's own until then
   void choose_group(const farandole::Group& group);
   void check_replica() const;
   void check_same_values() const;
