@@ -8,8 +8,8 @@
 namespace farandole::comm {
 
 /// Tells a forked child (a DataLoader worker, say) from the process that made a group. The child
-/// has no mapping of the group's memory (MADV_DONTFORK), none of its threads, and must not speak in
-/// its name.
+/// has no mapping of the memory through which ranks speak (MADV_DONTFORK), private copies of
+/// symmetric memory (private_in_child.h), none of the threads, and must not speak in its name.
 ///
 /// Threads: any.
 class FARANDOLE_API ForkGuard {

@@ -3,11 +3,17 @@
 // group at any time, and neither hang nor disturb the rank.
 #include "support/forked_child.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -146,6 +152,129 @@ TEST(ForkedChild, DropsItsCopiesWhateverOtherThreadsDidAtThatMoment) {
     }
     going = false;
     trains.join();
+  });
+}
+
+/// Fills the symmetric memory of a rank.
+void fill(const comm::SymmetricMemory& memory, char value) {
+  std::memset(memory.local(), value, memory.bytes());
+}
+
+/// Whether all of it has one value.
+bool is_filled(const comm::SymmetricMemory& memory, int rank, char value) {
+  const auto* const bytes = static_cast<const char*>(memory.peer(rank));
+  return std::all_of(bytes, bytes + memory.bytes(), [=](char byte) { return byte == value; });
+}
+
+/// A child reads what there is of both ranks and overwrites it.
+bool scribbles(const comm::SymmetricMemory& memory) {
+  for (int rank = 0; rank < 2; ++rank) {
+    if (!is_filled(memory, rank, static_cast<char>('a' + rank))) return false;
+    std::memset(memory.peer(rank), 'x', memory.bytes());
+    if (!is_filled(memory, rank, 'x')) return false;
+  }
+  return true;
+}
+
+TEST(ForkedChild, HasCopiesOfItsOwnOfSymmetricMemory) {
+  run_owning_ranks(2, [](std::unique_ptr<Communicator> group) {
+    for (const size_t bytes : {size_t{1}, size_t{100000}, size_t{5000000}}) {
+      const auto memory = group->allocate_symmetric(bytes);
+      fill(*memory, static_cast<char>('a' + group->rank()));
+      group->barrier();
+      ForkedChild child([&] {
+        if (!scribbles(*memory)) return false;
+        fill(*memory, 'y');
+        ForkedChild grandchild([&] {
+          if (!is_filled(*memory, group->rank(), 'y')) return false;
+          fill(*memory, 'z');
+          return true;
+        });
+        return grandchild.succeeded() && is_filled(*memory, group->rank(), 'y');
+      });
+      EXPECT_TRUE(child.succeeded());
+      group->barrier();
+      for (int rank = 0; rank < 2; ++rank) {
+        EXPECT_TRUE(is_filled(*memory, rank, static_cast<char>('a' + rank)));
+      }
+      group->barrier();
+      sum(*group);
+    }
+  });
+}
+
+TEST(ForkedChild, ReadsUntilItWritesWhatTheRankWrites) {
+  run_owning_ranks(1, [](std::unique_ptr<Communicator> group) {
+    const auto memory = group->allocate_symmetric(1);
+    auto* const byte = static_cast<char*>(memory->local());
+    std::array<int, 2> signal{};
+    ASSERT_EQ(::pipe(signal.data()), 0);
+    *byte = 'a';
+    ForkedChild child([&] {
+      char news = 0;
+      if (::read(signal[0], &news, 1) != 1 || *byte != 'b') return false;
+      *byte = 'c';
+      return ::read(signal[0], &news, 1) == 1 && *byte == 'c';
+    });
+    *byte = 'b';
+    ASSERT_EQ(::write(signal[1], "1", 1), 1);
+    std::this_thread::sleep_for(milliseconds(20));
+    *byte = 'd';
+    ASSERT_EQ(::write(signal[1], "2", 1), 1);
+    EXPECT_TRUE(child.succeeded());
+    EXPECT_EQ(*byte, 'd');
+    for (const int each : signal) ::close(each);
+  });
+}
+
+/// Lets this process have `limit` descriptors for a time.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t limit) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit few = before_;
+    few.rlim_cur = limit;
+    ::setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(ForkedChild, HasCopiesOfItsOwnWhereDescriptorsAreFewOrWereClosed) {
+  run_owning_ranks(2, [](std::unique_ptr<Communicator> group) {
+    std::vector<std::shared_ptr<comm::SymmetricMemory>> memories;
+    {
+      const FewDescriptors few(100);
+      for (int i = 0; i < 120; ++i) {
+        memories.push_back(group->allocate_symmetric(5000));
+        fill(*memories.back(), static_cast<char>('a' + group->rank()));
+      }
+      const int next = ::dup(0);
+      EXPECT_TRUE(next >= 0 && next <= 60) << next;  // half of them are the program's
+      ::close(next);
+    }
+    group->barrier();
+    for (const bool closes : {false, true}) {
+      const int other = ::open("/dev/zero", O_RDWR | O_CLOEXEC);
+      if (closes) {  // as a program that makes itself a daemon does
+        for (int number = 20; number < 40; ++number) ::dup2(other, number);
+      }
+      ForkedChild child([&] {
+        return std::all_of(memories.begin(), memories.end(),
+                           [](const auto& memory) { return scribbles(*memory); });
+      });
+      EXPECT_TRUE(child.succeeded());
+      ::close(other);
+      group->barrier();
+      for (const auto& memory : memories) {
+        EXPECT_TRUE(is_filled(*memory, 0, 'a') && is_filled(*memory, 1, 'b'));
+      }
+    }
+    group->barrier();
   });
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/fork_safe_mutex.h"
+#include "comm/shm/private_in_child.h"
 #include "comm/shm/system_call.h"
 
 namespace farandole::comm::shm {
@@ -65,6 +66,14 @@ Mapping::Registry& Mapping::registry() {
 }
 
 std::shared_ptr<Mapping> Mapping::of(const Descriptor& segment, InChild in_child) {
+  std::shared_ptr<Mapping> mapping = find_or_map(segment, in_child);
+  if (in_child == InChild::kPrivate) {
+    make_private_in_children(mapping->data_, mapping->bytes_, segment);
+  }
+  return mapping;
+}
+
+std::shared_ptr<Mapping> Mapping::find_or_map(const Descriptor& segment, InChild in_child) {
   struct stat status {};
   if (::fstat(segment.get(), &status) != 0) {
     throw_errno("fstat of a shared segment", "report this; the descriptor should be good.");
@@ -88,8 +97,9 @@ std::shared_ptr<Mapping> Mapping::of(const Descriptor& segment, InChild in_child
 }
 
 Mapping::~Mapping() {
+  if (in_child_ == InChild::kPrivate) forget_private_in_children(data_);
   // In a forked child without the pages, something else may stand at their addresses.
-  if (in_child_ == InChild::kReadable || fork_guard_.in_creator()) ::munmap(data_, bytes_);
+  if (in_child_ == InChild::kPrivate || fork_guard_.in_creator()) ::munmap(data_, bytes_);
   const std::lock_guard<std::mutex> lock(fork_safe_mutex<Mapping>());
   const auto entry = registry().find(identity_);
   if (entry != registry().end() && entry->second.expired()) registry().erase(entry);

@@ -19,8 +19,9 @@ namespace farandole::comm::shm {
 /// SystemError (no memory, no descriptors, /dev/shm too small).
 Descriptor create_segment(size_t bytes, SegmentBacking backing);
 
-/// Whether a forked child keeps a segment's pages.
-enum class InChild { kUnmapped, kReadable };
+/// What a forked child has of a segment's pages: nothing, or copies of its own
+/// (private_in_child.h).
+enum class InChild { kUnmapped, kPrivate };
 
 /// A mapping of a segment. Threads of one process share one mapping of one segment, so that rank
 /// threads see each other at equal addresses and race detectors see them too.
@@ -45,6 +46,7 @@ class Mapping {
   /// The mappings of this process.
   using Registry = std::map<Identity, std::weak_ptr<Mapping>>;
   static Registry& registry();
+  static std::shared_ptr<Mapping> find_or_map(const Descriptor& segment, InChild in_child);
 
   Mapping(Identity identity, std::byte* data, size_t bytes, InChild in_child)
       : identity_(identity), data_(data), bytes_(bytes), in_child_(in_child) {}

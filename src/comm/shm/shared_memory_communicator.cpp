@@ -336,7 +336,7 @@ std::shared_ptr<Mapping> SharedMemoryCommunicator::share_allocation(const Call& 
     lockstep_.await(peers.front(), ready, call.timeout);
   };
   try {
-    return Mapping::of(descriptors_.broadcast(make_segment, await), InChild::kReadable);
+    return Mapping::of(descriptors_.broadcast(make_segment, await), InChild::kPrivate);
   } catch (const PeerFailure& error) {
     abort("rank " + std::to_string(rank()) + " gave up: " + reason_of(error.what()));
     throw;

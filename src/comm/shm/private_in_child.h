@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include "comm/shm/descriptor.h"
+#include "farandole/export.h"
+
+namespace farandole::comm::shm {
+
+// A forked child would go on sharing pages that are mapped MAP_SHARED: what it writes would reach
+// its parent and the other ranks. Pages that are named here become private to each child before
+// fork() returns there, at the same addresses, so that it has what it would have of a plain tensor:
+// contents that it may read and overwrite, for itself alone.
+//
+// How: pages of a segment are mapped again with MAP_PRIVATE, by a descriptor that this process
+// keeps. That costs a fork() microseconds and no memory. A page that the child has not written to
+// yet shows what the parent and its peers write later. Where there is no descriptor (the kept ones
+// never take more than half of those that the process may have), the child copies the pages.
+//
+// Threads: any. fork() waits for calls to end. In a child all pages are its own, and nothing is
+// left to do for children of its own.
+
+/// `bytes` at `data` are `segment`, from its start. Does nothing if that is known.
+void make_private_in_children(void* data, size_t bytes, const Descriptor& segment);
+
+/// `bytes` at `data` are mapped a second time: they are those at `original`, which are named
+/// already. If they are not, the child will copy them.
+FARANDOLE_API void make_private_in_children(void* data, size_t bytes, const void* original);
+
+/// To be called before the pages at `data` are unmapped or replaced, in the process that named
+/// them.
+FARANDOLE_API void forget_private_in_children(void* data);
+
+}  // namespace farandole::comm::shm
