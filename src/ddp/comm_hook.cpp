@@ -7,6 +7,8 @@ namespace farandole {
 
 CommHook::~CommHook() = default;
 
+void CommHook::begin_plan() {}
+
 at::Tensor CommHook::parseHookResult(const c10::IValue& result) {
   if (result.isTensor()) return result.toTensor();
   return result.toTensorVector().at(0);

@@ -145,6 +145,7 @@ void Reducer::make_plan() {
   const bool shares = !hook_ && !(sharded_ && sharded_->scatter);
   buckets_ = std::make_shared<Buckets>(std::move(plan), shares ? group_->communicator() : nullptr);
   settle_gradients();
+  if (auto* const hook = dynamic_cast<CommHook*>(hook_.get())) hook->begin_plan();
   consumer_ = make_consumer();
   unsettled_ = kUnsettledBackwards;
 }

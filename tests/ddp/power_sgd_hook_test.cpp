@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -237,6 +238,27 @@ TEST(PowerSgdHook, StateFollowsItsParameterIntoAnotherBucket) {
     };
     EXPECT_GT(results(false).norm().item<double>(), 1e-3);
     EXPECT_TRUE(at::equal(results(false), results(true)));
+  });
+}
+
+TEST(PowerSgdHook, BeginsAnewWithANewPlanAndWithParametersAtOldAddresses) {
+  run_hook_ranks("farandole", 1, [](const Group& group) {
+    const at::Tensor gradient = full_rank(group);
+    const at::Tensor parameter = at::empty({24, 20});
+    const auto left_after = [&](const std::function<void(PowerSgdHook&)>& change) {
+      PowerSgdHook hook(group, at_once());
+      run_hook(hook, bucket_of(gradient, parameter));
+      change(hook);
+      return run_hook(hook, bucket_of(gradient * 0, parameter)).norm().item<double>();
+    };
+    EXPECT_GT(left_after([](PowerSgdHook&) {}), 1e-3);
+    EXPECT_EQ(left_after([](PowerSgdHook& hook) { hook.begin_plan(); }), 0);
+    PowerSgdHook hook(group, at_once());
+    for (int i = 0; i < 50; ++i) {  // one of them comes to lie where another was
+      run_hook(hook, bucket_of(gradient, at::empty({24, 20})));
+      const at::Tensor next = at::empty({24, 20});
+      EXPECT_EQ(run_hook(hook, bucket_of(gradient * 0, next)).norm().item<double>(), 0);
+    }
   });
 }
 

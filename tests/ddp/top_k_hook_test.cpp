@@ -134,6 +134,23 @@ TEST(TopKHook, BeginsAnewWithAnotherBucket) {
   });
 }
 
+TEST(TopKHook, BeginsAnewWithOtherParametersOfTheSameSizes) {
+  run_hook_ranks("farandole", 1, [](const Group& group) {
+    TopKHook hook(group, {0.5});
+    const at::Tensor a = at::empty({1});
+    const at::Tensor b = at::empty({1});
+    const auto step = [&](const std::vector<at::Tensor>& parameters) {
+      const test::HandMadeBucket bucket(0, 1, parameters);
+      return run_hook(hook, bucket.with({at::tensor({2.0F}), at::tensor({3.0F})}));
+    };
+    EXPECT_TRUE(at::equal(step({a, b}), at::tensor({0.0F, 3.0F})));
+    EXPECT_TRUE(at::equal(step({b, a}), at::tensor({0.0F, 3.0F})));
+    EXPECT_TRUE(at::equal(step({b, a}), at::tensor({4.0F, 0.0F})));
+    hook.begin_plan();
+    EXPECT_TRUE(at::equal(step({b, a}), at::tensor({0.0F, 3.0F})));
+  });
+}
+
 TEST(TopKHook, KeepsTheErrorsOfBucketsApart) {
   run_hook_ranks("farandole", 1, [](const Group& group) {
     TopKHook hook(group, {0.5});

@@ -22,6 +22,10 @@ class FARANDOLE_API CommHook : public c10d::CommHookInterface {
  public:
   ~CommHook() override;
 
+  /// The buckets of the next runHook() are those of a new plan: what is kept by bucket, or of
+  /// gradients that came under another plan, is no more. Nothing by default.
+  virtual void begin_plan();
+
   /// The tensor that `result` is, or the first one of the list that it is.
   at::Tensor parseHookResult(const c10::IValue& result) override;
 };

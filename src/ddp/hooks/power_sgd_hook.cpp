@@ -77,6 +77,7 @@ FuturePointer future_on(const at::Device& device) {
 
 /// What is kept of a parameter from step to step.
 struct PowerSgdHook::State {
+  c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
   at::Tensor error;  ///< n x m, or undefined without error feedback
   at::Tensor q;      ///< m x r, the same on all ranks; undefined before the first step
 };
@@ -132,6 +133,11 @@ PowerSgdHook::PowerSgdHook(const Group& group, const PowerSgdOptions& options)
       random_(at::make_generator<at::CPUGeneratorImpl>(options.random_seed)) {}
 PowerSgdHook::~PowerSgdHook() = default;
 
+void PowerSgdHook::begin_plan() {
+  states_.clear();
+  unfinished_ = nullptr;
+}
+
 FuturePointer PowerSgdHook::runHook(c10d::GradBucket& bucket) {
   if (bucket.getIndex() == 0) unfinished_ = nullptr;  // of a backward that failed
   const bool is_plain = iteration_ < options_.start_iter;
@@ -182,17 +188,28 @@ int64_t PowerSgdHook::rank_of(const at::Tensor& gradient) const {
   return compressed * options_.min_compression_rate < whole ? rank : 0;
 }
 
+/// Not that of another parameter, which is gone and was at the same address.
+PowerSgdHook::State& PowerSgdHook::state_of(const at::Tensor& parameter) {
+  const auto found = states_.find(parameter.unsafeGetTensorImpl());
+  if (found != states_.end() && !found->second.parameter.expired()) return found->second;
+  if (found != states_.end()) states_.erase(found);
+  const c10::weak_intrusive_ptr<c10::TensorImpl> known(parameter.getIntrusivePtr());
+  return states_.emplace(parameter.unsafeGetTensorImpl(), State{known, {}, {}}).first->second;
+}
+
 PowerSgdHook::Matrix PowerSgdHook::matrix_of(const at::Tensor& gradient,
                                              const at::Tensor& parameter) {
-  State& state = states_[parameter.unsafeGetTensorImpl()];
+  State& state = state_of(parameter);
   Matrix matrix{&state, gradient.reshape({gradient.size(0), -1}), {}, rank_of(gradient), {}, {}};
   const at::ScalarType wide = wide_type_of(gradient);
   if (!options_.use_error_feedback) {
     matrix.delta = matrix.gradient.to(wide);
     return matrix;
   }
-  if (!state.error.defined() || state.error.sizes() != matrix.gradient.sizes()) {
-    state = {at::zeros(matrix.gradient.sizes(), gradient.options().dtype(wide)), {}};
+  if (!state.error.defined() || state.error.sizes() != matrix.gradient.sizes() ||
+      state.error.scalar_type() != wide) {
+    state.error = at::zeros(matrix.gradient.sizes(), gradient.options().dtype(wide));
+    state.q = at::Tensor();
   }
   matrix.delta = state.error.add_(matrix.gradient);
   return matrix;

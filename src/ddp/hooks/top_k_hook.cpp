@@ -68,17 +68,39 @@ void store_mean(const Gathered& all, at::Tensor buffer) {
 
 }  // namespace
 
+/// What was not sent of a bucket, and whose gradients it is.
+struct TopKHook::Memory {
+  at::Tensor error;
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> parameters;
+
+  bool is_of(const std::vector<at::Tensor>& others) const {
+    return std::equal(parameters.begin(), parameters.end(), others.begin(), others.end(),
+                      [](const auto& known, const at::Tensor& other) {
+                        return known.lock().get() == other.unsafeGetTensorImpl();
+                      });
+  }
+};
+
 TopKHook::TopKHook(const Group& group, const TopKOptions& options)
     : group_(group ? group : default_group()), options_(checked(options)) {}
 TopKHook::~TopKHook() = default;
+
+void TopKHook::begin_plan() { memories_.clear(); }
 
 /// The gradients and what was left of those before; with feedback it is the memory of the error.
 at::Tensor TopKHook::with_error(const c10d::GradBucket& bucket) {
   const at::Tensor& buffer = bucket.getBuffer();
   if (!options_.use_error_feedback) return buffer;
-  at::Tensor& error = errors_[bucket.getIndex()];
-  if (!error.defined() || error.sizes() != buffer.sizes() || error.device() != buffer.device()) {
-    error = at::zeros(buffer.sizes(), buffer.options().dtype(type_of_sums(buffer)));
+  const auto options = buffer.options().dtype(type_of_sums(buffer));
+  const std::vector<at::Tensor> parameters = bucket.getParameters();
+  Memory& memory = memories_[bucket.getIndex()];
+  at::Tensor& error = memory.error;
+  if (!error.defined() || error.sizes() != buffer.sizes() || error.dtype() != options.dtype() ||
+      error.device() != buffer.device() || !memory.is_of(parameters)) {
+    error = at::zeros(buffer.sizes(), options);
+    memory.parameters.clear();
+    for (const at::Tensor& each : parameters)
+      memory.parameters.emplace_back(each.getIntrusivePtr());
   }
   return error.add_(buffer);
 }

@@ -47,8 +47,8 @@ struct PowerSgdOptions {
 /// order and backward goes on meanwhile; the bucket that isLast() waits for P.
 /// All ranks have the same bits if their CPUs and thread counts are the same (matrix products are
 /// torch's).
-/// Memory: the error, as large as the compressed gradients, and Q. State belongs to a parameter, so
-/// buckets may change. A step with NaN or Inf resets the error and Q of its parameter.
+/// Memory: the error, as large as the compressed gradients, and Q, of each parameter; both start
+/// anew with a new plan. A step with NaN or Inf resets the error and Q of its parameter.
 /// Threads: as CommHook.
 class FARANDOLE_API PowerSgdHook : public CommHook {
  public:
@@ -58,6 +58,8 @@ class FARANDOLE_API PowerSgdHook : public CommHook {
   ~PowerSgdHook() override;
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  /// Forgets the errors and Q.
+  void begin_plan() override;
 
  private:
   struct State;
@@ -65,6 +67,7 @@ class FARANDOLE_API PowerSgdHook : public CommHook {
   struct Exchange;
 
   std::shared_ptr<Exchange> begin(const c10d::GradBucket& bucket);
+  State& state_of(const at::Tensor& parameter);
   int64_t rank_of(const at::Tensor& gradient) const;
   Matrix matrix_of(const at::Tensor& gradient, const at::Tensor& parameter);
   void reduce_p(Exchange& exchange);

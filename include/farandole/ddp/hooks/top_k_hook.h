@@ -28,7 +28,7 @@ struct TopKOptions {
 /// Wire: two all_gathers of ratio * elements, the values and 4 bytes each for the indices (8 in
 /// buckets of 2^31 elements and more); over about ratio 1 / world_size an all_reduce is less.
 /// Memory: the error, as large as the gradients, in float32 for half types; NaN and Inf are sent
-/// and not kept. It starts anew when the number of elements in a bucket changes.
+/// and not kept. It starts anew with a new plan, and when a bucket gets other parameters.
 /// Threads: as CommHook.
 class FARANDOLE_API TopKHook : public CommHook {
  public:
@@ -38,13 +38,16 @@ class FARANDOLE_API TopKHook : public CommHook {
   ~TopKHook() override;
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
+  /// Forgets the errors.
+  void begin_plan() override;
 
  private:
+  struct Memory;
   at::Tensor with_error(const c10d::GradBucket& bucket);
 
   const Group group_;
   const TopKOptions options_;
-  std::unordered_map<size_t, at::Tensor> errors_;  ///< by index of the bucket
+  std::unordered_map<size_t, Memory> memories_;  ///< by index of the bucket
 };
 
 }  // namespace farandole
