@@ -169,6 +169,47 @@ void average_buckets(Communicator& group) {
   }
 }
 
+TEST(BucketReduction, LeavesSkippedBucketsAsTheyAre) {
+  run_thread_ranks(3, [](Communicator& group) {
+    const Fixture fixture(group, kFloat, {2, 3, 1});
+    BucketReduction& reduction = *fixture.reduction;
+    const size_t begin = fixture.buckets[1].offset_bytes;
+    const size_t end = fixture.buckets[2].offset_bytes;
+    for (uint64_t round = 0; round < 20; ++round) {
+      const bool skips = round % 2 == 0;
+      auto expected = average_of(3, round, fixture.count, kFloat, 3);
+      fixture.fill(round);
+      if (skips) std::memcpy(expected.data() + begin, fixture.local() + begin, end - begin);
+      reduction.begin(1);
+      reduction.publish(0);
+      skips ? reduction.skip(1) : reduction.publish(1);
+      reduction.publish(2);
+      ASSERT_TRUE(reduction.finish(nullptr, true, kDefault));
+      ASSERT_TRUE(fixture.holds(expected));
+      EXPECT_EQ(reduction.times_of(1).reduced_ns == 0, skips);
+    }
+  });
+}
+
+TEST(BucketReduction, TellsTheRecorderOfEachPieceOfWork) {
+  run_thread_ranks(2, [](Communicator& group) {
+    const Fixture fixture(group, kFloat, {2, 3, 1});
+    std::vector<size_t> begun;
+    size_t ended = 0;
+    const auto record = [&](size_t bucket) {
+      begun.push_back(bucket);
+      return std::shared_ptr<void>(nullptr, [&](void*) { ++ended; });
+    };
+    fixture.reduction->set_recorder(record);
+    fixture.good_round(1);
+    EXPECT_THAT(begun, testing::UnorderedElementsAre(0, 1, 2));
+    EXPECT_EQ(ended, 3U);
+    fixture.reduction->set_recorder(nullptr);
+    fixture.good_round(2);
+    EXPECT_EQ(begun.size(), 3U);
+  });
+}
+
 TEST(BucketReduction, AveragesOverThreads) {
   for (const int world_size : {1, 2, 3, 4}) run_thread_ranks(world_size, average_buckets);
 }
@@ -470,6 +511,7 @@ TEST(BucketReduction, RefusesMisuseBeforeAnythingIsTold) {
     refused([&] { reduction.times_of(2); }, "times_of() was called with bucket 2");
     reduction.publish(0);
     refused([&] { reduction.publish(0); }, "publish() was called with bucket 0 again");
+    refused([&] { reduction.skip(0); }, "skip() was called with bucket 0 again");
     refused([&] { reduction.finish(&note, true, kDefault); }, "bucket 1 was not published");
     refused([&] { reduction.finish(nullptr, false, kDefault); }, "without a note");
     reduction.publish(1);

@@ -96,7 +96,7 @@ SharedBucketReduction::SharedBucketReduction(SharedMemoryCommunicator& group,
       news_(static_cast<size_t>(group.world_size())),
       advance_([this] {
         advance();
-        return reduced_ < buckets_.size();
+        return reduced_ + skipped_ < buckets_.size();
       }) {
   for (int peer = 0; peer < group.world_size(); ++peer) {
     buffers_.push_back(static_cast<std::byte*>(memory_->peer(peer)));
@@ -127,7 +127,7 @@ void SharedBucketReduction::begin(double weight, bool looks) {
   round_ = round_of_all();
   begun_ = true;
   published_ = 0;
-  reduced_ = 0;
+  reduced_ = skipped_ = 0;
   divisor_ = 0;
   looks_ = looks;
   are_finite_ = true;
@@ -141,17 +141,30 @@ void SharedBucketReduction::begin(double weight, bool looks) {
   board_.set_weight(group_.rank(), weight);
 }
 
-void SharedBucketReduction::publish(size_t index) {
-  group_.lockstep_.check_in_creator();
-  check_in_round("publish");
-  check_bucket("publish", index);
+/// The bucket, which this rank has neither published nor skipped in this round.
+SharedBucketReduction::Bucket& SharedBucketReduction::claim(const char* call, size_t index) {
+  check_in_round(call);
+  check_bucket(call, index);
   Bucket& bucket = buckets_[index];
   if (bucket.is_published) {
-    throw InvalidArgument("publish() was called with bucket " + std::to_string(index) + " again.",
-                          "it was published in this round, and peers may have stored into it.",
-                          "publish each bucket once between begin() and finish().");
+    throw InvalidArgument(
+        std::string(call) + "() was called with bucket " + std::to_string(index) + " again.",
+        "it was published in this round, and peers may have stored into it, or skipped.",
+        "publish or skip each bucket once between begin() and finish().");
   }
   bucket.is_published = true;
+  return bucket;
+}
+
+void SharedBucketReduction::skip(size_t index) {
+  group_.lockstep_.check_in_creator();
+  claim("skip", index);
+  ++skipped_;
+}
+
+void SharedBucketReduction::publish(size_t index) {
+  group_.lockstep_.check_in_creator();
+  Bucket& bucket = claim("publish", index);
   bucket.published_ticks = event_ticks();
   board_.publish(group_.rank(), round_, published_++, index);
   count_publication(index);
@@ -195,6 +208,7 @@ void SharedBucketReduction::reduce_ready() {
   const auto held = group_.lockstep_.hold_off_mismatch();
   if (round_ != round_of_all()) return;
   for (const size_t index : ready_) {
+    const std::shared_ptr<void> record = recorder_ ? recorder_(index) : nullptr;
     reduce(buckets_[index]);
     buckets_[index].reduced_ticks = event_ticks();
   }
@@ -291,7 +305,7 @@ void SharedBucketReduction::check_in_round(const char* call) const {
 }
 
 void SharedBucketReduction::check_complete() const {
-  if (published_ == buckets_.size()) return;
+  if (published_ + skipped_ == buckets_.size()) return;
   size_t missing = 0;
   while (buckets_[missing].is_published) ++missing;
   throw InvalidArgument(

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "comm/shm/bucket_board.h"
@@ -17,6 +18,7 @@ namespace farandole::comm::shm {
 ///
 /// Protocol. Round n on rank r is
 ///   begin: write the weight.
+///   skip(b): count b as done, here alone.
 ///   publish(b): fill b; write b into the list of publications; news = (n, how many).
 ///   progress: read the news of each peer; those of another round are none. For each bucket that is
 ///             in all ranks' lists, once: read shard r of all ranks' buffers, store the average
@@ -62,9 +64,11 @@ class SharedBucketReduction final : public BucketReduction {
 
   void begin(double weight, bool looks) override;
   void publish(size_t bucket) override;
+  void skip(size_t bucket) override;
   void progress() override;
   bool finish(const void* note, bool complete, const CollectiveOptions& options) override;
   bool are_finite() const override { return are_finite_; }
+  void set_recorder(Recorder recorder) override { recorder_ = std::move(recorder); }
   size_t note_bytes() const override { return note_bytes_; }
   const std::byte* note_of(int rank) const override;
   BucketTimes times_of(size_t bucket) const override;
@@ -75,7 +79,7 @@ class SharedBucketReduction final : public BucketReduction {
     size_t shard_offset;  ///< bytes from the start of a rank's buffer
     size_t shard_count;   ///< elements
     DataType dtype;
-    bool is_published;  ///< by this rank, in this round
+    bool is_published;  ///< by this rank, in this round; or skipped
     int ranks;          ///< that have published it in this round, as far as known
     uint64_t published_ticks;
     uint64_t complete_ticks;
@@ -87,6 +91,7 @@ class SharedBucketReduction final : public BucketReduction {
   void check_bucket(const char* call, size_t index) const;
   void check_in_round(const char* call) const;
   void check_complete() const;
+  Bucket& claim(const char* call, size_t index);
 
   void take_news(int peer, uint64_t news);
   void count_publication(size_t index);
@@ -111,11 +116,13 @@ class SharedBucketReduction final : public BucketReduction {
   uint64_t round_ = 0;           ///< the present one, or the last
   bool begun_ = false;
   size_t published_ = 0;  ///< by this rank, in this round
+  size_t skipped_ = 0;    ///< likewise
   size_t reduced_ = 0;    ///< likewise
   double divisor_ = 0;    ///< of this round; 0: not known yet
   bool looks_ = false;    ///< in this round
   bool are_finite_ = true;
   int latest_rank_ = -1;
+  Recorder recorder_;
 };
 
 }  // namespace farandole::comm::shm
