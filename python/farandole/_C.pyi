@@ -556,6 +556,10 @@ class Replica:
         """
         Tell that it raised.
         """
+    def end_join(self) -> None:
+        """
+        Drop p.grad if it has the averages of backwards in which only others had inputs.
+        """
     def join_backward(self, weight: typing.SupportsFloat = 0) -> bool:
         """
         Take part in one backward of the others; whether one had inputs. Collective.

@@ -216,7 +216,20 @@ void Replica::broadcast_buffers(int root) { group_->broadcast(tensors_of(buffers
 /// What the others do with one batch: a forward with its buffers, and a backward.
 bool Replica::join_backward(double weight) {
   if (will_send_buffers()) broadcast_buffers(reducer_->leader());
-  return reducer_->join_backward(weight);
+  if (!reducer_->join_backward(weight)) {
+    end_join();
+    return false;
+  }
+  took_part_ = true;
+  return true;
+}
+
+void Replica::end_join() {
+  if (!std::exchange(took_part_, false)) return;
+  for (const auto& named : parameters_) {
+    const at::Tensor& parameter = named.second;
+    if (parameter.requires_grad()) parameter.mutable_grad() = at::Tensor();
+  }
 }
 
 void Replica::set_group(const Group& group) {

@@ -602,6 +602,36 @@ TEST_P(ReducerOf, AddsNothingSparseForARankWithoutInputs) {
   });
 }
 
+TEST_P(ReducerOf, BeginsTheEpochAfterAJoinWithoutGradients) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    for (const bool sparse : {false, true}) {
+      const auto make = [sparse] { return std::make_shared<Words>(sparse); };
+      DistributedDataParallel ddp(make(), group);
+      const int last = group->getSize() - 1;
+      const auto is_without_gradients = [&] {
+        const auto parameters = ddp.parameters();
+        return std::none_of(parameters.begin(), parameters.end(),
+                            [](const at::Tensor& each) { return each.grad().defined(); });
+      };
+      for (int step = 0; step < (group->getRank() == last ? 2 : 1); ++step) {
+        ddp.forward(integers({6, 4}, group->getRank())).backward();
+        for (const at::Tensor& each : ddp.parameters()) each.mutable_grad() = at::Tensor();
+      }
+      int steps = 0;
+      ddp.join([&] {
+        ++steps;
+        EXPECT_FALSE(is_without_gradients());  // for an optimizer
+      });
+      EXPECT_EQ(steps, group->getRank() == last ? 0 : 1);
+      EXPECT_TRUE(is_without_gradients());
+      ddp.forward(integers({6, 4}, group->getRank())).backward();
+      const auto alone = oracle(group->getSize(), 0, make,
+                                [](const auto& pass) { pass.forward(pass.batch()).backward(); });
+      expect_gradients(ddp.parameters(), alone, sparse ? "sparse" : "dense");
+    }
+  });
+}
+
 // --- an inner backward within a backward
 
 using Block = std::function<at::Tensor(const at::Tensor&)>;

@@ -8,8 +8,10 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-from farandole import DistributedDataParallel
+from farandole import DistributedDataParallel, ZeroRedundancyOptimizer
+from farandole.optim.zero_redundancy_optimizer import Gradients
 from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
 
 import ranks
 from ddp_models import Convolutional, Layers
@@ -112,7 +114,52 @@ def early_end(rank: int, world_size: int) -> None:
     dist.barrier()
 
 
-CHECKS = [uneven_with_weights, uneven_with_buffers, early_end]
+def zeroed_after_steps(rank: int, world_size: int) -> None:
+    """A program that zeroes after step() begins the next epoch without gradients on every rank."""
+    ddp = DistributedDataParallel(seeded(Layers))
+    plain = copy.deepcopy(ddp.module)
+    optimizer = torch.optim.SGD(ddp.parameters(), LR)
+    with ddp.join():
+        for step in range(steps_of(rank)):
+            square(ddp(batch(rank, step, 4, 8))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert all(p.grad is None for p in ddp.parameters())
+    plain.load_state_dict(ddp.module.state_dict())
+    square(ddp(batch(rank, 20, 4, 8))).backward()
+    for each in range(world_size):
+        (square(plain(batch(each, 20, 4, 8))) / world_size).backward()
+    for own, wanted in zip(ddp.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, wanted.grad, rtol=1e-9, atol=1e-12)
+
+
+def zeroed_after_sharded_steps(rank: int, world_size: int) -> None:
+    """The same with a ZeroRedundancyOptimizer, which steps what the others bring meanwhile."""
+    modes: list[Gradients] = ["full", "shard"]
+    for mode in modes:
+        ddp = DistributedDataParallel(seeded(Layers))
+        alone = copy.deepcopy(ddp.module)
+        train_alone(alone, world_size, by_all=True)
+        optimizer = ZeroRedundancyOptimizer(
+            ddp.parameters(), torch.optim.SGD, lr=LR, gradients=mode
+        )
+        with Join([ddp, optimizer]):
+            for step in range(steps_of(rank)):
+                square(ddp(batch(rank, step, 4, 8))).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        for own, wanted in zip(ddp.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(own, wanted, rtol=1e-9, atol=1e-12)
+        assert all(p.grad is None for p in ddp.parameters())
+
+
+CHECKS = [
+    uneven_with_weights,
+    uneven_with_buffers,
+    early_end,
+    zeroed_after_steps,
+    zeroed_after_sharded_steps,
+]
 
 
 def run_checks(rank: int, world_size: int) -> None:

@@ -90,8 +90,12 @@ class FARANDOLE_API Replica {
   void broadcast_buffers(int root = 0);
   /// Whether before_forward() would send buffers.
   bool will_send_buffers() const;
-  /// Takes part in one backward of the others; see Reducer::join_backward().
+  /// Takes part in one backward of the others; see Reducer::join_backward(). Calls end_join() if
+  /// all have joined.
   bool join_backward(double weight = 0);
+  /// If this rank took part in backwards of others: drops p.grad, which has their averages, as if
+  /// it had just been zeroed. Local.
+  void end_join();
 
   /// From now on these are the ranks, for example after a shrink: plans anew. Gradients, the hook
   /// and the weight stay.
@@ -136,6 +140,7 @@ class FARANDOLE_API Replica {
   std::shared_ptr<c10d::CommHookInterface> hook_;
   std::optional<ShardedGradients> sharded_;
   std::map<const void*, std::function<void()>> awaits_;  ///< by owner
+  bool took_part_ = false;  ///< in backwards of others, since the last end_join()
   std::shared_ptr<Reducer> reducer_;
 };
 

@@ -37,6 +37,7 @@ class JoinedRank(JoinHook):
         ddp = self._ddp
         replica = ddp._replica_of_now()
         if replica is not None:
+            replica.end_join()
             replica.broadcast(common_rank(ddp, is_last_joiner))
 
 
