@@ -11,13 +11,19 @@
 #include "comm/fork_guard.h"
 #include "comm/shm/descriptor.h"
 #include "farandole/config.h"
+#include "farandole/export.h"
 
 namespace farandole::comm::shm {
 
 /// Makes an unnamed piece of shared memory of exactly `bytes`, sealed against resizing where the
 /// kernel can. Nothing of it has a name, so nothing stays behind when processes die. Throws
 /// SystemError (no memory, no descriptors, /dev/shm too small).
-Descriptor create_segment(size_t bytes, SegmentBacking backing);
+FARANDOLE_API Descriptor create_segment(size_t bytes, SegmentBacking backing);
+
+/// Takes the pages of a part of a segment, so that there is memory for them whenever they are
+/// touched: what is not there then is a SIGBUS. They lie near the caller's core. Throws
+/// SystemError.
+void reserve(const Descriptor& segment, size_t offset, size_t bytes);
 
 /// What a forked child has of a segment's pages: nothing, or copies of its own
 /// (private_in_child.h).
@@ -35,6 +41,9 @@ class Mapping {
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+
+  /// As reserve(), and maps the pages too, which saves the faults of who will touch them all.
+  void populate(const Descriptor& segment, size_t offset, size_t bytes) const;
 
   /// Maps `segment`, or finds the mapping that this process already has of it. The descriptor may
   /// be closed afterwards. Throws SystemError.
