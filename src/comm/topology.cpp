@@ -5,16 +5,13 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 
 #include "comm/cores.h"
 #include "comm/process_stat.h"
-#include "farandole/error.h"
+#include "comm/roll_call.h"
 
 namespace farandole::comm {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -29,70 +26,6 @@ std::string host_name() {
   return name;
 }
 
-/// What one rank publishes, one line each.
-struct Identity {
-  std::string host_id;
-  std::string host_name;
-  std::string cores;
-  std::string process;  ///< see Topology::processes
-  int pid = 0;
-
-  std::string encode() const {
-    return host_id + "\n" + host_name + "\n" + cores + "\n" + process + "\n" + std::to_string(pid);
-  }
-  static Identity decode(const std::string& text) {
-    std::istringstream lines(text);
-    Identity identity;
-    std::getline(lines, identity.host_id);
-    std::getline(lines, identity.host_name);
-    std::getline(lines, identity.cores);
-    std::getline(lines, identity.process);
-    lines >> identity.pid;
-    return identity;
-  }
-};
-
-std::string key_of(const std::string& group, int rank) {
-  return "farandole/" + group + "/identity/" + std::to_string(rank);
-}
-
-std::string joined(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
-  return text;
-}
-
-[[noreturn]] void throw_absent(const std::string& group, int rank, int world_size,
-                               const std::vector<int>& absent, std::chrono::milliseconds timeout) {
-  throw TimeoutError(
-      "group '" + group + "' did not form: rank " + joined(absent) +
-          " did not come (seen by rank " + std::to_string(rank) + " of " +
-          std::to_string(world_size) + ").",
-      "no word from it in the store after " + std::to_string(timeout.count()) + " ms.",
-      "see whether that rank started, and with the same store address, world size and group.");
-}
-
-/// Identities of all ranks; waits until the deadline for the first, then only looks for the rest,
-/// so that the error names everyone who is missing.
-std::vector<Identity> collect(Store& store, const std::string& group, int rank, int world_size,
-                              std::chrono::milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  std::vector<Identity> identities;
-  std::vector<int> absent;
-  for (int peer = 0; peer < world_size; ++peer) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    const auto text = store.get(key_of(group, peer), std::max(left, std::chrono::milliseconds(20)));
-    if (text) {
-      identities.push_back(Identity::decode(*text));
-    } else {
-      absent.push_back(peer);
-    }
-  }
-  if (!absent.empty()) throw_absent(group, rank, world_size, absent, timeout);
-  return identities;
-}
-
 }  // namespace
 
 std::string Topology::describe(int peer) const {
@@ -103,18 +36,26 @@ std::string Topology::describe(int peer) const {
          host_names[static_cast<size_t>(host_of_rank[index])] + ")";
 }
 
-Topology discover_topology(Store& store, const std::string& group, int rank, int world_size,
-                           const std::string& host_id, std::chrono::milliseconds timeout) {
-  const Identity own{host_id.empty() ? boot_id() : host_id, host_name(), allowed_cores(),
-                     identity_of(read_process_stat("self")), static_cast<int>(::getpid())};
-  store.set(key_of(group, rank), own.encode());
+Topology discover_topology(Store& store, const MeetingOptions& options) {
+  Presence own;
+  own.build = options.build;
+  own.attempt = options.attempt;
+  own.host_id = options.host_id.empty() ? boot_id() : options.host_id;
+  own.host_name = host_name();
+  own.cores = allowed_cores();
+  own.process = identity_of(read_process_stat("self"));
+  own.pid = static_cast<int>(::getpid());
+  own.world_size = options.world_size;
+  RollCall call(store, options.group, options.rank, own, options.timeout, options.while_waiting);
+  const Roll roll = call.run();
   Topology topology;
-  topology.rank = rank;
-  topology.world_size = world_size;
+  topology.rank = options.rank;
+  topology.world_size = options.world_size;
+  topology.session = roll.session;
   std::vector<std::string> host_ids;
   std::vector<std::string> local_cores;
   topology.local_world_size = 0;
-  for (const Identity& peer : collect(store, group, rank, world_size, timeout)) {
+  for (const Presence& peer : roll.ranks) {
     const auto known = std::find(host_ids.begin(), host_ids.end(), peer.host_id);
     const int host = static_cast<int>(known - host_ids.begin());
     if (known == host_ids.end()) {
@@ -126,7 +67,7 @@ Topology discover_topology(Store& store, const std::string& group, int rank, int
     topology.pids.push_back(peer.pid);
     topology.processes.push_back(peer.process);
     if (peer.host_id != own.host_id) continue;
-    if (peer_rank == rank) topology.local_rank = topology.local_world_size;
+    if (peer_rank == options.rank) topology.local_rank = topology.local_world_size;
     ++topology.local_world_size;
     local_cores.push_back(peer.cores);
   }

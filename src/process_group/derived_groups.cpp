@@ -6,6 +6,7 @@
 
 #include "farandole/error.h"
 #include "farandole/process_group/process_group.h"
+#include "process_group/membership.h"
 
 namespace farandole {
 namespace {
@@ -91,18 +92,28 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupFarandole::shrink(
 
 c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::duplicate(
     const std::string& purpose) {
-  membership();  // refuses a group that has ended
+  auto options = options_of({}, *options_, name() + "/" + purpose);
+  options->while_forming = [own = std::weak_ptr(membership()->communicator())] {
+    if (const auto communicator = own.lock()) communicator->check_alive();
+  };
   int number = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    number = made_duplicates_++;  // stays taken, also if it does not form
+    number = made_duplicates_++;
   }
-  auto made = c10::make_intrusive<ProcessGroupFarandole>(
-      c10::make_intrusive<c10d::PrefixStore>("duplicate_" + std::to_string(number), store_), rank_,
-      size_, options_of({}, *options_, name() + "/" + purpose));
-  const std::lock_guard<std::mutex> lock(mutex_);
-  duplicates_.emplace_back(c10::static_intrusive_pointer_cast<c10d::Backend>(made));
-  return made;
+  try {
+    auto made = c10::make_intrusive<ProcessGroupFarandole>(
+        c10::make_intrusive<c10d::PrefixStore>("duplicate_" + std::to_string(number), store_),
+        rank_, size_, options);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    duplicates_.emplace_back(c10::static_intrusive_pointer_cast<c10d::Backend>(made));
+    return made;
+  } catch (...) {
+    // So that the next try meets ranks whose first one it is.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (made_duplicates_ == number + 1) made_duplicates_ = number;
+    throw;
+  }
 }
 
 std::vector<c10::intrusive_ptr<c10d::Backend>> ProcessGroupFarandole::live_duplicates() {

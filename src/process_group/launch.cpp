@@ -94,6 +94,11 @@ Launch find_launch() {
   return alone;
 }
 
+std::string find_attempt() {
+  const char* count = value_of("TORCHELASTIC_RESTART_COUNT");
+  return count == nullptr ? "" : count;
+}
+
 void say_alone() {
   log(LogLevel::kInfo, "no launcher and no arguments: this process is rank 0 of 1, alone.");
 }

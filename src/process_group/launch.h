@@ -23,6 +23,8 @@ struct Launch {
 /// Reads the variables of the launchers that Farandole knows; alone if none is set.
 /// Throws InvalidArgument naming what is missing or no number when they are set in part.
 FARANDOLE_API Launch find_launch();
+/// How often the launcher has restarted the ranks, as it tells it; empty if it does not.
+std::string find_attempt();
 /// The one line for a process that runs alone because nothing told it otherwise.
 FARANDOLE_API void say_alone();
 

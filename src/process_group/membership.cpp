@@ -3,10 +3,12 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
+#include <torch/version.h>
 
 #include "farandole/comm/backends.h"
 #include "farandole/error.h"
 #include "log.h"
+#include "process_group/launch.h"
 #include "process_group/store_adapter.h"
 
 namespace farandole {
@@ -61,7 +63,7 @@ std::shared_ptr<Membership> Membership::form(const c10::intrusive_ptr<c10d::Stor
                                              int size, const Parts& parts) {
   auto notice = std::make_shared<AbortNotice>();
   notice->hooks = parts.hooks;
-  StoreAdapter adapter(store, rank);
+  StoreAdapter adapter(store);
   comm::CommunicatorOptions options;
   options.name = parts.group;
   options.rank = rank;
@@ -69,6 +71,9 @@ std::shared_ptr<Membership> Membership::form(const c10::intrusive_ptr<c10d::Stor
   // torch passes its default on; FARANDOLE_TIMEOUT_S takes its place, an explicit one stays.
   if (parts.timeout != kBackendDefaultTimeout) options.config.timeout = parts.timeout;
   options.formation_timeout = parts.formation_timeout;
+  options.build = "torch " TORCH_VERSION;
+  options.attempt = find_attempt();
+  options.while_forming = parts.while_forming;
   options.before_abort = [notice] { notice->give(); };
   auto communicator = comm::make_communicator("shm", adapter, options);
   return std::shared_ptr<Membership>(

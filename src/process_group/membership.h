@@ -60,6 +60,8 @@ class Membership : public std::enable_shared_from_this<Membership> {
     std::chrono::milliseconds formation_timeout;
     std::shared_ptr<GroupHooks> hooks;
     std::shared_ptr<FirstError> error;
+    /// Called now and then while the group forms; what it throws ends that. May be empty.
+    std::function<void()> while_forming;
   };
   /// Collective: meets `size` ranks in `store`. Throws TimeoutError naming those that did not come.
   static std::shared_ptr<Membership> form(const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -87,7 +89,10 @@ class Membership : public std::enable_shared_from_this<Membership> {
   uint64_t launched() const { return collectives_.issued(); }
   /// `asked`, or the group's own; zero: the communicator's.
   std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
-  void set_timeout(std::chrono::milliseconds timeout) { timeout_.store(timeout); }
+  void set_timeout(std::chrono::milliseconds timeout) {
+    timeout_.store(timeout);
+    communicator_->set_timeout(timeout);
+  }
 
   /// Keeps `failure` as the group's first error, if it is one of the group.
   void note_error(const std::exception_ptr& failure) const;

@@ -90,8 +90,9 @@ bool ProcessGroupFarandole::in_creator() const { return fork_guard_->in_creator(
 std::shared_ptr<Membership> ProcessGroupFarandole::form(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     std::chrono::milliseconds formation_timeout) {
-  return Membership::form(store, rank, size,
-                          {name_, options_->timeout, formation_timeout, hooks_, error_});
+  return Membership::form(
+      store, rank, size,
+      {name_, options_->timeout, formation_timeout, hooks_, error_, options_->while_forming});
 }
 
 /// Null without ranks.
@@ -134,6 +135,7 @@ void ProcessGroupFarandole::setTimeout(std::chrono::milliseconds timeout) {
   }
   options_->timeout = timeout;
   if (const auto present = present_membership()) present->set_timeout(timeout);
+  for (const auto& duplicate : live_duplicates()) duplicate->setTimeout(timeout);
 }
 
 c10d::ErrorType ProcessGroupFarandole::getError() { return error_->load(); }

@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "farandole/error.h"
 
 namespace farandole {
 namespace {
+
+/// The longest pause between two looks for a key.
+constexpr std::chrono::milliseconds kMostPause{20};
 
 /// Runs `call` and turns the errors of the store's network into ours.
 template <class Function>
@@ -26,50 +30,37 @@ auto checked(const char* what, const std::string& key, Function&& call) {
   }
 }
 
-std::string count_in(c10d::Store& store, int rank) {
-  const std::string counter = "farandole/made_by_rank_" + std::to_string(rank);
-  return "farandole/" + std::to_string(count_up(store, counter)) + "/";
-}
-
 }  // namespace
 
 int64_t count_up(c10d::Store& store, const std::string& key) {
   return checked("count", key, [&] { return store.add(key, 1); });
 }
 
-StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank)
-    : store_(std::move(store)), prefix_(count_in(*store_, rank)) {}
+StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
 StoreAdapter::~StoreAdapter() = default;
 
 void StoreAdapter::set(const std::string& key, const std::string& value) {
-  checked("set", key, [&] { store_->set(prefix_ + key, value); });
+  checked("set", key, [&] { store_->set(key, value); });
 }
 
 std::optional<std::string> StoreAdapter::get(const std::string& key,
                                              std::chrono::milliseconds timeout) {
-  // Zero would mean "for ever" to some stores.
-  const auto patience = std::max(timeout, std::chrono::milliseconds(1));
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  return checked("get", key, [&]() -> std::optional<std::string> {
-    try {
-      store_->wait({prefix_ + key}, patience);
-    } catch (const c10::DistStoreError&) {
-      return std::nullopt;  // timed out
-    } catch (const c10::Error&) {
-      // FileStore has no type of its own for that.
-      if (std::chrono::steady_clock::now() < deadline) throw;
-      return std::nullopt;
-    }
-    return store_->get_to_str(prefix_ + key);
-  });
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  std::chrono::milliseconds pause(1);
+  while (true) {
+    if (auto value = try_get(key)) return value;
+    if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kMostPause);
+  }
 }
 
 std::optional<std::string> StoreAdapter::try_get(const std::string& key) {
   // TCPStore logs two warnings for every wait() in vain, and none for check().
   return checked("get", key, [&]() -> std::optional<std::string> {
-    if (!store_->check({prefix_ + key})) return std::nullopt;
-    return store_->get_to_str(prefix_ + key);
+    if (!store_->check({key})) return std::nullopt;
+    return store_->get_to_str(key);
   });
 }
 

@@ -13,16 +13,13 @@ namespace farandole {
 /// store is gone.
 int64_t count_up(c10d::Store& store, const std::string& key);
 
-/// A c10d::Store as comm sees it, below a prefix that no earlier group has used.
+/// A c10d::Store as comm sees it.
 ///
-/// One store may serve several groups of one name after each other (init, destroy and init again
-/// under torchrun, whose agent keeps the store). Each rank counts in the store how many groups of
-/// that name it has made, and the count is part of the prefix: ranks that make their groups in the
-/// same order meet. Threads: those of the c10d::Store.
+/// It never waits within the store: a TCPStore has one connection, which a thread that waits keeps
+/// from all others. Threads: those of the c10d::Store.
 class StoreAdapter : public comm::Store {
  public:
-  /// Counts `rank` in.
-  StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int rank);
+  explicit StoreAdapter(c10::intrusive_ptr<c10d::Store> store);
   ~StoreAdapter() override;
 
   void set(const std::string& key, const std::string& value) override;
@@ -32,7 +29,6 @@ class StoreAdapter : public comm::Store {
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;
-  std::string prefix_;
 };
 
 }  // namespace farandole

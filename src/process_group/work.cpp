@@ -50,8 +50,8 @@ bool WorkFarandole::wait(std::chrono::milliseconds timeout) {
       cv_.wait(lock, is_done);
     } else if (!cv_.wait_for(lock, timeout, is_done)) {
       throw TimeoutError("wait() for " + name() + " in group '" + description_.group +
-                             "' on rank " + std::to_string(description_.rank) + " gave up after " +
-                             std::to_string(timeout.count()) + " ms.",
+                             "' on rank " + std::to_string(description_.rank) +
+                             " reached its timeout of " + std::to_string(timeout.count()) + " ms.",
                          "it, or a collective queued before it, is still waiting for its peers.",
                          "call wait() again, with a longer timeout or none.");
     }

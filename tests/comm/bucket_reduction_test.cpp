@@ -652,7 +652,7 @@ TEST(BucketReduction, NamesAPeerThatDoesNotCome) {
     }
     EXPECT_THAT(raised<TimeoutError>(finish),
                 AllOf(HasSubstr("bucket_reduction(2 buckets"), HasSubstr("rank 1 (pid "),
-                      HasSubstr("timed out after 200 ms")));
+                      HasSubstr("reached its timeout of 200 ms")));
   });
 }
 

@@ -2,20 +2,26 @@
 #include "comm/shm/descriptor_exchange.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <string>
+#include <thread>
 
 #include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
-#include "farandole/error.h"
 #include "support/directory_store.h"
 #include "support/forked_child.h"
-#include "support/raised.h"
 #include "support/ranks.h"
 
 namespace farandole::test {
@@ -32,20 +38,15 @@ std::unique_ptr<comm::Communicator> join(comm::Store& store, int rank, milliseco
   return comm::make_communicator("shm", store, options);
 }
 
-/// Reads what the ranks publish and publishes nothing.
-class Eavesdropper : public DirectoryStore {
- public:
-  using DirectoryStore::DirectoryStore;
-  void set(const std::string&, const std::string&) override {}
-};
-
-/// Publishes, but reads nothing before `gate` has returned.
+/// Runs `gate` before it first reads where rank 0 listens.
 class GatedStore : public DirectoryStore {
  public:
   GatedStore(std::string directory, std::function<void()> gate)
       : DirectoryStore(std::move(directory)), gate_(std::move(gate)) {}
   std::optional<std::string> get(const std::string& key, milliseconds timeout) override {
-    if (const auto gate = std::exchange(gate_, nullptr)) gate();
+    if (key.find("/exchange") != std::string::npos) {
+      if (const auto gate = std::exchange(gate_, nullptr)) gate();
+    }
     return DirectoryStore::get(key, timeout);
   }
 
@@ -53,31 +54,104 @@ class GatedStore : public DirectoryStore {
   std::function<void()> gate_;
 };
 
-TEST(DescriptorExchange, RefusesAnotherUserWhoKnowsTheTokenAndTheGroupStillForms) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+constexpr size_t kTokenBytes = 32;
+
+/// What rank 0 tells the others of its socket, once it does.
+std::string token_in(const std::string& folder) {
+  const auto deadline = std::chrono::steady_clock::now() + rank_deadline() / 4;
+  while (std::chrono::steady_clock::now() < deadline) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      const std::string name = entry.path().filename().string();
+      if (name.find("_exchange") == std::string::npos || name.find("partial") != name.npos)
+        continue;
+      std::string token;
+      std::ifstream(entry.path()) >> token;
+      if (!token.empty()) return token;
+    }
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return "";
+}
+
+/// A connection to the group's socket; -1 if there is none.
+int call(const std::string& token) {
+  const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = "farandole-" + token;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return ::connect(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 ? fd : -1;
+}
+
+/// What rank 1 would say: the token, its number, and room to the size of a message.
+void say_hello(int fd, const std::string& token) {
+  constexpr size_t kBytes = kTokenBytes + 2 * sizeof(int32_t) + comm::shm::kMaxRanks + 512;
+  char hello[(kBytes + 3) / 4 * 4] = {};  // sizes are rounded up to whole words
+  std::memcpy(hello, token.data(), token.size());
+  const int32_t rank = 1;
+  std::memcpy(hello + token.size(), &rank, sizeof(rank));
+  ::send(fd, hello, sizeof(hello), MSG_NOSIGNAL);
+}
+
+/// Forms a group of two while `stranger` gets at its socket before rank 1 does. The stranger is a
+/// process of its own, which knows the token.
+void form_beside(const std::function<bool(const std::string& token)>& stranger) {
   const TemporaryDirectory folder;
   ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);
-  // Takes the place of rank 1 with the library's own code, as a user that the socket's owner is
-  // not; its own look at the owner is at the real user id, which stays.
-  ForkedChild stranger([&] {
-    constexpr uid_t kNobody = 65534;
-    if (::setresuid(static_cast<uid_t>(-1), kNobody, kNobody) != 0) return false;
-    Eavesdropper store(folder.path());
-    return !raised<CommError>([&] { join(store, 1, milliseconds(5000)); }).empty();
-  });
-  const auto run_rank = [](comm::Store& store, int rank) {
+  ForkedChild process([&] { return stranger(token_in(folder.path())); });
+  const auto run_rank = [&](int rank) {
+    GatedStore store(folder.path(), [&] {
+      if (rank == 0) return;
+      EXPECT_TRUE(process.succeeded());
+    });
     const auto group = join(store, rank, rank_deadline() / 2);
     int sum = rank + 1;
     group->all_reduce(&sum, &sum, 1, comm::DataType::kInt32, comm::ReduceOp::kSum);
     return sum;
   };
-  auto first = std::async(std::launch::async, [&] {
-    DirectoryStore store(folder.path());
-    return run_rank(store, 0);
-  });
-  GatedStore gated(folder.path(), [&] { EXPECT_TRUE(stranger.succeeded()); });
-  EXPECT_EQ(run_rank(gated, 1), 3);
+  auto first = std::async(std::launch::async, run_rank, 0);
+  EXPECT_EQ(run_rank(1), 3);
   EXPECT_EQ(first.get(), 3);
+}
+
+TEST(DescriptorExchange, RefusesAnotherUserWhoKnowsTheTokenAndTheGroupStillForms) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  form_beside([](const std::string& token) {
+    constexpr uid_t kNobody = 65534;
+    if (::setresuid(kNobody, kNobody, kNobody) != 0) return false;
+    const int fd = call(token);
+    if (fd < 0) return false;
+    say_hello(fd, token);
+    char answer = 0;
+    return ::recv(fd, &answer, 1, 0) <= 0;  // it hangs up
+  });
+}
+
+TEST(DescriptorExchange, RefusesAnotherProcessThatTakesARanksPlace) {
+  form_beside([](const std::string& token) {
+    const int fd = call(token);
+    if (fd < 0) return false;
+    say_hello(fd, token);
+    char answer = 0;
+    return ::recv(fd, &answer, 1, 0) <= 0;
+  });
+}
+
+TEST(DescriptorExchange, IsNotHeldUpByConnectionsThatAreSilentOrTalkNonsense) {
+  form_beside([](const std::string& token) {
+    if (::fork() == 0) {  // stays connected until the group has formed
+      for (int i = 0; i < 40; ++i) {
+        const int fd = call(token);
+        if (i % 4 == 1) ::send(fd, "nonsense", 8, MSG_NOSIGNAL);
+        if (i % 4 == 2) ::close(fd);
+      }
+      std::this_thread::sleep_for(milliseconds(3000));
+      ::_exit(0);
+    }
+    std::this_thread::sleep_for(milliseconds(300));
+    return !token.empty();
+  });
 }
 
 }  // namespace

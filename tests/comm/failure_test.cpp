@@ -146,6 +146,49 @@ TEST_P(FailureIn, ARankKilledInTheMiddleIsNamedAlthoughItsWorkersLive) {
 INSTANTIATE_TEST_SUITE_P(EveryOperation, FailureIn, ::testing::ValuesIn(operations()),
                          [](const auto& instance) { return instance.param.name; });
 
+/// Becomes another program, which lives for a while under this pid.
+void run_another_program() {
+  ::alarm(20);
+  ::execlp("sleep", "sleep", "20", nullptr);
+}
+
+TEST(Failure, NamesARankThatRunsAnotherProgramWithinASecond) {
+  for (const int rank : {0, 2}) {
+    run_process_ranks(3,
+                      [&](Communicator& group) {
+                        sum(group, 10);
+                        if (group.rank() == rank) {
+                          // Its end is no failure, so that it is waited for.
+                          if (::fork() == 0) ::_exit(0);
+                          run_another_program();
+                        }
+                        const auto begin = steady_clock::now();
+                        const std::string text = raised<CommError>([&] { sum(group, 10); });
+                        EXPECT_LT(steady_clock::now() - begin, detection_limit());
+                        EXPECT_THAT(text, AllOf(HasSubstr("rank " + std::to_string(rank)),
+                                                HasSubstr("runs another program")));
+                        ::kill(group.topology().pids[static_cast<size_t>(rank)], SIGKILL);
+                      },
+                      Config(), {rank});
+  }
+}
+
+TEST(Failure, NewTimeoutsReachWhatWasMadeBefore) {
+  run_thread_ranks(2, [](Communicator& group) {
+    const auto memory = group.allocate_symmetric(256);
+    const auto reduction = group.make_bucket_reduction(memory, {{0, 64, kFloat}}, 0);
+    group.set_timeout(milliseconds(200));
+    if (group.rank() == 1) {
+      std::this_thread::sleep_for(milliseconds(600));
+      return;
+    }
+    reduction->begin(1.0, false);
+    reduction->publish(0);
+    EXPECT_THAT(raised<CommError>([&] { reduction->finish(nullptr, true, {}); }),
+                HasSubstr("timeout of 200 ms"));
+  });
+}
+
 TEST(Failure, RepeatsTheErrorOnLaterCalls) {
   run_process_ranks(2,
                     [](Communicator& group) {
@@ -179,7 +222,7 @@ TEST(Failure, NamesALateRankAndWhereItStandsAtTheTimeout) {
     const std::string text = raised<CommError>([&] { sum(group, 100, milliseconds(200)); });
     EXPECT_THAT(text, HasSubstr("rank 1 (pid "));
     EXPECT_THAT(text, HasSubstr("all_reduce(float32[100], SUM)"));
-    EXPECT_THAT(text, HasSubstr("timed out after 200 ms"));
+    EXPECT_THAT(text, HasSubstr("reached its timeout of 200 ms"));
     EXPECT_THAT(text, HasSubstr("rank 1 last reached collective #3"));
     if (text.find("aborted by") == std::string::npos) {
       EXPECT_THAT(text, HasSubstr("#3 all_reduce in group 'test': 400 bytes"));
@@ -231,7 +274,7 @@ TEST(Failure, BoundsAWholeCollectiveByOneTimeout) {
         const std::string text = raised<CommError>([&] {
           group.all_reduce(input, output.data(), quick.size(), kFloat, ReduceOp::kSum, options);
         });
-        EXPECT_THAT(text, HasSubstr("timed out after 1000 ms"));
+        EXPECT_THAT(text, HasSubstr("reached its timeout of 1000 ms"));
         EXPECT_LT(steady_clock::now() - begin, options.timeout + detection_limit());
       },
       config);
@@ -247,7 +290,7 @@ TEST(Failure, TransfersThatFailEndTheGroupOnAllRanksAndOthersDoNot) {
       raised<MismatchError>([&] { group.receive(data.data(), 44, 0, 0)->wait(milliseconds(0)); });
     }
     EXPECT_THAT(raised<AbortedError>([&] { sum(group, 10); }),
-                AllOf(HasSubstr("rank 0"), HasSubstr("tag 7, timed out")));
+                AllOf(HasSubstr("rank 0"), HasSubstr("tag 7, reached its timeout")));
     EXPECT_THAT(raised<AbortedError>([&] { group.allocate_symmetric(10); }), HasSubstr("tag 7"));
     EXPECT_THAT(raised<AbortedError>([&] { group.send(data.data(), 4, 1 - group.rank(), 9); }),
                 HasSubstr("tag 7"));

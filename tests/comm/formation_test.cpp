@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -174,13 +175,41 @@ TEST(Formation, NamesARankThatCannotMapTheSegmentWithItsOwnError) {
 TEST(Formation, NamesRankZeroThatCannotMakeTheSegment) {
   const auto forbid = [](const std::string& key, bool) {
     if (!ends_with(key, "/exchange")) return;
-    ::signal(SIGXFSZ, SIG_IGN);
     const rlimit size{4096, 4096};
     ::setrlimit(RLIMIT_FSIZE, &size);
   };
   const std::vector<std::string> texts = form_in_processes(0, forbid);
   expect_all_name(texts, 0, "(errno 27)");
-  EXPECT_THAT(texts[0], HasSubstr("(errno 27)"));
+  EXPECT_THAT(texts[0], AllOf(HasSubstr("(errno 27)"), HasSubstr("(ulimit -f)")));
+}
+
+TEST(Formation, CallsALackOfDescriptorsByItsName) {
+  const auto exhaust = [](const std::string& key, bool) {
+    if (!ends_with(key, "/exchange")) return;
+    const rlimit files{static_cast<rlim_t>(::dup(0)) + 5, 4096};  // sockets, but no segment
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  };
+  const std::vector<std::string> texts = form_in_processes(0, exhaust);
+  EXPECT_THAT(texts[0], AllOf(HasSubstr("(errno 24)"), HasSubstr("(ulimit -n)")));
+}
+
+TEST(Formation, SurvivesAStormOfSignals) {
+  const auto storm = [] {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    ::sigaction(SIGALRM, &action, nullptr);  // without SA_RESTART
+    const itimerval often{{0, 200}, {0, 200}};
+    ::setitimer(ITIMER_REAL, &often, nullptr);
+  };
+  CommunicatorOptions options = options_of(0);
+  options.config.segments = SegmentBacking::kTmpfile;
+  for (int round = 0; round < 3; ++round) {
+    const Hook hook = [&](const std::string& key, bool) {
+      if (ends_with(key, "/layout")) storm();
+    };
+    const std::vector<std::string> texts = form_in_processes(round, hook, options);
+    for (const std::string& text : texts) EXPECT_EQ(text, "");
+  }
 }
 
 TEST(Formation, TellsRankThreadsOfOneThatFailed) {

@@ -19,8 +19,13 @@ TEST(Topology, CountsLocalRanksOfInterleavedHosts) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 5; ++rank) {
     ranks.emplace_back([&, rank] {
-      seen[static_cast<size_t>(rank)] = comm::discover_topology(
-          store, "group", rank, 5, rank % 2 == 0 ? "even" : "odd", std::chrono::seconds(30));
+      comm::MeetingOptions options;
+      options.group = "group";
+      options.rank = rank;
+      options.world_size = 5;
+      options.host_id = rank % 2 == 0 ? "even" : "odd";
+      options.timeout = std::chrono::seconds(30);
+      seen[static_cast<size_t>(rank)] = comm::discover_topology(store, options);
     });
   }
   for (std::thread& rank : ranks) rank.join();

@@ -399,5 +399,21 @@ TEST(Transfer, TellsWhenItIsDone) {
   });
 }
 
+TEST(Transfer, RefusesToWaitForItself) {
+  run_thread_ranks(2, [](comm::Communicator& group) {
+    const int own = group.rank();
+    int got = 0;
+    const auto endless = group.receive(&got, sizeof(got), own, 3);
+    EXPECT_THAT(raised<InvalidArgument>([&] { endless->wait(milliseconds(0)); }),
+                ::testing::HasSubstr("from itself with tag 3"));
+    // It is forgotten, and what has been sent before is received.
+    const int sent = 7 + own;
+    const auto send = group.send(&sent, sizeof(sent), own, 3);
+    group.receive(&got, sizeof(got), own, 3)->wait(milliseconds(0));
+    send->wait(milliseconds(0));
+    EXPECT_EQ(got, sent);
+  });
+}
+
 }  // namespace
 }  // namespace farandole::test

@@ -53,7 +53,7 @@ TEST(Work, WaitsUntilItIsCompleted) {
 TEST(Work, StaysValidAfterAWaitThatTimedOut) {
   const auto work = pending();
   const std::string text = test::error_of<TimeoutError>([&] { work->wait(milliseconds(10)); });
-  EXPECT_NE(text.find("all_reduce in group 'default' on rank 1 gave up after 10 ms"),
+  EXPECT_NE(text.find("all_reduce in group 'default' on rank 1 reached its timeout of 10 ms"),
             std::string::npos)
       << text;
   work->complete(nullptr);

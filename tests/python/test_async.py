@@ -93,7 +93,7 @@ def patience(rank: int, world_size: int) -> None:
         time.sleep(1.0)
     work = dist.all_reduce(tensor, async_op=True)
     if rank == 0:
-        with pytest.raises(farandole.TimeoutError, match="gave up after 50 ms"):
+        with pytest.raises(farandole.TimeoutError, match="reached its timeout of 50 ms"):
             work.wait(timedelta(milliseconds=50))
         assert not work.is_completed()
     work.wait()

@@ -176,7 +176,7 @@ def test_a_dead_peer_is_named_within_a_second() -> None:
 def test_a_late_peer_is_named_at_the_timeout() -> None:
     text = ranks.run(left_alone, 2, "late")[0]
     assert text.startswith("TimeoutError")
-    assert "500 ms for a signal of rank 1 (pid" in text
+    assert "timeout of 500 ms: rank 1 (pid" in text
 
 
 def forked(rank: int, world_size: int) -> None:

@@ -22,6 +22,13 @@ struct CommunicatorOptions {
   Config config = Config::from_environment();
   /// How long to wait for the other ranks while the group forms; zero means config.timeout.
   std::chrono::milliseconds formation_timeout{0};
+  /// Versions of what is above comm, "torch 2.11.0"; ranks with other ones do not form a group.
+  std::string build;
+  /// How often the launcher has restarted the job, as text; empty if it does not tell.
+  std::string attempt;
+  /// Called now and then while this rank waits for others to come; what it throws ends the wait.
+  /// May be empty.
+  std::function<void()> while_forming;
   /// Called on this rank when it aborts the group, for whatever reason, before a call of this rank
   /// fails of that; peers have been told, so they do not wait for it. On the thread that met the
   /// reason, without a lock. Must not throw or call a collective. May be empty.

@@ -129,9 +129,14 @@ class FARANDOLE_API Communicator {
 
   /// Throws AbortedError if the group is over, CommError in a forked child. Local; any thread.
   virtual void check_usable() const = 0;
+  /// Throws likewise, and PeerFailure if the process of a rank has ended. Asks the kernel. Local;
+  /// any thread.
+  virtual void check_alive() const { check_usable(); }
   /// Makes every call of this group, here and on the peers, throw AbortedError with `reason`,
   /// within 100 ms for those that wait. Any thread; more than once is harmless.
   virtual void abort(const std::string& reason) = 0;
+  /// Replaces Config::timeout, also for what was made of this communicator. Local; any thread.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
   /// A new communicator of the ranks of this one that are not in `excluded`, in the same order;
   /// called by each of them, also after a failure. `store` must outlive the call and be fresh for
   /// it.

@@ -19,8 +19,8 @@ namespace farandole::comm {
 class FARANDOLE_API Store {
  public:
   virtual ~Store();
-  /// Publishes `value` under `key`. A key is set once; where several ranks do so at about the same
-  /// time, any one of their values may stay.
+  /// Publishes `value` under `key`, in place of what is there. Where several ranks do so at about
+  /// the same time, any one of their values may stay.
   virtual void set(const std::string& key, const std::string& value) = 0;
   /// Waits until `key` is there; nullopt after `timeout`.
   virtual std::optional<std::string> get(const std::string& key,

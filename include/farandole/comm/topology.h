@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,17 +24,29 @@ struct FARANDOLE_API Topology {
   std::vector<int> pids;                ///< process id of each rank on its own host, for messages
   std::vector<std::string> processes;   ///< by rank: pid namespace and start time, which tell a
                                         ///< process from all others of its host with its pid
+  std::string session;                  ///< random; the same on all ranks, of this group alone
 
   int host_count() const { return static_cast<int>(host_names.size()); }
   /// "rank 2 (pid 4711 on node-a)"
   std::string describe(int peer) const;
 };
 
-/// Exchanges host identities through `store` and derives the topology. Collective.
-/// `group` names the group in messages; `host_id` overrides the kernel's boot id where not empty.
-/// Throws TimeoutError naming the ranks that did not come.
-FARANDOLE_API Topology discover_topology(Store& store, const std::string& group, int rank,
-                                         int world_size, const std::string& host_id,
-                                         std::chrono::milliseconds timeout);
+/// Who meets, and for how long.
+struct MeetingOptions {
+  std::string group;  ///< for messages and keys
+  int rank = 0;
+  int world_size = 1;
+  std::string host_id;                   ///< overrides the kernel's boot id where not empty
+  std::string build;                     ///< versions and sizes in which ranks must be the same
+  std::string attempt;                   ///< the launcher's count of restarts; may be empty
+  std::chrono::milliseconds timeout{0};  ///< for the others to come
+  std::function<void()> while_waiting;   ///< called now and then; what it throws ends the wait
+};
+
+/// Meets the ranks that are there now, whatever earlier ones have left in `store`, and derives the
+/// topology. Collective. Throws TimeoutError naming the ranks that did not come, PeerFailure where
+/// one died, MismatchError where one has another build or world size, AbortedError where rank 0
+/// gave up.
+FARANDOLE_API Topology discover_topology(Store& store, const MeetingOptions& options);
 
 }  // namespace farandole::comm

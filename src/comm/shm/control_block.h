@@ -15,6 +15,9 @@ namespace farandole::comm::shm {
 // Each word has one writer unless its comment says otherwise. How the words are used, and in which
 // memory order, is told in lockstep.h.
 
+/// Counts the layouts of what ranks share, and the meanings of its words. Count it up with each
+/// change that the sizes do not show.
+constexpr int kLayout = 1;
 constexpr size_t kCacheLine = 64;
 /// Neighbours that different ranks write stand two lines apart: prefetchers fetch lines in pairs.
 constexpr size_t kNoSharing = 2 * kCacheLine;

@@ -3,18 +3,19 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <thread>
 #include <utility>
 
+#include "comm/presence.h"
+#include "comm/process_stat.h"
 #include "comm/shm/reason.h"
 #include "comm/shm/system_call.h"
 
@@ -38,25 +39,12 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr const char* kSocketFix = "see whether the sandbox forbids Unix sockets.";
-constexpr const char* kMoreFiles = "raise the limit of open files (ulimit -n).";
+/// Silent connections that are kept beside those of ranks.
+constexpr size_t kStrangers = 16;
 
 milliseconds left_until(Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
   return std::max(left, milliseconds(0));
-}
-
-std::string random_token() {
-  std::array<unsigned char, kTokenBytes / 2> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    throw_errno("getrandom", "see whether the sandbox forbids it.");
-  }
-  std::string token;
-  for (const unsigned char byte : bytes) {
-    char digits[3];
-    std::snprintf(digits, sizeof(digits), "%02x", byte);
-    token += digits;
-  }
-  return token;
 }
 
 /// An abstract address: it has no file, so nothing stays behind. At most 108 bytes.
@@ -67,8 +55,8 @@ socklen_t address_of(const std::string& name, sockaddr_un* address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-Descriptor make_socket() {
-  Descriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+Descriptor make_socket(int flags = 0) {
+  Descriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
   if (!fd.valid()) throw_errno("making a Unix socket", kSocketFix);
   return fd;
 }
@@ -80,14 +68,32 @@ bool same_user(int socket_fd) {
          peer.uid == ::getuid();
 }
 
-bool readable_within(int fd, milliseconds timeout) {
+/// As poll(), whatever signals come.
+int poll_within(std::vector<pollfd>* entries, milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (true) {
-    pollfd entry{fd, POLLIN, 0};
     const auto left = std::min<int64_t>(left_until(deadline).count(), 1 << 30);
-    const int ready = ::poll(&entry, 1, static_cast<int>(left));
-    if (ready >= 0 || errno != EINTR) return ready == 1;
+    const int ready = ::poll(entries->data(), entries->size(), static_cast<int>(left));
+    if (ready >= 0 || errno != EINTR) return ready;
   }
+}
+
+bool readable_within(int fd, milliseconds timeout) {
+  std::vector<pollfd> entry{{fd, POLLIN, 0}};
+  return poll_within(&entry, timeout) == 1;
+}
+
+/// Whether somebody calls, and which callers have said something or hung up. False if nothing came.
+bool find_readable(int listener, const std::vector<Descriptor>& callers, milliseconds timeout,
+                   bool* is_called, std::vector<size_t>* speaking) {
+  std::vector<pollfd> entries{{listener, POLLIN, 0}};
+  for (const Descriptor& caller : callers) entries.push_back({caller.get(), POLLIN, 0});
+  if (poll_within(&entries, timeout) <= 0) return false;
+  *is_called = entries[0].revents != 0;
+  for (size_t i = 1; i < entries.size(); ++i) {
+    if (entries[i].revents != 0) speaking->push_back(i - 1);
+  }
+  return true;
 }
 
 /// A message to send or to be received, and room for the most descriptors that go with it.
@@ -146,15 +152,13 @@ bool send_within(int socket_fd, const Packet& packet, milliseconds limit) {
 
 /// Receives one message; false at end of file or for a message of another shape.
 bool receive_whole(int socket_fd, Packet* packet, std::vector<Descriptor>* fds) {
-  ssize_t size = -1;
-  do {
-    size = ::recvmsg(socket_fd, &packet->header, MSG_CMSG_CLOEXEC);
-  } while (size < 0 && errno == EINTR);
+  const ssize_t size =
+      retried([&] { return ::recvmsg(socket_fd, &packet->header, MSG_CMSG_CLOEXEC); });
   if (size <= 0) return false;
   *fds = detach(packet);
   if (size != static_cast<ssize_t>(packet->part.iov_len)) return false;
   if ((packet->header.msg_flags & MSG_CTRUNC) != 0) {
-    throw_errno("receiving descriptors from a peer", kMoreFiles, EMFILE);
+    throw_errno("receiving descriptors from a peer", kSocketFix, EMFILE);
   }
   return true;
 }
@@ -196,7 +200,7 @@ void DescriptorExchange::connect(Formation& formation) {
   if (topology_.rank == 0) {
     const std::string token = random_token();
     const socklen_t size = address_of("farandole-" + token, &address);
-    const Descriptor listener = make_socket();
+    const Descriptor listener = make_socket(SOCK_NONBLOCK);
     if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
         ::listen(listener.get(), kMaxRanks) != 0) {
       throw_errno("listening on a Unix socket", kSocketFix);
@@ -214,8 +218,10 @@ void DescriptorExchange::connect(Formation& formation) {
   }
   const socklen_t size = address_of("farandole-" + token, &address);
   Descriptor hub = make_socket();
-  const bool reached = ::connect(hub.get(), reinterpret_cast<sockaddr*>(&address), size) == 0;
-  const bool trusted = reached && same_user(hub.get());
+  const bool reached = retried([&] {
+                         return ::connect(hub.get(), reinterpret_cast<sockaddr*>(&address), size);
+                       }) == 0;
+  const bool trusted = reached && same_user(hub.get()) && is_process_of(hub.get(), 0);
   if (reached && !trusted) errno = EPERM;
   if (!trusted) {
     throw_errno("connecting to the Unix socket of " + topology_.describe(0),
@@ -230,32 +236,68 @@ void DescriptorExchange::connect(Formation& formation) {
        [&](const std::vector<int>& peers, const Ready& ready) { formation.await(peers, ready); });
 }
 
+/// Serves connections as they say something: one that is silent, or another's, holds up nobody.
 void DescriptorExchange::accept_peers(int listener, const std::string& token,
                                       Formation& formation) {
   sockets_.resize(static_cast<size_t>(topology_.world_size));
+  std::vector<Descriptor> callers;  // that have not shown the token yet
   while (true) {
     std::vector<int> absent;
     for (int peer = 1; peer < topology_.world_size; ++peer) {
       if (!sockets_[static_cast<size_t>(peer)].valid()) absent.push_back(peer);
     }
     if (absent.empty()) return;
-    formation.await(absent, [&](milliseconds limit) { return readable_within(listener, limit); });
-    Descriptor peer(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (!peer.valid() && errno != EINTR && errno != ECONNABORTED) {
-      throw_errno("accepting a peer's connection", kMoreFiles);
+    std::vector<size_t> speaking;
+    bool is_called = false;
+    formation.await(absent, [&](milliseconds limit) {
+      return find_readable(listener, callers, limit, &is_called, &speaking);
+    });
+    for (auto index = speaking.rbegin(); index != speaking.rend(); ++index) {
+      Descriptor caller = std::move(callers[*index]);
+      callers.erase(callers.begin() + static_cast<std::ptrdiff_t>(*index));
+      const int rank = identify(caller, token);
+      if (rank > 0) sockets_[static_cast<size_t>(rank)] = std::move(caller);
     }
-    if (!peer.valid() || !same_user(peer.get())) continue;  // a stranger
-    formation.await(absent, [&](milliseconds limit) { return readable_within(peer.get(), limit); });
-    Message hello{};
-    Packet packet(&hello, sizeof(hello));
-    std::vector<Descriptor> none;
-    if (!receive_whole(peer.get(), &packet, &none) ||
-        std::memcmp(hello.token, token.data(), kTokenBytes) != 0 || hello.rank < 1 ||
-        hello.rank >= topology_.world_size) {
-      continue;  // likewise
-    }
-    sockets_[static_cast<size_t>(hello.rank)] = std::move(peer);
+    if (is_called) accept_caller(listener, &callers);
   }
+}
+
+/// Takes one more caller; the one that has been silent for longest makes room.
+void DescriptorExchange::accept_caller(int listener, std::vector<Descriptor>* callers) const {
+  const auto most = static_cast<size_t>(topology_.world_size) + kStrangers;
+  if (callers->size() >= most) callers->erase(callers->begin());
+  Descriptor caller(retried([&] { return ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC); }));
+  if (caller.valid()) {
+    if (same_user(caller.get())) callers->push_back(std::move(caller));
+    return;
+  }
+  const bool is_full = errno == EMFILE || errno == ENFILE;
+  if (errno == ECONNABORTED || errno == EAGAIN) return;
+  if (!is_full || callers->empty()) throw_errno("accepting a peer's connection", kSocketFix);
+  callers->erase(callers->begin());
+}
+
+/// The rank that has called; 0 for a stranger.
+int DescriptorExchange::identify(const Descriptor& caller, const std::string& token) const {
+  Message hello{};
+  Packet packet(&hello, sizeof(hello));
+  std::vector<Descriptor> none;
+  if (!receive_whole(caller.get(), &packet, &none) ||
+      std::memcmp(hello.token, token.data(), kTokenBytes) != 0) {
+    return 0;
+  }
+  const bool is_rank = hello.rank >= 1 && hello.rank < topology_.world_size;
+  return is_rank && is_process_of(caller.get(), hello.rank) ? hello.rank : 0;
+}
+
+/// Whether the process behind a socket is that of `rank`, as far as this namespace can tell.
+bool DescriptorExchange::is_process_of(int socket_fd, int rank) const {
+  const auto index = static_cast<size_t>(rank);
+  if (!is_in_own_pid_namespace(topology_.processes[index])) return true;
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(socket_fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         peer.pid == topology_.pids[index];
 }
 
 std::vector<Descriptor> DescriptorExchange::all_gather(const Descriptor& own, const Await& await) {
@@ -293,12 +335,14 @@ Descriptor DescriptorExchange::broadcast(const std::function<Descriptor()>& make
                                          const Await& await) {
   Message message{};
   Descriptor result;
+  std::exception_ptr own_error;
   if (topology_.rank == 0) {
     std::vector<int> fds;
     try {
       result = make();
       fds.push_back(result.get());
     } catch (const Error& error) {
+      own_error = std::current_exception();
       message.failed = 1;
       std::snprintf(message.text, sizeof(message.text), "%s", reason_of(error.what()).c_str());
     }
@@ -315,8 +359,9 @@ Descriptor DescriptorExchange::broadcast(const std::function<Descriptor()>& make
     if (!fds.empty()) result = std::move(fds[0]);
   }
   if (message.failed == 0) return result;
+  if (own_error) std::rethrow_exception(own_error);
   throw SystemError("shared memory could not be made by " + topology_.describe(0) + ".",
-                    message.text, "give the job more memory or ask for less.");
+                    message.text, "see the error of that rank, which says what helps there.");
 }
 
 void DescriptorExchange::meet(const Await& await) {

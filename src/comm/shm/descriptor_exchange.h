@@ -45,6 +45,9 @@ class DescriptorExchange {
   struct Message;
 
   void accept_peers(int listener, const std::string& token, Formation& formation);
+  void accept_caller(int listener, std::vector<Descriptor>* callers) const;
+  int identify(const Descriptor& caller, const std::string& token) const;
+  bool is_process_of(int socket_fd, int rank) const;
   void send(int peer, const Message& message, const std::vector<int>& fds, const Await& await);
   std::vector<Descriptor> receive(int peer, Message* message, const Await& await);
 

@@ -20,6 +20,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTry{100};
 /// The longest pause between two looks for a word of rank 0.
 constexpr milliseconds kMostPause{20};
+/// How long after its sockets a dying process may be seen to have ended.
+constexpr milliseconds kDying{1000};
 /// Under which key a rank says why it gives up.
 constexpr const char* kFailure = "failure";
 
@@ -35,11 +37,36 @@ Formation::Formation(Store& store, std::string group, const Topology& topology,
       deadline_(Clock::now() + timeout) {}
 
 std::string Formation::key(const std::string& name) const {
-  return "farandole/" + group_ + "/" + name;
+  return "farandole/" + group_ + "/" + topology_.session + "/" + name;
 }
 
 void Formation::set(const std::string& name, const std::string& value) {
-  store_.set(key(name), value);
+  try {
+    store_.set(key(name), value);
+  } catch (const SystemError&) {
+    explain_lost_store();
+    throw;
+  }
+}
+
+std::optional<std::string> Formation::look(const std::string& name) {
+  try {
+    return store_.try_get(key(name));
+  } catch (const SystemError&) {
+    explain_lost_store();
+    throw;
+  }
+}
+
+/// Throws if the store is gone because rank 0, which may serve it, has died.
+void Formation::explain_lost_store() const {
+  if (topology_.rank == 0) return;
+  const auto deadline = Clock::now() + kDying;
+  while (!liveness_.is_dead(0)) {
+    if (Clock::now() >= deadline) return;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  fail_dead(0);
 }
 
 std::string Formation::get(const std::string& name) {
@@ -47,7 +74,7 @@ std::string Formation::get(const std::string& name) {
   milliseconds pause{1};
   await({0}, [&](milliseconds limit) {
     const auto end = Clock::now() + limit;
-    while (!(value = store_.try_get(key(name))) && Clock::now() < end) {
+    while (!(value = look(name)) && Clock::now() < end) {
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, kMostPause);
     }
@@ -62,9 +89,10 @@ void Formation::await(const std::vector<int>& peers, const Ready& ready) {
     if (Clock::now() < deadline_) continue;
     std::string names;
     for (const int peer : peers) names += (names.empty() ? "" : ", ") + topology_.describe(peer);
-    throw TimeoutError("group '" + group_ + "' did not form: " + names + " did not come this far.",
-                       "nothing came within " + std::to_string(timeout_.count()) + " ms.",
-                       "look at that rank's own output; it started but stopped on its way here.");
+    throw TimeoutError(
+        "group '" + group_ + "' did not form within its timeout of " +
+            std::to_string(timeout_.count()) + " ms: " + names + " did not come this far.",
+        "nothing came.", "look at that rank's own output; it started but stopped on its way here.");
   }
 }
 
@@ -81,7 +109,7 @@ int Formation::find_dead() const {
 /// True if a rank ended after it had done its part.
 bool Formation::look_for_failures(const Ready& ready) {
   const int dead = find_dead();
-  if (const auto told = store_.try_get(key(kFailure))) {
+  if (const auto told = look(kFailure)) {
     was_told_ = true;
     const size_t line = told->find('\n');
     throw AbortedError(
@@ -91,8 +119,12 @@ bool Formation::look_for_failures(const Ready& ready) {
   }
   if (dead < 0) return false;
   if (ready(milliseconds(0))) return true;
-  throw PeerFailure("group '" + group_ + "' did not form: " + topology_.describe(dead) + " " +
-                        liveness_.cause_of_death(dead) + ".",
+  fail_dead(dead);
+}
+
+void Formation::fail_dead(int rank) const {
+  throw PeerFailure("group '" + group_ + "' did not form: " + topology_.describe(rank) + " " +
+                        liveness_.cause_of_death(rank) + ".",
                     "it ended before all ranks had joined.", "look at that rank's own output.");
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,9 @@
 
 namespace farandole::comm::shm {
 
-/// What the ranks of a host tell each other through the store until they share memory, and their
-/// waits until then. A rank that fails says why under one key; who waits looks there and after the
-/// processes, so that all ranks learn of a failure or death within moments.
+/// What the ranks of a host, who have met, tell each other through the store until they share
+/// memory, and their waits until then. A rank that fails says why under one key; who waits looks
+/// there and after the processes, so that all ranks learn of a failure or death within moments.
 ///
 /// Rank 0 waits for all others, and they for rank 0 alone: a rank may have formed the group, done
 /// its work and ended while a slow one still waits for rank 0's last word.
@@ -46,6 +47,9 @@ class Formation {
  private:
   int find_dead() const;
   bool look_for_failures(const Ready& ready);
+  std::optional<std::string> look(const std::string& name);
+  void explain_lost_store() const;
+  [[noreturn]] void fail_dead(int rank) const;
 
   Store& store_;
   std::string group_;

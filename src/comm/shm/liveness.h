@@ -30,6 +30,8 @@ class Liveness {
 
   /// Whether all ranks are in one pid namespace; the same on all ranks.
   bool sees_all() const;
+  /// Whether the end of `rank` will be seen.
+  bool sees(int rank) const { return watch(rank) != nullptr; }
   /// Watches the ranks of other pid namespaces by their pidfds.
   void adopt(std::vector<Descriptor> pidfds);
 

@@ -59,6 +59,7 @@ Lockstep::Lockstep(std::byte* control, const Topology& topology, Liveness livene
     : topology_(topology),
       liveness_(std::move(liveness)),
       options_(std::move(options)),
+      exec_watch_(topology, control),
       group_(reinterpret_cast<GroupBlock*>(control)),
       ranks_(reinterpret_cast<RankBlock*>(control + sizeof(GroupBlock))) {}
 
@@ -212,10 +213,10 @@ void Lockstep::await(int peer, const Ready& ready, milliseconds timeout) {
   const auto limit = deadline(timeout);
   while (!ready(kLivenessInterval)) {
     look_for_abort();
-    const bool is_dead = liveness_.is_dead(peer);
-    if (is_dead || state_of(peer) == RankState::kLeft) {
+    const bool has_died = is_dead(peer);
+    if (has_died || state_of(peer) == RankState::kLeft) {
       if (ready(milliseconds(0))) return;  // it did its part first
-      is_dead ? fail_dead(peer) : fail_left(peer);
+      has_died ? fail_dead(peer) : fail_left(peer);
     }
     if (Clock::now() >= limit) fail_late(topology_.describe(peer), last_reached(peer), timeout);
   }
@@ -229,7 +230,7 @@ void Lockstep::look_for_failures(Post post, bool look_at_processes) {
     return rank != topology_.rank && !has_posted(rank, post) && lost && !has_posted(rank, post);
   };
   for (int rank = 0; look_at_processes && rank < topology_.world_size; ++rank) {
-    if (has_posted(rank, post) || !is_lost(rank, liveness_.is_dead(rank))) continue;
+    if (has_posted(rank, post) || !is_lost(rank, is_dead(rank))) continue;
     fail_dead(rank);
   }
   for (int rank = 0; rank < topology_.world_size; ++rank) {
@@ -249,7 +250,7 @@ void Lockstep::look_for_abort() {
 }
 
 void Lockstep::fail_dead(int rank) {
-  fail_lost(rank, liveness_.cause_of_death(rank),
+  fail_lost(rank, cause_of_death(rank),
             "look at that rank's own output and at the kernel log (out of memory?), then restart "
             "the job or go on without it.");
 }
@@ -277,7 +278,7 @@ void Lockstep::fail_missing(Post post, milliseconds timeout) {
 }
 
 void Lockstep::fail_late(const std::string& names, const std::string& whys, milliseconds timeout) {
-  const std::string what = describe_current() + " timed out after " +
+  const std::string what = describe_current() + " reached its timeout of " +
                            std::to_string(timeout.count()) + " ms: " + names + " did not come.";
   fail(std::make_exception_ptr(TimeoutError(
            what, whys + ".",
@@ -323,8 +324,17 @@ RankState Lockstep::state_of(int rank) const {
   return ranks_[rank].state.load(std::memory_order_acquire);
 }
 
+/// Whether the program of `rank` is no more.
+bool Lockstep::is_dead(int rank) const {
+  return liveness_.is_dead(rank) || exec_watch_.has_exec_ed(rank);
+}
+
+std::string Lockstep::cause_of_death(int rank) const {
+  return liveness_.is_dead(rank) ? liveness_.cause_of_death(rank) : "runs another program (exec)";
+}
+
 bool Lockstep::is_gone(int rank) const {
-  return state_of(rank) == RankState::kLeft || liveness_.is_dead(rank);
+  return state_of(rank) == RankState::kLeft || is_dead(rank);
 }
 
 void Lockstep::abort(const std::string& reason) {
@@ -361,6 +371,18 @@ void Lockstep::check_usable() const {
   check_in_creator();
   if (failure_) std::rethrow_exception(failure_);
   check_peers();
+}
+
+void Lockstep::check_alive() const {
+  check_in_creator();
+  check_peers();
+  for (int rank = 0; rank < topology_.world_size; ++rank) {
+    if (!is_dead(rank)) continue;
+    throw PeerFailure("group '" + options_.group + "' cannot go on: " + topology_.describe(rank) +
+                          " " + cause_of_death(rank) + ".",
+                      "all of its ranks are needed.",
+                      "look at that rank's own output, then restart the job or go on without it.");
+  }
 }
 
 void Lockstep::check_peers() const {

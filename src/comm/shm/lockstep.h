@@ -13,6 +13,7 @@
 #include "comm/fork_guard.h"
 #include "comm/shm/await.h"
 #include "comm/shm/control_block.h"
+#include "comm/shm/exec_watch.h"
 #include "comm/shm/liveness.h"
 #include "farandole/comm/topology.h"
 
@@ -102,7 +103,8 @@ class Lockstep {
   /// this very core: asleep, this rank gives it away, and is woken on an idle one. (Yielding would
   /// keep both where they are: tasks that ran a moment ago are not moved.)
   bool shares_core_with(int peer) const;
-  /// Whether `rank` has ended or left; for waits that this class does not see.
+  /// Whether `rank` has ended, runs another program or left; for waits that this class does not
+  /// see.
   bool is_gone(int rank) const;
   /// Tells peers the first reason, then calls before_abort: the caller holds no lock.
   void abort(const std::string& reason);
@@ -110,6 +112,8 @@ class Lockstep {
   void leave();
   /// Throws if the group is over or this is a forked child. The caller of collectives alone.
   void check_usable() const;
+  /// Throws if a rank has aborted or its process has ended. Any thread.
+  void check_alive() const;
   /// Throws AbortedError if a rank has aborted. Any thread.
   void check_peers() const;
   /// Throws in a forked child. Any thread.
@@ -128,6 +132,8 @@ class Lockstep {
   std::chrono::steady_clock::time_point deadline(std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);
   void look_for_abort();
+  bool is_dead(int rank) const;
+  std::string cause_of_death(int rank) const;
   [[noreturn]] void fail_dead(int rank);
   [[noreturn]] void fail_left(int rank);
   [[noreturn]] void fail_lost(int rank, const std::string& how, const std::string& fix);
@@ -148,6 +154,7 @@ class Lockstep {
   Liveness liveness_;
   Options options_;
   ForkGuard fork_guard_;
+  ExecWatch exec_watch_;
   GroupBlock* group_;
   RankBlock* ranks_;
   uint64_t sequence_ = 0;

@@ -445,12 +445,37 @@ bool PointToPoint::sleep(Doorbell::Who who, const Operation* operation, microsec
   return moves != moves_;
 }
 
+/// Fails a receive that only this very rank could serve, which waits. Needs mutex_.
+void PointToPoint::refuse_endless(Operation& operation) {
+  const int own = topology_.rank;
+  const bool is_alone = topology_.world_size == 1;
+  if (operation.other != own && !(is_alone && operation.other == kAnySource)) return;
+  const auto receive = std::find_if(receives_.begin(), receives_.end(),
+                                    [&](const auto& each) { return each.get() == &operation; });
+  const auto& sends = sends_[static_cast<size_t>(own)];
+  const bool is_sent = std::any_of(sends.begin(), sends.end(), [&](const auto& each) {
+    return each->request.tag == operation.request.tag;
+  });
+  if (receive == receives_.end() || is_sent) return;
+  const auto kept = *receive;
+  receives_.erase(receive);
+  finish(operation,
+         std::make_exception_ptr(InvalidArgument(
+             "rank " + std::to_string(own) + " waits for a message from itself with tag " +
+                 std::to_string(operation.request.tag) + ".",
+             "it has sent none, and cannot while it waits.",
+             "receive from another rank, or send to this one first, without waiting for "
+             "that.")));
+}
+
 void PointToPoint::wait(Operation& operation, milliseconds timeout) {
   const auto begin = Clock::now();
   const auto deadline = begin + timeout;
   Lock lock(mutex_);
   ++waiters_;
   lockstep_.note_core();
+  advance();
+  refuse_endless(operation);
   bool spins = spin_.count() != 0;
   while (!operation.done.load(std::memory_order_relaxed)) {
     if (spins) spin(operation, deadline, lock);
@@ -473,8 +498,8 @@ void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
       operation.other == kAnySource ? "any rank" : topology_.describe(operation.other);
   const std::string what =
       "a transfer of " + std::to_string(operation.request.bytes) + " bytes with " + peer +
-      ", tag " + std::to_string(operation.request.tag) + ", timed out on rank " +
-      std::to_string(topology_.rank) + " after " + std::to_string(timeout.count()) + " ms.";
+      ", tag " + std::to_string(operation.request.tag) + ", reached its timeout of " +
+      std::to_string(timeout.count()) + " ms on rank " + std::to_string(topology_.rank) + ".";
   give_up(what, std::make_exception_ptr(
                     TimeoutError(what, "the other side has not posted its send or receive.",
                                  "post it with the same tag, or raise the timeout.")));

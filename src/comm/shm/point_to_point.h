@@ -83,6 +83,7 @@ class PointToPoint {
   bool matches(const Operation& receive, const Incoming& message) const;
   void finish(Operation& operation, std::exception_ptr error);
   void wait(Operation& operation, std::chrono::milliseconds timeout);
+  void refuse_endless(Operation& operation);
   void spin(const Operation& operation, std::chrono::steady_clock::time_point deadline, Lock& lock);
   bool sleep(Doorbell::Who who, const Operation* operation, std::chrono::microseconds limit,
              Lock& lock);

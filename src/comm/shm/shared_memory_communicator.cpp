@@ -10,12 +10,14 @@
 
 #include "comm/diagnosis.h"
 #include "comm/shm/arguments.h"
+#include "comm/shm/channel.h"
 #include "comm/shm/formation.h"
 #include "comm/shm/reason.h"
 #include "comm/shm/shared_bucket_reduction.h"
 #include "comm/shm/shared_signals.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
+#include "farandole/version.h"
 #include "log.h"
 
 namespace farandole::comm::shm {
@@ -64,6 +66,19 @@ size_t control_bytes(int world_size) {
   return round_up(Lockstep::control_bytes(world_size), page_bytes());
 }
 
+/// What ranks that map one segment must have in common.
+std::string build_of(const CommunicatorOptions& options) {
+  std::string build = std::string("Farandole ") + version();
+  if (!options.build.empty()) build += ", " + options.build;
+  build += ", layout " + std::to_string(kLayout);
+  for (const size_t bytes :
+       {sizeof(GroupBlock), sizeof(RankBlock), kInlineBytes, offsetof(Channel, data),
+        Staging::kLeastRingBytes, PointToPoint::shared_bytes(2), size_t{kMaxRanks}}) {
+    build += "-" + std::to_string(bytes);
+  }
+  return build;
+}
+
 /// The group's memory: control words, staging slots, channels.
 size_t segment_bytes(int world_size, const Config& config) {
   return control_bytes(world_size) + Staging::bytes_for(world_size, config.staging_bytes) +
@@ -102,6 +117,33 @@ void adopt_layout(Formation& formation, Config& config, Topology& topology) {
   config.staging_bytes = staging_bytes;
 }
 
+/// One line for a process, however many groups it makes.
+void warn_of_unseen(const std::string& group, const Liveness& liveness, const Topology& topology) {
+  static std::atomic<bool> has_warned{false};
+  std::string names;
+  for (int rank = 0; rank < topology.world_size; ++rank) {
+    if (!liveness.sees(rank)) names += (names.empty() ? "" : ", ") + topology.describe(rank);
+  }
+  if (names.empty() || has_warned.exchange(true)) return;
+  log(LogLevel::kWarning,
+      "rank " + std::to_string(topology.rank) + " of group '" + group + "' cannot see the end of " +
+          names +
+          ": it is of another pid namespace, and the kernel (or a sandbox) gives no "
+          "pidfds. Such a death shows at the timeout alone.");
+}
+
+/// Each rank takes the pages that it will write first: nobody is surprised later.
+void reserve_own_part(const Descriptor& segment, const Topology& topology, const Config& config) {
+  const auto rank = static_cast<size_t>(topology.rank);
+  const size_t control = control_bytes(topology.world_size);
+  const size_t staging = Staging::bytes_for(topology.world_size, config.staging_bytes);
+  const size_t channels =
+      PointToPoint::shared_bytes(topology.world_size) / static_cast<size_t>(topology.world_size);
+  if (rank == 0) reserve(segment, 0, control);
+  reserve(segment, control + rank * config.staging_bytes, config.staging_bytes);
+  reserve(segment, control + staging + rank * channels, channels);
+}
+
 /// Maps one segment on all ranks. Returns once all of them have it: from then on ranks learn of
 /// each other through it.
 std::shared_ptr<Mapping> share_memory(Formation& formation, DescriptorExchange& descriptors,
@@ -113,12 +155,14 @@ std::shared_ptr<Mapping> share_memory(Formation& formation, DescriptorExchange& 
   descriptors.connect(formation);
   if (!liveness.sees_all()) {
     liveness.adopt(descriptors.all_gather(open_pidfd(::getpid()), await));
+    warn_of_unseen(formation.group(), liveness, topology);
   }
   const auto make_segment = [&] {
     return create_segment(segment_bytes(topology.world_size, config), config.segments);
   };
-  std::shared_ptr<Mapping> memory =
-      Mapping::of(descriptors.broadcast(make_segment, await), InChild::kUnmapped);
+  const Descriptor segment = descriptors.broadcast(make_segment, await);
+  std::shared_ptr<Mapping> memory = Mapping::of(segment, InChild::kUnmapped);
+  reserve_own_part(segment, topology, config);
   descriptors.meet(await);
   return memory;
 }
@@ -135,8 +179,9 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
   const auto asked_timeout = options.formation_timeout;
   const auto timeout =
       std::min(asked_timeout.count() > 0 ? asked_timeout : config.timeout, kMostTimeout);
-  Topology topology = discover_topology(store, options.name, options.rank, options.world_size,
-                                        config.host_id, timeout);
+  Topology topology = discover_topology(
+      store, {options.name, options.rank, options.world_size, config.host_id, build_of(options),
+              options.attempt, timeout, options.while_forming});
   check_one_host(options, topology);
   Liveness liveness(topology);
   Formation formation(store, options.name, topology, liveness, timeout);
@@ -158,6 +203,7 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
 SharedMemoryCommunicator::SharedMemoryCommunicator(Parts parts)
     : Communicator(parts.options.name, parts.topology),
       options_(parts.options),
+      timeout_(parts.options.config.timeout),
       oversubscribed_(world_size() > parts.topology.local_cores),
       barrier_bytes_(oversubscribed_ ? kBarrierBytesAmongMany : kBarrierBytes),
       symmetric_from_(barrier_bytes_ / 4 / static_cast<size_t>(std::max(1, world_size() - 1))),
@@ -195,8 +241,7 @@ Call SharedMemoryCommunicator::begin(OpKind operation, size_t count, DataType dt
 
 std::chrono::milliseconds SharedMemoryCommunicator::timeout_of(
     const CollectiveOptions& options) const {
-  return std::min(options.timeout.count() > 0 ? options.timeout : options_.config.timeout,
-                  kMostTimeout);
+  return std::min(options.timeout.count() > 0 ? options.timeout : timeout_.load(), kMostTimeout);
 }
 
 void SharedMemoryCommunicator::enter(Call& call, const void* inline_data, size_t inline_bytes,
@@ -336,7 +381,11 @@ std::shared_ptr<Mapping> SharedMemoryCommunicator::share_allocation(const Call& 
     lockstep_.await(peers.front(), ready, call.timeout);
   };
   try {
-    return Mapping::of(descriptors_.broadcast(make_segment, await), InChild::kPrivate);
+    const Descriptor segment = descriptors_.broadcast(make_segment, await);
+    std::shared_ptr<Mapping> mapping = Mapping::of(segment, InChild::kPrivate);
+    const size_t part_bytes = mapping->bytes() / static_cast<size_t>(world_size());
+    mapping->populate(segment, part_bytes * static_cast<size_t>(rank()), part_bytes);
+    return mapping;
   } catch (const PeerFailure& error) {
     abort("rank " + std::to_string(rank()) + " gave up: " + reason_of(error.what()));
     throw;
@@ -352,7 +401,7 @@ std::shared_ptr<Signals> SharedMemoryCommunicator::make_signals() {
   auto memory = allocate_symmetric(SharedSignals::part_bytes(world_size()));
   const SharedSignals::Options options{
       name(), oversubscribed_ ? std::chrono::microseconds(0) : options_.config.spin,
-      timeout_of({})};
+      [this] { return timeout_of({}); }};
   return std::make_shared<SharedSignals>(std::move(memory), topology(), lockstep_, options);
 }
 
@@ -382,7 +431,10 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::shrink(const std::vector
   CommunicatorOptions options;
   options.name = name() + "/shrunk";
   options.config = options_.config;
+  options.config.timeout = timeout_;
   options.formation_timeout = options_.formation_timeout;
+  options.build = options_.build;
+  options.attempt = options_.attempt;
   options.before_abort = options_.before_abort;
   options.world_size = 0;
   for (int peer = 0; peer < world_size(); ++peer) {

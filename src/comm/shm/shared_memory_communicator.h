@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -67,7 +68,9 @@ class SharedMemoryCommunicator final : public Communicator {
                                                          const std::vector<BucketRange>& buckets,
                                                          size_t note_bytes) override;
   void check_usable() const override;
+  void check_alive() const override { lockstep_.check_alive(); }
   void abort(const std::string& reason) override;
+  void set_timeout(std::chrono::milliseconds timeout) override { timeout_.store(timeout); }
   std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, Store& store) override;
 
  private:
@@ -111,7 +114,8 @@ class SharedMemoryCommunicator final : public Communicator {
   void offer_symmetric(Call& call, const void* data, size_t bytes) const;
 
   CommunicatorOptions options_;
-  bool oversubscribed_;   ///< more ranks than cores
+  std::atomic<std::chrono::milliseconds> timeout_;  ///< of calls that have none
+  bool oversubscribed_;                             ///< more ranks than cores
   size_t barrier_bytes_;  ///< about what a rank moves in the time of one barrier
   size_t
       symmetric_from_;  ///< bytes above which symmetric memory saves more than its second barrier

@@ -58,7 +58,7 @@ void SharedSignals::wait(int peer, const CollectiveOptions& options) {
   lockstep_.check_in_creator();
   if (take(peer) || (!options.sleep_at_once && spin(peer))) return;
   const milliseconds patience =
-      std::min(options.timeout.count() > 0 ? options.timeout : options_.timeout, kMostTimeout);
+      std::min(options.timeout.count() > 0 ? options.timeout : options_.timeout(), kMostTimeout);
   const auto deadline = Clock::now() + patience;
   auto next_look = Clock::now();  // at once: a group that is over may be known already
   while (!take(peer)) {
@@ -124,8 +124,9 @@ void SharedSignals::look_for_failure(int peer) {
 
 void SharedSignals::fail_late(int peer, milliseconds timeout) {
   const std::string what = "rank " + std::to_string(topology_.rank) + " of group '" +
-                           options_.group + "' waited " + std::to_string(timeout.count()) +
-                           " ms for a signal of " + topology_.describe(peer) + ".";
+                           options_.group + "' reached its timeout of " +
+                           std::to_string(timeout.count()) + " ms: " + topology_.describe(peer) +
+                           " sent no signal.";
   lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
   throw TimeoutError(what, "that rank has signalled less often than this one has waited.",
                      "let it call signal() once for each wait, or raise the timeout.");

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,7 +39,7 @@ class SharedSignals final : public Signals {
   struct Options {
     std::string group;
     std::chrono::microseconds spin;
-    std::chrono::milliseconds timeout;
+    std::function<std::chrono::milliseconds()> timeout;  ///< of waits that have none
   };
   /// Bytes that each rank's part needs.
   static size_t part_bytes(int world_size);
