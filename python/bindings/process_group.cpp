@@ -12,6 +12,7 @@
 #include "farandole/process_group/collectives.h"
 #include "farandole/process_group/symmetric_tensor.h"
 #include "farandole/process_group/work.h"
+#include "process_group/default_group_finder.h"
 #include "process_group/launch.h"
 #include "process_group/live_groups.h"
 
@@ -61,6 +62,13 @@ void bind_backend(py::module_& module) {
       .def_property_readonly(
           "sequence", &WorkFarandole::getSequencenumber,
           "The number of the collective in its group, from 1; 0 for a transfer.");
+}
+
+/// Its name is no sure sign: torch counts groups, and those too that did not form.
+Group default_group_of_torch() {
+  const py::gil_scoped_acquire gil;
+  const py::object world = py::module_::import("torch.distributed").attr("group").attr("WORLD");
+  return world.is_none() ? Group() : world.cast<Group>();
 }
 
 void bind_launch(py::module_& module) {
@@ -203,6 +211,7 @@ void bind_memory(py::module_& module) {
 }  // namespace
 
 void bind_process_group(py::module_& module) {
+  set_default_group_finder(default_group_of_torch);
   bind_backend(module);
   bind_launch(module);
   bind_ranks(module);

@@ -7,6 +7,7 @@
 
 #include "farandole/error.h"
 #include "farandole/process_group/process_group.h"
+#include "process_group/default_group_finder.h"
 #include "process_group/rendezvous.h"
 #include "process_group/torch_compat.h"
 
@@ -22,6 +23,7 @@ struct Groups {
   Group world;                // guarded by mutex
   std::vector<Group> others;  // guarded by mutex
   int made = 0;               // guarded by mutex; new_group() calls, the same on every rank
+  DefaultGroupFinder finder = nullptr;
 };
 
 Groups& groups() {
@@ -68,8 +70,11 @@ bool is_default(const InitOptions& options) {
 
 Group find_default_group() {
   Groups& known = groups();
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  return known.world ? known.world : registered_group(kDefaultName);
+  {
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    if (known.world) return known.world;
+  }
+  return known.finder != nullptr ? known.finder() : registered_group(kDefaultName);
 }
 
 void end(const Group& group) {
@@ -78,6 +83,8 @@ void end(const Group& group) {
 }
 
 }  // namespace
+
+void set_default_group_finder(DefaultGroupFinder finder) { groups().finder = finder; }
 
 Group init_process_group(const InitOptions& options) {
   if (const Group existing = find_default_group()) {
@@ -169,6 +176,7 @@ Group shrink_group(const std::vector<int64_t>& excluded, const Group& group) {
 void abort(const Group& group) { (group ? group : default_group())->abort(); }
 
 void destroy(const Group& group) {
+  const Group present = find_default_group();
   Groups& known = groups();
   const std::lock_guard<std::mutex> lock(known.mutex);
   if (group && group != known.world) {
@@ -178,7 +186,7 @@ void destroy(const Group& group) {
     return;
   }
   if (!known.world) {
-    if (!registered_group(kDefaultName)) return;
+    if (!present) return;
     throw InvalidArgument("destroy() cannot end the default group of this process.",
                           "torch.distributed made it and keeps its own books about it.",
                           "call torch.distributed.destroy_process_group() in Python.");
