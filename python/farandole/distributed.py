@@ -139,12 +139,17 @@ def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Grou
             "why: torch wraps the group's backend then, and not every torch can shrink that.\n"
             "fix: set TORCH_DISTRIBUTED_DEBUG=INFO, or make the smaller group with new_group()."
         )
+    ours = [
+        device
+        for device in old._device_types
+        if isinstance(old._get_backend(device), _C.ProcessGroupFarandole)
+    ]
     shrunk = dist.shrink_group(list(excluded), group)
     # torch.distributed books it as gloo's, and its DDP then takes it for a ProcessGroupGloo.
     kind = dist.ProcessGroup.BackendType.CUSTOM
     backend = shrunk._get_backend(torch.device("cpu"))
-    for device in ("cpu", "cuda"):
-        shrunk._register_backend(torch.device(device), kind, backend)
+    for device in ours:
+        shrunk._register_backend(device, kind, backend)
     shrunk._set_default_backend(kind)
     return shrunk
 

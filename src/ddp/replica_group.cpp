@@ -34,7 +34,22 @@ std::vector<std::vector<at::Tensor>> messages_of(const std::vector<at::Tensor>& 
   return messages;
 }
 
-/// A group object around one backend for tensors of the CPU, unknown to the registry of groups.
+/// Gives `group` the backends that `other` has for devices other than the CPU, if not ours.
+void adopt_other_devices(c10d::ProcessGroup& group, c10d::ProcessGroup& other) {
+  using Type = c10d::ProcessGroup::BackendType;
+  group.setBoundDeviceId(other.getBoundDeviceId());  // which c10d passes on to backends
+  for (const c10::Device& each : other.getDeviceTypes()) {
+    const c10::DeviceType device = each.type();
+    if (device == c10::DeviceType::CPU) continue;
+    const c10::intrusive_ptr<c10d::Backend> backend = other.getBackend(device);
+    if (dynamic_cast<ProcessGroupFarandole*>(backend.get()) != nullptr) continue;
+    // c10d keeps one backend a type, and ours is the custom one.
+    const Type type = c10d::ProcessGroup::strToBackendType(backend->getBackendName());
+    group.setBackend(device, type == Type::CUSTOM ? Type::UNDEFINED : type, backend);
+  }
+}
+
+/// A group object around our backend for tensors of the CPU, unknown to the registry of groups.
 Group wrap(const c10::intrusive_ptr<ProcessGroupFarandole>& backend) {
   auto group = c10::make_intrusive<c10d::ProcessGroup>(backend->getRank(), backend->getSize());
   constexpr auto kCustom = c10d::ProcessGroup::BackendType::CUSTOM;
@@ -64,6 +79,7 @@ ReplicaGroup::ReplicaGroup(const Group& group, const std::string& purpose)
   own_ = backend->duplicate(purpose);
   name_ = own_->name();
   group_ = wrap(own_);
+  adopt_other_devices(*group_, *of_program_);
 }
 
 std::shared_ptr<comm::Communicator> ReplicaGroup::communicator() const {

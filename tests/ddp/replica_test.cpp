@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "ddp/training.h"
 #include "farandole/ddp/comm_hook.h"
@@ -43,6 +44,43 @@ INSTANTIATE_TEST_SUITE_P(Backends, ReplicaOf,
                            return std::get<0>(param.param) +
                                   std::to_string(std::get<1>(param.param)) + "Ranks";
                          });
+
+/// A backend of another kind, which does nothing.
+struct OtherBackend : c10d::Backend {
+  OtherBackend() : Backend(0, 1) {}
+  const std::string getBackendName() const override { return "nccl"; }
+};
+
+TEST(ReplicaGroup, LeavesTensorsOfOtherDevicesToTheirBackend) {
+  using Type = c10d::ProcessGroup::BackendType;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, 0, 1);
+  const auto other = c10::make_intrusive<OtherBackend>();
+  const auto ours = c10::make_intrusive<ProcessGroupFarandole>(store, 0, 1);
+  group->setBoundDeviceId(at::Device(at::kCUDA, 0));
+  group->setBackend(c10::DeviceType::CPU, Type::CUSTOM, ours);
+  group->setBackend(c10::DeviceType::CUDA, Type::NCCL, other);
+  const ReplicaGroup replicas(group);
+  EXPECT_EQ(replicas.group()->getBackend(c10::DeviceType::CUDA).get(), other.get());
+  EXPECT_EQ(other->getBoundDeviceId(), at::Device(at::kCUDA, 0));
+  EXPECT_NE(replicas.communicator(), nullptr);
+  EXPECT_NE(replicas.communicator(), ours->communicator());
+}
+
+TEST(ReplicaGroup, TakesOverNewTimeouts) {
+  run_replicas("farandole", 2, [&](const Group& group) {
+    const ReplicaGroup replicas(group);
+    ProcessGroupFarandole::of(*group)->setTimeout(milliseconds(300));
+    if (group->getRank() == 1) {
+      std::this_thread::sleep_for(milliseconds(900));
+      return;
+    }
+    EXPECT_THAT(error_of<TimeoutError>([&] { replicas.all_gather(uint64_t{1}); }),
+                HasSubstr("timeout of 300 ms"));
+    EXPECT_THAT(error_of<CommError>([&] { replicas.communicator()->barrier({}); }),
+                HasSubstr("timeout of 300 ms"));
+  });
+}
 
 struct FunctionFailed : std::runtime_error {
   FunctionFailed() : std::runtime_error("the function failed") {}
