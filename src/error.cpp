@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/error.h"
 
+#include <utility>
+
 namespace farandole {
+
+Error::Error(const std::string& what, const std::string& why, const std::string& fix, Fault fault)
+    : std::runtime_error(what + "\nwhy: " + why + "\nfix: " + fix),
+      fault_(std::make_shared<const Fault>(std::move(fault))) {}
+
+std::optional<int> Error::rank() const {
+  if (ranks().empty()) return std::nullopt;
+  return ranks().front();
+}
 
 // Out of line, so that each type has one home and exceptions cross library borders.
 Error::~Error() = default;

@@ -1,20 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "farandole/export.h"
 
 namespace farandole {
 
+/// What an error is about, for programs that act on it. What is unknown stays empty.
+struct Fault {
+  std::vector<int> ranks;  ///< at fault, counted in the group, ascending
+  std::string collective;  ///< the operation's name, as "all_reduce", "send", "backward" or "step"
+};
+
 /// Base of everything Farandole throws. The text has three parts, one a line: what happened
 /// (operation, group, rank), `why:` and `fix:`. docs/errors.md lists every message.
 class FARANDOLE_API Error : public std::runtime_error {
  public:
-  Error(const std::string& what, const std::string& why, const std::string& fix)
-      : std::runtime_error(what + "\nwhy: " + why + "\nfix: " + fix) {}
+  Error(const std::string& what, const std::string& why, const std::string& fix, Fault fault = {});
   ~Error() override;
+
+  /// The ranks at fault, counted in the group: dead, late, aborting, failed, or with another call
+  /// than rank 0. Empty if they are unknown.
+  const std::vector<int>& ranks() const { return fault_->ranks; }
+  /// The first of ranks().
+  std::optional<int> rank() const;
+  /// The operation's name, as "all_reduce", "send", "backward" or "step". Empty if it is unknown.
+  const std::string& collective() const { return fault_->collective; }
+
+ private:
+  std::shared_ptr<const Fault> fault_;  // never null; shared, so that copies cannot throw
 };
 
 /// Misuse that the caller can see alone: a bad count, dtype, rank or option. Nothing was sent.

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pybind11/stl.h>
+
 #include <array>
 #include <exception>
 
@@ -36,10 +38,14 @@ std::array<Binding, 11> errors{{{is<InvalidArgument>, "InvalidArgument"},
                                 {is<NotSupported>, "NotSupported"},
                                 {is<Error>, "Error"}}};
 
+/// With the attributes `ranks` and `collective` of the class farandole.Error; needs the GIL.
 void set_python_error(const Error& error) {
   for (const Binding& binding : errors) {
     if (!binding.matches(&error)) continue;
-    PyErr_SetString(binding.type, error.what());
+    const py::object raised = py::handle(binding.type)(py::str(error.what()));
+    if (!error.ranks().empty()) raised.attr("ranks") = py::tuple(py::cast(error.ranks()));
+    if (!error.collective().empty()) raised.attr("collective") = error.collective();
+    PyErr_SetObject(binding.type, raised.ptr());
     return;
   }
 }

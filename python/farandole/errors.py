@@ -27,6 +27,17 @@ __all__ = [
 class Error(RuntimeError):
     """Base of everything Farandole raises."""
 
+    ranks: tuple[int, ...] = ()
+    """At fault, counted in the group: dead, late, aborting, failed, or with another call than rank
+    0; empty if they are unknown."""
+    collective: str | None = None
+    """The operation's name, as "all_reduce", "send", "backward" or "step"; None if unknown."""
+
+    @property
+    def rank(self) -> int | None:
+        """The first of ``ranks``."""
+        return self.ranks[0] if self.ranks else None
+
 
 class InvalidArgument(Error, ValueError):
     """Misuse that the caller can see alone: a bad count, dtype or rank. Nothing was sent."""

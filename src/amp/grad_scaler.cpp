@@ -78,7 +78,8 @@ enum class Finding : uint64_t { kNonfinite, kFinite, kNone, kFailed };
                          const std::string& fix) {
   throw StepError("a GradScaler in group '" + group.name() + "' on rank " +
                       std::to_string(group.rank()) + ": rank " + std::to_string(rank) + " " + what,
-                  "ranks take a step together or not at all.", fix);
+                  "ranks take a step together or not at all.", fix,
+                  {{static_cast<int>(rank)}, "step"});
 }
 
 /// Throws alike on all ranks, but for one that has failed, if they cannot go on together.

@@ -191,7 +191,7 @@ bool RollCall::may_go() {
   if (line == std::string::npos || text->substr(0, line) != kFailed + session_) return false;
   throw AbortedError(
       "group '" + group_ + "' did not form: " + known_[0].presence.describe(0) + " gave up.",
-      text->substr(line + 1), "mend the cause on that rank, then make the group again.");
+      text->substr(line + 1), "mend the cause on that rank, then make the group again.", {{0}, ""});
 }
 
 /// True if this is another try of that rank than the one known.
@@ -227,7 +227,8 @@ void RollCall::check_alive(int rank) const {
   if (life_of(known) != Life::kDied) return;
   throw PeerFailure("group '" + group_ + "' did not form: " + known.presence.describe(rank) + " " +
                         known.watch->how_it_ended() + ".",
-                    "it ended before all ranks had joined.", "look at that rank's own output.");
+                    "it ended before all ranks had joined.", "look at that rank's own output.",
+                    {{rank}, ""});
 }
 
 /// Throws on rank 0 and on `rank`, the same.
@@ -237,7 +238,7 @@ void RollCall::check_alike(int rank, const Presence& first, const Presence& othe
         "group '" + group_ + "' did not form: " + first.describe(0) + " has " + of_first + ", " +
             other.describe(rank) + " has " + of_other + ".",
         "ranks share memory, so they must have the same libraries and count the same ranks.",
-        "start every rank with the same installation and the same world size.");
+        "start every rank with the same installation and the same world size.", {{rank}, ""});
   };
   if (first.build != other.build) refuse(first.build, other.build);
   if (first.world_size == other.world_size) return;
@@ -258,13 +259,15 @@ void RollCall::throw_absent() const {
   if (session_.empty() && is_there(0) && life_of(known_[0]) == Life::kAlive) {
     check_alike(rank_, known_[0].presence, own_);
   }
+  const std::vector<int> ranks = absent();
   throw TimeoutError(
       "group '" + group_ + "' did not form within its timeout of " +
-          std::to_string(timeout_.count()) + " ms: rank " + joined(absent()) +
+          std::to_string(timeout_.count()) + " ms: rank " + joined(ranks) +
           " did not come (seen by rank " + std::to_string(rank_) + " of " +
           std::to_string(known_.size()) + ").",
       "no word from it in the store.",
-      "see whether that rank started, and with the same store address, world size and group.");
+      "see whether that rank started, and with the same store address, world size and group.",
+      {ranks, ""});
 }
 
 /// Of whom there is no sign; where there is one of all, those that have not answered to it.

@@ -115,7 +115,7 @@ void Reducer::judge_nonfinite(const std::vector<RoundNote>& notes) {
     has_dropped_gradients_ = true;
   }
   // A rank that has joined is in nobody's backward.
-  if (policy == NonfinitePolicy::kRaise && !joined_weight_) throw_nonfinite(text);
+  if (policy == NonfinitePolicy::kRaise && !joined_weight_) throw_nonfinite(text, notes);
   if (group_->rank() == first - notes.begin()) log(LogLevel::kWarning, text);
 }
 
@@ -217,7 +217,8 @@ void Reducer::check_same_plan(const BucketPlan& plan) const {
             "' do not fit together.",
         "parameters differ in dtype, device or requires_grad, or ranks got different caps or wire "
         "dtypes.",
-        "change the module in the same way on every rank, and pass the same options.");
+        "change the module in the same way on every rank, and pass the same options.",
+        {{static_cast<int>(rank)}, "backward"});
   }
 }
 

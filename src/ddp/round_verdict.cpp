@@ -12,6 +12,8 @@ namespace {
 
 using Ranks = std::vector<int>;
 
+constexpr const char* kBackward = "backward";  // Fault::collective
+
 Ranks ranks_where(const std::vector<RoundNote>& notes,
                   const std::function<bool(const RoundNote&)>& holds) {
   Ranks ranks;
@@ -56,7 +58,8 @@ void check_abandoned(const std::vector<RoundNote>& notes, const RoundContext& co
                           text_of_ranks(abandoned, world_size_of(notes)) + ".",
                       "an exception left backward there, and the program went on.",
                       "mend the cause there; or zero the gradients on every rank and go on with "
-                      "the next batch.");
+                      "the next batch.",
+                      {abandoned, kBackward});
 }
 
 /// A rank whose forward threw and that went on with its next batch is one ahead of the others.
@@ -74,13 +77,26 @@ void check_forwards(const std::vector<RoundNote>& notes, const RoundContext& con
                       "an exception left the forward there, and the program went on with the next "
                       "batch, while the other ranks did not.",
                       "mend the cause there; or zero the gradients on every rank and go on with "
-                      "the next batch: the ranks count from here together.");
+                      "the next batch: the ranks count from here together.",
+                      {failed, kBackward});
+}
+
+/// The ranks whose notes say so of a parameter.
+Ranks ranks_with(const std::vector<RoundNote>& notes,
+                 const std::function<bool(const RoundNote&, size_t)>& holds) {
+  return ranks_where(notes, [&](const RoundNote& note) {
+    for (size_t index = 0; index < note.gradients.size(); ++index) {
+      if (holds(note, index)) return true;
+    }
+    return false;
+  });
 }
 
 void check_late(const std::vector<RoundNote>& notes, const RoundContext& context) {
-  const std::string late = parameters_that(notes, context, [](const RoundNote& note, size_t index) {
+  const auto is_late = [](const RoundNote& note, size_t index) {
     return note.gradients[index] == RoundNote::kLate;
-  });
+  };
+  const std::string late = parameters_that(notes, context, is_late);
   if (late.empty()) return;
   throw BackwardError(
       subject(context, notes.size()) +
@@ -90,7 +106,8 @@ void check_late(const std::vector<RoundNote>& notes, const RoundContext& context
       "they got fewer in each backward before: how often a parameter is used in checkpointed "
       "blocks, or whether it is, has changed.",
       "zero the gradients and repeat the step: the new count is known now. If it changes from step "
-      "to step, use torch.utils.checkpoint with use_reentrant=False, and no static_graph.");
+      "to step, use torch.utils.checkpoint with use_reentrant=False, and no static_graph.",
+      {ranks_with(notes, is_late), kBackward});
 }
 
 void check_missing(const std::vector<RoundNote>& notes, const RoundContext& context) {
@@ -105,7 +122,8 @@ void check_missing(const std::vector<RoundNote>& notes, const RoundContext& cont
       subject(context, notes.size()) + ": parameters got no gradient: " + missing + ".",
       "they had no part in the loss there, so their average over the ranks cannot be made.",
       "use them in the loss on every rank, freeze them with requires_grad_(False), or pass "
-      "find_unused_parameters=True, which takes what is missing for zero.");
+      "find_unused_parameters=True, which takes what is missing for zero.",
+      {ranks_with(notes, is_missing), kBackward});
 }
 
 void check_weights(const std::vector<RoundNote>& notes, const RoundContext& context) {
@@ -115,11 +133,11 @@ void check_weights(const std::vector<RoundNote>& notes, const RoundContext& cont
   const Ranks joined =
       ranks_where(notes, [](const RoundNote& note) { return note.has(RoundNote::kJoined); });
   if (weighted.empty() || weighted.size() + joined.size() == notes.size()) return;
-  throw BackwardError(subject(context, notes.size()) + ": only " +
-                          text_of_ranks(weighted, world_size_of(notes)) +
-                          " gave the loss a weight.",
-                      "an average over weights needs that of every rank.",
-                      "call set_loss_weight() on every rank before backward, or on none.");
+  throw BackwardError(
+      subject(context, notes.size()) + ": only " + text_of_ranks(weighted, world_size_of(notes)) +
+          " gave the loss a weight.",
+      "an average over weights needs that of every rank.",
+      "call set_loss_weight() on every rank before backward, or on none.", {weighted, kBackward});
 }
 
 }  // namespace
@@ -138,13 +156,14 @@ std::string nonfinite_gradients(const std::vector<RoundNote>& notes, const Round
   return subject(context, notes.size()) + ": gradients have an Inf or NaN, the first" + text + ".";
 }
 
-void throw_nonfinite(const std::string& text) {
+void throw_nonfinite(const std::string& text, const std::vector<RoundNote>& notes) {
   throw BackwardError(
       text,
       "no parameter has a gradient now on any rank, so that it gets into none; "
       "report_nonfinite or FARANDOLE_CHECK_FINITE says \"raise\".",
       "look there at the batch and at what the parameter is used for (log or sqrt of 0, float16 "
-      "without a GradScaler); to leave such batches out, say \"skip\".");
+      "without a GradScaler); to leave such batches out, say \"skip\".",
+      {ranks_where(notes, [](const RoundNote& note) { return note.nonfinite >= 0; }), kBackward});
 }
 
 void check_round(const std::vector<RoundNote>& notes, const RoundContext& context) {

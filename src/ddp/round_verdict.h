@@ -28,6 +28,6 @@ std::string nonfinite_gradients(const std::vector<RoundNote>& notes, const Round
                                 const std::function<size_t(size_t)>& bucket_of);
 
 /// Throws that as a BackwardError.
-[[noreturn]] void throw_nonfinite(const std::string& text);
+[[noreturn]] void throw_nonfinite(const std::string& text, const std::vector<RoundNote>& notes);
 
 }  // namespace farandole

@@ -566,7 +566,8 @@ double ShardedOptimizer::average_norm_term(double norm_type) {
     throw StepError(
         "clip_grad_norm_() failed on rank " + std::to_string(failed - failures.begin()) + ".",
         "an exception left it there, and the norm is of the gradients of all ranks.",
-        "mend the cause there; nothing was changed.");
+        "mend the cause there; nothing was changed.",
+        {{static_cast<int>(failed - failures.begin())}, "clip_grad_norm_"});
   }
   double own = std::numeric_limits<double>::quiet_NaN();
   std::exception_ptr error;

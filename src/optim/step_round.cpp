@@ -121,7 +121,8 @@ void StepRound::judge_failures() {
       std::string("mend the cause there. ") +
           (at_entry ? "Nothing was changed: the step may be taken again."
                     : "Parameters are alike on all ranks, but that rank's shards may lack the "
-                      "step; go on, or load a checkpoint."));
+                      "step; go on, or load a checkpoint."),
+      {failed, "step"});
 }
 
 /// A rank that left out a step, as a GradScaler of its own would, is one behind the others. They
@@ -139,7 +140,8 @@ void StepRound::judge_steps() {
                         std::to_string(rank) + " step #" + std::to_string(step) + ".",
                     "one of them has left out a step that the other took.",
                     "decide on all ranks alike whether to call step(), for example by an "
-                    "all_reduce.");
+                    "all_reduce.",
+                    {{rank}, "step"});
   }
 }
 
@@ -154,7 +156,7 @@ void StepRound::judge_descriptions(const std::string& own) const {
       "rank 0 steps with " + all[0] + ", rank " + std::to_string(other) + " with " +
           all[static_cast<size_t>(other)] +
           "; each updates its own shards, so parameters would be stepped differently.",
-      "set param_groups and step schedulers alike on every rank.");
+      "set param_groups and step schedulers alike on every rank.", {{other}, "step"});
 }
 
 void StepRound::judge_gradients() const {
@@ -177,7 +179,8 @@ void StepRound::judge_gradients() const {
                         text_of_ranks(with, group_->world_size()) + " and none on " +
                         text_of_ranks(without, group_->world_size()) + ".",
                     "parts of it belong to each of them, and it would be stepped in part.",
-                    "give it a gradient on all ranks or on none: DistributedDataParallel does.");
+                    "give it a gradient on all ranks or on none: DistributedDataParallel does.",
+                    {without, "step"});
   }
 }
 

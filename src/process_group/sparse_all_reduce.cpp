@@ -54,7 +54,8 @@ std::vector<int64_t> exchange_shapes(comm::Communicator& communicator, const at:
                             std::to_string(rank) + " " + sizes_text(other + 2, length - 2) +
                             " with " + std::to_string(other[1]) + ".",
                         "the tensors of all ranks must have one shape.",
-                        "give them the same size and the same number of sparse dimensions.");
+                        "give them the same size and the same number of sparse dimensions.",
+                        {{rank}, "all_reduce"});
   }
   return counts;
 }

@@ -154,7 +154,8 @@ void WindowFarandole::tensor_register(const at::Tensor& tensor, bool owning) {
               ".",
           other[0] == 0 ? "the tensor of that rank is not in symmetric memory at all."
                         : "a window lies in one symmetric_empty() of all ranks.",
-          "register the tensors that one call of symmetric_empty() returned, or parts of them.");
+          "register the tensors that one call of symmetric_empty() returned, or parts of them.",
+          {{static_cast<int>(rank)}, kRegister.name});
     }
     made->targets.push_back(
         {other[1], static_cast<at::ScalarType>(other[2]), {other.begin() + 3, other.end()}});

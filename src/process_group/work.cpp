@@ -53,7 +53,8 @@ bool WorkFarandole::wait(std::chrono::milliseconds timeout) {
                              "' on rank " + std::to_string(description_.rank) +
                              " reached its timeout of " + std::to_string(timeout.count()) + " ms.",
                          "it, or a collective queued before it, is still waiting for its peers.",
-                         "call wait() again, with a longer timeout or none.");
+                         "call wait() again, with a longer timeout or none.",
+                         {{}, description_.operation});
     }
   }
   if (exception_) std::rethrow_exception(exception_);

@@ -97,7 +97,8 @@ void SharedMemoryCommunicator::check_block_sizes(size_t* largest_block) const {
                               std::to_string(to) + ", which expects " +
                               std::to_string(receives[from]) + ".",
                           "the split sizes of the two ranks do not agree.",
-                          "exchange the split sizes first (all_to_all of one number per rank).");
+                          "exchange the split sizes first (all_to_all of one number per rank).",
+                          {{static_cast<int>(from), static_cast<int>(to)}, "all_to_all"});
     }
   }
 }

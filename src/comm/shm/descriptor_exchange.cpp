@@ -190,7 +190,7 @@ std::vector<Descriptor> DescriptorExchange::receive(int peer, Message* message,
     return looks > 3;
   });
   throw PeerFailure(topology_.describe(peer) + " went away while memory was shared.",
-                    "its socket closed.", "look at that rank's own output.");
+                    "its socket closed.", "look at that rank's own output.", {{peer}, ""});
 }
 
 void DescriptorExchange::connect(Formation& formation) {
@@ -351,7 +351,7 @@ Descriptor DescriptorExchange::broadcast(const std::function<Descriptor()>& make
         send(peer, message, fds, await);
       } catch (const SystemError& error) {  // some have it and some wait: nobody can go on
         throw PeerFailure("shared memory did not reach " + topology_.describe(peer) + ".",
-                          reason_of(error.what()), kSocketFix);
+                          reason_of(error.what()), kSocketFix, {{peer}, ""});
       }
     }
   } else {

@@ -92,7 +92,8 @@ void Formation::await(const std::vector<int>& peers, const Ready& ready) {
     throw TimeoutError(
         "group '" + group_ + "' did not form within its timeout of " +
             std::to_string(timeout_.count()) + " ms: " + names + " did not come this far.",
-        "nothing came.", "look at that rank's own output; it started but stopped on its way here.");
+        "nothing came.", "look at that rank's own output; it started but stopped on its way here.",
+        {peers, ""});
   }
 }
 
@@ -112,10 +113,11 @@ bool Formation::look_for_failures(const Ready& ready) {
   if (const auto told = look(kFailure)) {
     was_told_ = true;
     const size_t line = told->find('\n');
+    const int failed = std::stoi(told->substr(0, line));
     throw AbortedError(
-        "group '" + group_ +
-            "' did not form: " + topology_.describe(std::stoi(told->substr(0, line))) + " gave up.",
-        told->substr(line + 1), "mend the cause on that rank, then make the group again.");
+        "group '" + group_ + "' did not form: " + topology_.describe(failed) + " gave up.",
+        told->substr(line + 1), "mend the cause on that rank, then make the group again.",
+        {{failed}, ""});
   }
   if (dead < 0) return false;
   if (ready(milliseconds(0))) return true;
@@ -125,7 +127,8 @@ bool Formation::look_for_failures(const Ready& ready) {
 void Formation::fail_dead(int rank) const {
   throw PeerFailure("group '" + group_ + "' did not form: " + topology_.describe(rank) + " " +
                         liveness_.cause_of_death(rank) + ".",
-                    "it ended before all ranks had joined.", "look at that rank's own output.");
+                    "it ended before all ranks had joined.", "look at that rank's own output.",
+                    {{rank}, ""});
 }
 
 void Formation::tell(const std::exception& error) noexcept {

@@ -218,7 +218,8 @@ void Lockstep::await(int peer, const Ready& ready, milliseconds timeout) {
       if (ready(milliseconds(0))) return;  // it did its part first
       has_died ? fail_dead(peer) : fail_left(peer);
     }
-    if (Clock::now() >= limit) fail_late(topology_.describe(peer), last_reached(peer), timeout);
+    if (Clock::now() >= limit)
+      fail_late(topology_.describe(peer), last_reached(peer), {peer}, timeout);
   }
 }
 
@@ -244,7 +245,8 @@ void Lockstep::look_for_abort() {
     const std::string reason = ranks_[rank].reason.data();
     fail(std::make_exception_ptr(AbortedError(
              describe_current() + " was aborted by " + topology_.describe(rank) + ".", reason,
-             "mend the cause on that rank; destroy this group and make a new one to go on.")),
+             "mend the cause on that rank; destroy this group and make a new one to go on.",
+             fault_of({rank}))),
          reason);
   }
 }
@@ -263,27 +265,32 @@ void Lockstep::fail_left(int rank) {
 void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fix) {
   const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + how + ".";
   const std::string why = last_reached(rank) + ".";
-  fail(std::make_exception_ptr(PeerFailure(what, why, fix + recent_history())), what + " " + why);
+  fail(std::make_exception_ptr(PeerFailure(what, why, fix + recent_history(), fault_of({rank}))),
+       what + " " + why);
 }
 
 void Lockstep::fail_missing(Post post, milliseconds timeout) {
   std::string names;
   std::string whys;
+  std::vector<int> late;
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     if (rank == topology_.rank || has_posted(rank, post)) continue;
+    late.push_back(rank);
     names += (names.empty() ? "" : ", ") + topology_.describe(rank);
     whys += (whys.empty() ? "" : "; ") + last_reached(rank);
   }
-  fail_late(names, whys, timeout);
+  fail_late(names, whys, std::move(late), timeout);
 }
 
-void Lockstep::fail_late(const std::string& names, const std::string& whys, milliseconds timeout) {
+void Lockstep::fail_late(const std::string& names, const std::string& whys, std::vector<int> late,
+                         milliseconds timeout) {
   const std::string what = describe_current() + " reached its timeout of " +
                            std::to_string(timeout.count()) + " ms: " + names + " did not come.";
   fail(std::make_exception_ptr(TimeoutError(
            what, whys + ".",
            "find out what that rank does instead (py-spy dump --pid), or raise the timeout." +
-               recent_history())),
+               recent_history(),
+           fault_of(std::move(late)))),
        what + " " + whys + ".");
 }
 
@@ -308,11 +315,17 @@ void Lockstep::count_mismatch() {
 }
 
 void Lockstep::fail_mismatch(int rank) const {
+  const Signature reference = signature_of(0);
+  std::vector<int> differing;
+  for (int other = rank; other < topology_.world_size; ++other) {
+    if (!same_call(reference, signature_of(other))) differing.push_back(other);
+  }
   throw MismatchError("collective #" + std::to_string(sequence_) + " in group '" + options_.group +
                           "': rank 0 called " + text_of(signature_of(0)) + ", rank " +
                           std::to_string(rank) + " called " + text_of(signature_of(rank)) + ".",
                       "every rank of a group must call the same collectives in the same order.",
-                      "look for a branch on the rank, or for tensors whose size differs.");
+                      "look for a branch on the rank, or for tensors whose size differs.",
+                      fault_of(std::move(differing)));
 }
 
 void Lockstep::wake_all() {
@@ -392,7 +405,7 @@ void Lockstep::check_peers() const {
     throw AbortedError(
         "group '" + options_.group + "' was aborted by " + topology_.describe(rank) + ".",
         ranks_[rank].reason.data(),
-        "mend the cause; destroy this group and make a new one to go on.");
+        "mend the cause; destroy this group and make a new one to go on.", {{rank}, ""});
   }
 }
 
@@ -400,6 +413,11 @@ std::string Lockstep::describe_current() const {
   return "collective #" + std::to_string(sequence_) + " " + text_of(signature_of(topology_.rank)) +
          " in group '" + options_.group + "' on rank " + std::to_string(topology_.rank) + " of " +
          std::to_string(topology_.world_size);
+}
+
+/// Of these ranks in the collective that this rank is in.
+Fault Lockstep::fault_of(std::vector<int> ranks) const {
+  return {std::move(ranks), name_of(signature_of(topology_.rank).operation)};
 }
 
 std::string Lockstep::last_reached(int rank) const {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "comm/fork_guard.h"
 #include "comm/shm/await.h"
@@ -16,6 +17,7 @@
 #include "comm/shm/exec_watch.h"
 #include "comm/shm/liveness.h"
 #include "farandole/comm/topology.h"
+#include "farandole/error.h"
 
 namespace farandole::comm::shm {
 
@@ -139,7 +141,7 @@ class Lockstep {
   [[noreturn]] void fail_lost(int rank, const std::string& how, const std::string& fix);
   [[noreturn]] void fail_missing(Post post, std::chrono::milliseconds timeout);
   [[noreturn]] void fail_late(const std::string& names, const std::string& whys,
-                              std::chrono::milliseconds timeout);
+                              std::vector<int> late, std::chrono::milliseconds timeout);
   [[noreturn]] void fail(std::exception_ptr error, const std::string& reason);
   int differing_rank() const;
   void count_mismatch();
@@ -148,6 +150,7 @@ class Lockstep {
   void wake_all();
   Header& header(int rank, uint64_t sequence) const;
   std::string describe_current() const;
+  Fault fault_of(std::vector<int> ranks) const;
   std::string last_reached(int rank) const;
 
   Topology topology_;

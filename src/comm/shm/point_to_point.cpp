@@ -45,8 +45,8 @@ struct PointToPoint::Envelope {
 /// One side of a message. `state` members are guarded by the owner's mutex_, but for `done`.
 class PointToPoint::Operation final : public Transfer {
  public:
-  Operation(PointToPoint& point_to_point, const Request& asked)
-      : owner(point_to_point), request(asked), other(asked.peer) {}
+  Operation(PointToPoint& point_to_point, const Request& asked, const char* function)
+      : owner(point_to_point), request(asked), name(function), other(asked.peer) {}
 
   bool is_done() override {
     if (done.load(std::memory_order_acquire)) return true;  // the owner may be gone by then
@@ -78,6 +78,7 @@ class PointToPoint::Operation final : public Transfer {
 
   PointToPoint& owner;
   const Request request;
+  const char* const name;      ///< "send" or "recv"
   std::atomic<int> other;      ///< the peer; kAnySource until a message has come
   size_t envelope_moved = 0;   ///< bytes of the envelope already sent
   size_t moved = 0;            ///< bytes already sent
@@ -177,7 +178,7 @@ void PointToPoint::begin() {
 }
 
 std::shared_ptr<Transfer> PointToPoint::send(const Request& request) {
-  auto operation = std::make_shared<Operation>(*this, request);
+  auto operation = std::make_shared<Operation>(*this, request, "send");
   Lock lock(mutex_);
   begin();
   sends_[static_cast<size_t>(request.peer)].push_back(operation);
@@ -190,7 +191,7 @@ std::shared_ptr<Transfer> PointToPoint::send(const Request& request) {
 }
 
 std::shared_ptr<Transfer> PointToPoint::receive(const Request& request) {
-  auto operation = std::make_shared<Operation>(*this, request);
+  auto operation = std::make_shared<Operation>(*this, request, "recv");
   Lock lock(mutex_);
   begin();
   ++pending_;
@@ -354,7 +355,8 @@ void PointToPoint::deliver(Incoming& message) {
             std::to_string(message.source) + " with tag " + std::to_string(receive.request.tag) +
             " into a buffer of " + std::to_string(receive.request.bytes) + " bytes.",
         "the send and the receive that it met differ in size.",
-        "give both sides tensors of one shape and dtype, or different tags."));
+        "give both sides tensors of one shape and dtype, or different tags.",
+        Fault{{message.source}, "recv"}));
   }
   finish(receive, error);
 }
@@ -500,9 +502,11 @@ void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
       "a transfer of " + std::to_string(operation.request.bytes) + " bytes with " + peer +
       ", tag " + std::to_string(operation.request.tag) + ", reached its timeout of " +
       std::to_string(timeout.count()) + " ms on rank " + std::to_string(topology_.rank) + ".";
-  give_up(what, std::make_exception_ptr(
-                    TimeoutError(what, "the other side has not posted its send or receive.",
-                                 "post it with the same tag, or raise the timeout.")));
+  Fault fault{{}, operation.name};
+  if (operation.other != kAnySource) fault.ranks.push_back(operation.other);
+  give_up(what, std::make_exception_ptr(TimeoutError(
+                    what, "the other side has not posted its send or receive.",
+                    "post it with the same tag, or raise the timeout.", std::move(fault))));
 }
 
 /// All transfers will fail with `error` once the group has been told why: see tell_group(). Needs
@@ -560,7 +564,8 @@ void PointToPoint::look_for_failures() {
                            topology_.describe(gone) + " was cut off.";
   give_up(what, std::make_exception_ptr(PeerFailure(
                     what, "that rank ended or left the group.",
-                    "look at that rank's own output, then restart the job or go on without it.")));
+                    "look at that rank's own output, then restart the job or go on without it.",
+                    Fault{{gone}, ""})));
 }
 
 void PointToPoint::fail_all(std::exception_ptr error) {

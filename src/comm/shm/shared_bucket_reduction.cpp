@@ -43,7 +43,8 @@ void check_plan_of(const SharedMemoryCommunicator& group, int rank, const std::b
   throw MismatchError("make_bucket_reduction in group '" + group.name() + "': rank 0 and rank " +
                           std::to_string(rank) + " passed different buckets or sizes of notes.",
                       "a rank reduces its shard of a bucket for all, where it lies on all.",
-                      "make the buckets of the same elements in the same order on every rank.");
+                      "make the buckets of the same elements in the same order on every rank.",
+                      {{rank}, "make_bucket_reduction"});
 }
 
 void check_weight(double weight) {

@@ -119,7 +119,8 @@ void SharedSignals::look_for_failure(int peer) {
                            ", which is gone.";
   lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
   throw PeerFailure(what, "that rank ended or left the group before it signalled.",
-                    "look at that rank's own output, then restart the job or go on without it.");
+                    "look at that rank's own output, then restart the job or go on without it.",
+                    {{peer}, "wait_signal"});
 }
 
 void SharedSignals::fail_late(int peer, milliseconds timeout) {
@@ -129,7 +130,8 @@ void SharedSignals::fail_late(int peer, milliseconds timeout) {
                            " sent no signal.";
   lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
   throw TimeoutError(what, "that rank has signalled less often than this one has waited.",
-                     "let it call signal() once for each wait, or raise the timeout.");
+                     "let it call signal() once for each wait, or raise the timeout.",
+                     {{peer}, "wait_signal"});
 }
 
 }  // namespace farandole::comm::shm
