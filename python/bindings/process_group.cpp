@@ -80,7 +80,9 @@ void bind_launch(py::module_& module) {
       .def_readonly("local_world_size", &Launch::local_world_size, "All processes on its host.");
   module.def("find_launch", &find_launch,
              "Read the launcher's variables; raise InvalidArgument if they are set in part.");
-  module.def("say_alone", &say_alone, "Tell the user that this process runs alone.");
+  module.def("go_alone", &go_alone,
+             "Tell the user that this process runs alone; raise InvalidArgument if mpirun or srun "
+             "started several.");
   module.def("shut_down_all_groups", &shut_down_all_groups, NoGil(),
              "Shut every group of this process down.");
 }

@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'lamb_rule', 'lars_rule', 'local_rank', 'local_world_size', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'say_alone', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'local_rank', 'local_world_size', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -902,6 +902,10 @@ def gather(output: torch.Tensor | None, input: torch.Tensor, root: typing.Suppor
     """
     As all_gather, on ``root`` alone.
     """
+def go_alone() -> None:
+    """
+    Tell the user that this process runs alone; raise InvalidArgument if mpirun or srun started several.
+    """
 def lamb_rule(lr: typing.SupportsFloat = 0.001, beta1: typing.SupportsFloat = 0.9, beta2: typing.SupportsFloat = 0.999, eps: typing.SupportsFloat = 1e-06, weight_decay: typing.SupportsFloat = 0.01, bias_correction: bool = True, maximize: bool = False) -> UpdateRule:
     """
     That of LAMB.
@@ -941,10 +945,6 @@ def reduce(tensor: torch.Tensor, root: typing.SupportsInt, op: torch.distributed
 def reduce_scatter(output: torch.Tensor, input: torch.Tensor, op: torch.distributed.distributed_c10d.ReduceOp, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
     """
     Fill ``output`` with this rank's part of the reduction of ``input``.
-    """
-def say_alone() -> None:
-    """
-    Tell the user that this process runs alone.
     """
 def scatter(output: torch.Tensor, input: torch.Tensor | None, root: typing.SupportsInt, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
     """

@@ -67,7 +67,7 @@ def init_process_group(
             "fix: call destroy() first, or call it without arguments to get the one that is."
         )
     if plain and _C.find_launch().launcher == "alone":
-        _C.say_alone()
+        _C.go_alone()
         store, rank, world_size = HashStore(), 0, 1
     dist.init_process_group(
         BACKEND,

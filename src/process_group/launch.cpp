@@ -27,6 +27,21 @@ constexpr std::array<Launcher, 1> kLaunchers{{
      "MASTER_PORT"},
 }};
 
+/// A launcher that Farandole does not support yet: its ranks would each train alone.
+struct Stranger {
+  const char* name;
+  const char* sign;  // set in each process that it started, and nowhere else
+  const char* rank;
+  std::array<const char*, 2> world_size;  // the first that is set counts; may be null
+};
+constexpr std::array<Stranger, 4> kStrangers{{
+    {"OpenMPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE"}},
+    {"mpirun (PMI)", "PMI_SIZE", "PMI_RANK", {"PMI_SIZE"}},
+    {"MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", {"MV2_COMM_WORLD_SIZE"}},
+    // SLURM_NTASKS is set in the shells of sbatch and salloc too, which are no task of a step.
+    {"srun", "SLURM_STEP_ID", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}},
+}};
+
 const char* value_of(const char* variable) {
   const char* value = std::getenv(variable);
   return value != nullptr && *value != '\0' ? value : nullptr;
@@ -83,6 +98,29 @@ Launch launch_by(const Launcher& launcher) {
   return launch;
 }
 
+/// The variable that tells how many processes it started; null if it did not start this one.
+const char* size_variable(const Stranger& stranger) {
+  if (!value_of(stranger.sign) || !value_of(stranger.rank)) return nullptr;
+  for (const char* variable : stranger.world_size) {
+    if (variable != nullptr && value_of(variable)) return variable;
+  }
+  return nullptr;
+}
+
+void check_stranger(const Stranger& stranger) {
+  const char* variable = size_variable(stranger);
+  if (variable == nullptr || std::atoi(value_of(variable)) <= 1) return;
+  throw InvalidArgument(
+      std::string("init_process_group() cannot find the other ranks of ") + stranger.name + ".",
+      std::string(variable) + " is " + value_of(variable) + " and " + stranger.rank + " is " +
+          value_of(stranger.rank) +
+          ", but only torchrun's variables are understood: each process would train alone.",
+      "start the script with torchrun --nproc-per-node=<ranks of a host>; or pass rank (that of " +
+          std::string(stranger.rank) + "), world_size (that of " + variable +
+          ") and init_method=\"tcp://<host of rank 0>:<port>\"; or unset " + stranger.sign +
+          " to run alone.");
+}
+
 }  // namespace
 
 Launch find_launch() {
@@ -99,7 +137,8 @@ std::string find_attempt() {
   return count == nullptr ? "" : count;
 }
 
-void say_alone() {
+void go_alone() {
+  for (const Stranger& stranger : kStrangers) check_stranger(stranger);
   log(LogLevel::kInfo, "no launcher and no arguments: this process is rank 0 of 1, alone.");
 }
 

@@ -25,7 +25,8 @@ struct Launch {
 FARANDOLE_API Launch find_launch();
 /// How often the launcher has restarted the ranks, as it tells it; empty if it does not.
 std::string find_attempt();
-/// The one line for a process that runs alone because nothing told it otherwise.
-FARANDOLE_API void say_alone();
+/// For a process that is to run alone because nothing tells it otherwise: writes one line. Throws
+/// InvalidArgument if a launcher that Farandole does not know (mpirun, srun) started several.
+FARANDOLE_API void go_alone();
 
 }  // namespace farandole

@@ -90,7 +90,7 @@ Rendezvous meet_by_launcher(const InitOptions& options) {
   const Launch launch = find_launch();
   if (launch.launcher == "alone") {
     if (options.rank > 0 || options.world_size > 1) check_ranks(options.rank, -1);
-    say_alone();
+    if (options.world_size != 1) go_alone();
     return {0, 1, c10::make_intrusive<c10d::HashStore>()};
   }
   const bool serves = launch.rank == 0 && !launch.store_is_served;

@@ -26,7 +26,8 @@ class Init : public testing::Test {
  protected:
   void SetUp() override {
     for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-                             "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"}) {
+                             "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "OMPI_COMM_WORLD_SIZE",
+                             "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_ID"}) {
       ::unsetenv(name);
     }
   }
@@ -53,6 +54,20 @@ TEST_F(Init, RunsAloneWithoutALauncherAndSaysSo) {
   EXPECT_EQ(world.get(), init_process_group().get());
   EXPECT_EQ(world.get(), c10d::resolve_process_group("0").get());
   EXPECT_NE(ProcessGroupFarandole::of(*world), nullptr);
+}
+
+TEST_F(Init, RefusesToRunAloneAsOneOfSeveral) {
+  ::setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+  ::setenv("OMPI_COMM_WORLD_RANK", "2", 1);
+  const std::string text = error_of<InvalidArgument>([] { init_process_group(); });
+  EXPECT_NE(text.find("OMPI_COMM_WORLD_SIZE is 4"), std::string::npos) << text;
+  EXPECT_NE(text.find("torchrun"), std::string::npos) << text;
+  InitOptions alone;
+  alone.rank = 0;
+  alone.world_size = 1;
+  EXPECT_EQ(init_process_group(alone)->getSize(), 1);
+  destroy();
+  EXPECT_EQ(init_process_group(over(c10::make_intrusive<c10d::HashStore>(), 0, 1))->getSize(), 1);
 }
 
 TEST_F(Init, MayBeRepeatedAfterDestroy) {
