@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "farandole/config.h"
 
@@ -28,11 +29,17 @@ size_t threshold() {
   return value;
 }
 
+std::atomic<LogSink> sink{nullptr};
+
 }  // namespace
+
+void set_log_sink(LogSink taker) { sink.store(taker); }
 
 void log(LogLevel level, const std::string& text) {
   const auto index = static_cast<size_t>(level);
   if (index > threshold()) return;
+  const LogSink taker = sink.load();
+  if (taker != nullptr && taker(level, text)) return;
   const std::string line = std::string("farandole ") + kLevels[index].label + ": " + text + "\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }

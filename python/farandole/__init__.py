@@ -21,7 +21,7 @@ from farandole._build import TORCH_VERSION
 
 _torch_version.check(torch.__version__, TORCH_VERSION)  # before the C++ library is loaded
 
-from farandole import c10d  # noqa: E402
+from farandole import c10d, logs  # noqa: E402
 from farandole._C import version as __version__  # noqa: E402
 from farandole.amp import GradScaler, autocast  # noqa: E402
 from farandole.ddp import (  # noqa: E402
@@ -119,4 +119,5 @@ __all__ = [
     "world_size",
 ]
 
+logs.set_up()
 c10d.register()
