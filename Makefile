@@ -35,7 +35,7 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
 .PHONY: help demo test test-all bench bench-ddp bench-zero bench-amp lint format
-.PHONY: sanitize sanitize-ddp clean setup build test-cpp test-python system-packages
+.PHONY: sanitize sanitize-ddp clean setup build test-cpp test-python test-clients system-packages
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ test-cpp: build  ## build, then run the C++ tests
 
 test-python: build  ## build, then run the Python tests
 	pytest
+
+test-clients: build  ## test Accelerate, transformers, Lightning and DeepSpeed, which it installs in build/
+	FARANDOLE_TEST_CLIENTS=1 pytest tests/python/test_clients.py
 
 sanitize-%: setup
 	cmake --preset $*
