@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/shm/private_in_child.h"
+
 namespace farandole {
 namespace {
 
@@ -33,6 +35,7 @@ std::byte* map_again(std::byte* pages, size_t bytes, std::byte* target = nullptr
                            : ::mremap(pages, 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target);
   if (mapped == MAP_FAILED) return nullptr;
   ::madvise(mapped, bytes, MADV_DONTFORK);
+  comm::shm::make_private_in_children(mapped, bytes, pages);
   return static_cast<std::byte*>(mapped);
 }
 
@@ -54,7 +57,9 @@ Birthplace::Birthplace(std::byte* data, size_t bytes, std::shared_ptr<void> owne
       alias_(map_again(pages_, page_bytes_)) {}
 
 Birthplace::~Birthplace() {
-  if (alias_ != nullptr && fork_guard_.in_creator()) ::munmap(alias_, page_bytes_);
+  if (alias_ == nullptr || !fork_guard_.in_creator()) return;
+  comm::shm::forget_private_in_children(alias_);
+  ::munmap(alias_, page_bytes_);
 }
 
 void Birthplace::open() {
@@ -90,8 +95,10 @@ void Birthplace::evict() {
       ::mmap(nullptr, page_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (own == MAP_FAILED) throw std::bad_alloc();
   std::memcpy(static_cast<std::byte*>(own) + offset_, alias_ + offset_, bytes_);
+  comm::shm::forget_private_in_children(alias_);  // a child copies what it writes of its own pages
   if (::mremap(own, page_bytes_, page_bytes_, MREMAP_MAYMOVE | MREMAP_FIXED, alias_) ==
       MAP_FAILED) {
+    comm::shm::make_private_in_children(alias_, page_bytes_, pages_);
     ::munmap(own, page_bytes_);
     throw std::bad_alloc();
   }
@@ -101,7 +108,7 @@ void Birthplace::evict() {
 
 void Birthplace::take_back() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!fork_guard_.in_creator()) return;  // the child has no such pages
+  if (!fork_guard_.in_creator()) return;  // the child's pages are copies
   const bool is_place =
       state_ != State::kEvicted || map_again(pages_, page_bytes_, alias_) != nullptr;
   state_ = is_place ? State::kClosed : State::kLost;

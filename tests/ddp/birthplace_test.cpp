@@ -7,8 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
+
+#include "support/forked_child.h"
 
 namespace farandole::test {
 namespace {
@@ -136,6 +139,28 @@ TEST(Birthplace, AForkedChildMayLetGo) {
   EXPECT_EQ(status, 0);
   EXPECT_EQ(tensor.sum().item<float>(), 4.0F * kElements);
   EXPECT_EQ(pages.place[0], 4);
+}
+
+/// Before and after it was evicted, and when the place is lent again.
+TEST(Birthplace, AForkedChildHasATensorThereForItself) {
+  const Pages pages;
+  for (int round = 0; round < 3; ++round) {
+    pages.birthplace->open();
+    const at::Tensor tensor = tensor_in(pages.birthplace->lend());
+    auto* const values = tensor.mutable_data_ptr<float>();
+    std::fill_n(values, kElements, 5.0F);
+    for (const bool evicts : {false, true}) {
+      if (evicts) pages.birthplace->evict();
+      ForkedChild child([&] {
+        const bool is_there = std::count(values, values + kElements, 5.0F) == kElements;
+        std::fill_n(values, kElements, 6.0F);
+        return is_there && std::count(values, values + kElements, 6.0F) == kElements;
+      });
+      EXPECT_TRUE(child.succeeded());
+      EXPECT_EQ(std::count(values, values + kElements, 5.0F), kElements);
+      EXPECT_EQ(std::count(pages.place, pages.place + kElements, 5.0F), kElements);
+    }
+  }
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ struct Segment {
 struct Pages {
   std::byte* data;
   size_t bytes;
+  const std::byte* source;  ///< where a child finds the contents
   std::shared_ptr<Segment> segment;
   off_t offset;  ///< in the segment
   bool are_private = false;
@@ -68,11 +69,21 @@ bool map_private(const Pages& pages) {
                 pages.offset) != MAP_FAILED;
 }
 
+void* map_anonymous(void* address, size_t bytes, int flags) {
+  void* const own = ::mmap(address, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+  return own == MAP_FAILED ? nullptr : own;
+}
+
 bool copy(const Pages& pages) {
-  void* const own = ::mmap(nullptr, pages.bytes, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (own == MAP_FAILED) return false;
-  std::memcpy(own, pages.data, pages.bytes);
+  if (pages.source != pages.data) {  // where the child may have nothing yet
+    void* const own = map_anonymous(pages.data, pages.bytes, MAP_FIXED);
+    if (own != nullptr) std::memcpy(own, pages.source, pages.bytes);
+    return own != nullptr;
+  }
+  void* const own = map_anonymous(nullptr, pages.bytes, 0);
+  if (own == nullptr) return false;
+  std::memcpy(own, pages.source, pages.bytes);
   if (::mremap(own, pages.bytes, pages.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, pages.data) ==
       MAP_FAILED) {
     ::munmap(own, pages.bytes);
@@ -113,12 +124,14 @@ void make_private_in_children(void* data, size_t bytes, const Descriptor& segmen
   if (::fstat(segment.get(), &status) == 0) {
     kept = std::make_shared<Segment>(Segment{keep(segment), status.st_dev, status.st_ino});
   }
-  add({static_cast<std::byte*>(data), bytes, std::move(kept), 0});
+  auto* const bytes_of_it = static_cast<std::byte*>(data);
+  add({bytes_of_it, bytes, bytes_of_it, std::move(kept), 0});
 }
 
 void make_private_in_children(void* data, size_t bytes, const void* original) {
   const std::lock_guard<std::mutex> lock(fork_safe_mutex<Pages>());
-  Pages pages{static_cast<std::byte*>(data), bytes, nullptr, 0};
+  Pages pages{static_cast<std::byte*>(data), bytes, static_cast<const std::byte*>(original),
+              nullptr, 0};
   auto next = registry().upper_bound(address_of(original));
   if (next != registry().begin()) {
     const Pages& all = std::prev(next)->second;

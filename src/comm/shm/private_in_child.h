@@ -24,8 +24,8 @@ namespace farandole::comm::shm {
 /// `bytes` at `data` are `segment`, from its start. Does nothing if that is known.
 void make_private_in_children(void* data, size_t bytes, const Descriptor& segment);
 
-/// `bytes` at `data` are mapped a second time: they are those at `original`, which are named
-/// already. If they are not, the child will copy them.
+/// `bytes` at `data` are those at `original`, mapped a second time; a child need not have inherited
+/// them (MADV_DONTFORK). If `original` is in no segment that is named, the child copies them.
 FARANDOLE_API void make_private_in_children(void* data, size_t bytes, const void* original);
 
 /// To be called before the pages at `data` are unmapped or replaced, in the process that named
