@@ -127,6 +127,40 @@ def test_they_are_optimizers_of_torch(optimizer: type[optim.Optimizer]) -> None:
     assert all(map(torch.equal, model.parameters(), again.parameters()))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("optimizer", [LAMB, LARS])
+def test_the_state_of_half_parameters_is_loaded_unrounded(
+    optimizer: type[optim.Optimizer], dtype: torch.dtype
+) -> None:
+    model = Bowl().to(dtype)
+    own = optimizer(model.parameters(), lr=0.1)
+    train(own, model, range(3))
+    again = copy.deepcopy(model)
+    loaded = optimizer(again.parameters(), lr=1.0)
+    seen: list[torch.dtype] = []
+
+    def see(each: optim.Optimizer) -> None:
+        seen.extend(v.dtype for state in each.state.values() for v in state.values())
+
+    loaded.register_load_state_dict_pre_hook(lambda _, state: copy.deepcopy(state))
+    loaded.register_load_state_dict_post_hook(see)
+    loaded.load_state_dict(own.state_dict())
+    assert set(seen) == {torch.float32}
+    for mine, theirs in zip(own.state.values(), loaded.state.values(), strict=True):
+        for name, value in mine.items():
+            assert torch.equal(value, theirs[name])
+            is_apart = value.data_ptr() != theirs[name].data_ptr()
+            assert is_apart or name == "step" or value.numel() == 0
+    train(own, model, range(3, 5))
+    train(loaded, again, range(3, 5))
+    assert all(map(torch.equal, model.parameters(), again.parameters()))
+    loaded.load_state_dict({"state": {}, "param_groups": own.state_dict()["param_groups"]})
+    assert not loaded.state
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        loaded.load_state_dict({"state": {}, "param_groups": []})
+    assert len(loaded._optimizer_load_state_dict_pre_hooks) == 1
+
+
 @pytest.mark.parametrize("optimizer", [LAMB, LARS])
 def test_maximize_goes_the_other_way(optimizer: type[optim.Optimizer]) -> None:
     up, down = nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5))

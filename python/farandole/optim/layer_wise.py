@@ -9,9 +9,10 @@ from typing import Any, ClassVar, overload
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import ParamsT
+from torch.optim.optimizer import ParamsT, StateDict
 
 from farandole import _C
+from farandole.optim.gathering import HALVES
 from farandole.optim.parameter_groups import Group
 
 
@@ -55,6 +56,37 @@ class LayerWiseOptimizer(Optimizer):
                 self._update(group)
         return loss
 
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Take what an optimizer of this class has saved; state of half parameters as float32."""
+        saved: list[StateDict] = []
+
+        def keep(_: Optimizer, given: StateDict) -> None:  # after the program's own
+            saved.append(given)
+
+        def restore(_: Optimizer) -> None:  # before those
+            self._take_unrounded(saved[0])
+
+        hooks = [
+            self.register_load_state_dict_pre_hook(keep),
+            self.register_load_state_dict_post_hook(restore, prepend=True),
+        ]
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _take_unrounded(self, saved: StateDict) -> None:
+        """Take once more what torch has cast to the dtype of half parameters."""
+        for group, saved_group in zip(self.param_groups, saved["param_groups"], strict=True):
+            for parameter, number in zip(group["params"], saved_group["params"], strict=True):
+                if parameter.dtype not in HALVES:
+                    continue
+                for name, value in saved["state"].get(number, {}).items():
+                    if name != "step" and isinstance(value, torch.Tensor):
+                        wide = value.to(parameter.device, torch.float32, copy=True)
+                        self.state[parameter][name] = wide
+
     def _update(self, group: Group) -> None:
         rule = self.rule(group)
         parameters = [p for p in group["params"] if p.grad is not None]
@@ -71,12 +103,11 @@ class LayerWiseOptimizer(Optimizer):
         is_new = not state
         if self.counts_steps:
             state.setdefault("step", torch.zeros((), dtype=torch.float32))
-        is_half = parameter.dtype in (torch.float16, torch.bfloat16)
-        dtype = torch.float32 if is_half else parameter.dtype
+        dtype = torch.float32 if parameter.dtype in HALVES else parameter.dtype
         for name in rule.state_names:
             if name not in state:
                 state[name] = torch.zeros_like(parameter, dtype=dtype)
-            state[name] = state[name].to(dtype)  # load_state_dict() makes it the parameter's
+            state[name] = state[name].to(dtype)  # the parameter may have got another
         if self.counts_steps:
             return int(state["step"]) + 1
         return 1 if is_new else 2  # all that a rule without a count asks is whether state is new
