@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import chain
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from farandole.errors import InvalidArgument, sentences
 from farandole.optim.parameter_groups import Group, names_of
@@ -24,9 +26,15 @@ SCALARS = frozenset({"step", "eta", "mu", "mu_product"})
 
 
 def groups_of(
-    saved: Sequence[Group], groups: Sequence[Group], defaults: Mapping[str, Any]
+    saved: Sequence[Group],
+    groups: Sequence[Group],
+    defaults: Mapping[str, Any],
+    pattern: Optimizer,
 ) -> list[Group]:
-    """The saved groups with the parameters of ``groups``.
+    """The saved groups with the parameters of ``groups``, as the class of ``pattern`` takes them.
+
+    As torch does: the class has the last word, so that AdamW stays AdamW; keys that it does not
+    know are kept. What is in neither is of ``defaults``, where torch fails in the next step.
 
     Raises:
         InvalidArgument: they do not fit together.
@@ -47,10 +55,14 @@ def groups_of(
         new["params"] = group["params"]
         if "param_names" in group:
             new.setdefault("param_names", group["param_names"])
+        loaded.append(new)
+    pattern.__setstate__({"state": defaultdict(dict), "param_groups": loaded})
+    taken = pattern.param_groups
+    pattern.param_groups = []
+    for new in taken:
         for key, value in defaults.items():
             new.setdefault(key, value)
-        loaded.append(new)
-    return loaded
+    return taken
 
 
 def states_of(

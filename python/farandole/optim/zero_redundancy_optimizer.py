@@ -78,6 +78,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     process_group: dist.ProcessGroup
     _engine: _C.ShardedOptimizer
+    _pattern: Optimizer  # of the class, with nothing to step
 
     def __init__(
         self,
@@ -140,7 +141,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         stand_ins = [
             {**hyperparameters(group), "params": [torch.zeros(1)]} for group in self.param_groups
         ]
-        self.defaults = optimizer_class(stand_ins, **given).defaults
+        self._pattern = optimizer_class(stand_ins, **given)
+        self.defaults = dict(self._pattern.defaults)
         for group in self.param_groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
@@ -410,7 +412,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        groups = groups_of(state_dict["param_groups"], self.param_groups, self.defaults)
+        groups = groups_of(
+            state_dict["param_groups"], self.param_groups, self.defaults, self._pattern
+        )
         states = states_of(state_dict, groups, self._update.required(groups))
         self._forget_consolidated()
         if self._has_state_of_frozen(groups, states):
