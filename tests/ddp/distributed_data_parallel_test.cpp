@@ -356,8 +356,30 @@ class DoublingHook : public AllReduceHook {
     ++calls;
     return AllReduceHook::runHook(bucket);
   }
+  void begin_plan() override { ++plans; }
   int calls = 0;
+  int plans = 0;
 };
+
+TEST_P(DdpOver, TellsAHookOfEachNewPlan) {
+  run_replicas(GetParam(), 2, [](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    const auto hook = std::make_shared<DoublingHook>(group);
+    ddp.register_comm_hook(hook);
+    const auto plans_after_steps = [&] {
+      for (int step = 0; step < 3; ++step) {
+        zero_gradients(ddp.parameters());
+        ddp.forward(integers({6, 4}, group->getRank())).sum().backward();
+      }
+      return hook->plans;
+    };
+    EXPECT_EQ(plans_after_steps(), 1);
+    ddp.parameters()[0].set_requires_grad(false);
+    EXPECT_EQ(plans_after_steps(), 2);
+    ddp.parameters()[0].set_requires_grad(true);
+    EXPECT_EQ(plans_after_steps(), 3);
+  });
+}
 
 TEST_P(DdpOver, GivesBucketsToAHook) {
   run_replicas(GetParam(), 2, [](const Group& group) {
