@@ -1,62 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rank and world-size API: collectives on plain tensors by the names they have in C++."""
+"""The rank and world-size API: how groups are made and ended, and who is in them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
 
-from farandole import _C
+from farandole import _C, arguments
+from farandole.arguments import Timeout, default_group
 from farandole.c10d import BACKEND
-from farandole.errors import InvalidArgument, NotSupported
+from farandole.errors import InvalidArgument, NotSupported, sentences
 
 Group: TypeAlias = dist.ProcessGroup
-Work: TypeAlias = dist.Work
-ReduceOp: TypeAlias = dist.ReduceOp.RedOpType | dist.ReduceOp
-ReduceOpName: TypeAlias = Literal["sum", "avg", "min", "max", "product", "band", "bor", "bxor"]
-
-_OPS = {
-    "sum": dist.ReduceOp(dist.ReduceOp.SUM),
-    "avg": dist.ReduceOp(dist.ReduceOp.AVG),
-    "min": dist.ReduceOp(dist.ReduceOp.MIN),
-    "max": dist.ReduceOp(dist.ReduceOp.MAX),
-    "product": dist.ReduceOp(dist.ReduceOp.PRODUCT),
-    "band": dist.ReduceOp(dist.ReduceOp.BAND),
-    "bor": dist.ReduceOp(dist.ReduceOp.BOR),
-    "bxor": dist.ReduceOp(dist.ReduceOp.BXOR),
-}
 
 
 def init_process_group(
+    backend: str | None = None,
     init_method: str | None = None,
-    *,
-    rank: int = -1,
+    timeout: Timeout | None = None,
     world_size: int = -1,
+    rank: int = -1,
     store: Store | None = None,
-    timeout: timedelta | None = None,
+    group_name: str = "",
+    pg_options: _C.ProcessGroupFarandole.Options | None = None,
+    device_id: torch.device | int | None = None,
 ) -> Group:
     """Make the default group, with the backend farandole for tensors on CPU and CUDA.
 
-    It is torch.distributed's default group; if there is one already and no argument is given, that
-    one is returned. Without arguments the ranks find each other through torchrun's variables;
-    without those this process is rank 0 of 1, and one line on standard error says so.
+    It is torch.distributed's default group; if there is one already and no argument says where
+    ranks meet, that one is returned. Without such arguments the ranks find each other through
+    torchrun's variables; without those this process is rank 0 of 1, and one line in the log says
+    so.
 
     Args:
+        backend: "farandole" or None.
         init_method: "tcp://host:port", "file:///path" or "env://".
-        rank: Of this process, with ``store`` or ``init_method``.
+        timeout: How long each collective waits for a late rank, as a timedelta or in seconds;
+            FARANDOLE_TIMEOUT_S if None.
         world_size: How many processes there are, with ``store`` or ``init_method``.
+        rank: Of this process, with ``store`` or ``init_method``.
         store: Where the processes meet, in place of ``init_method``.
-        timeout: How long each collective waits for a late rank; FARANDOLE_TIMEOUT_S if None.
+        group_name: As torch takes it.
+        pg_options: ProcessGroupFarandole's, or None.
+        device_id: As torch takes it; the CPU has nothing to bind.
 
     Raises:
-        InvalidArgument: arguments or variables are incomplete.
+        InvalidArgument: arguments or variables are incomplete, or mpirun or srun started several
+            processes without torchrun's variables.
         TimeoutError: a rank did not come; the text names it.
     """
+    name = "init_process_group"
+    _check_backend(name, backend)
+    _check_types(init_method, store, group_name, pg_options, device_id)
+    rank = arguments.int_of(name, "rank", rank)
+    world_size = arguments.int_of(name, "world_size", world_size)
+    limit = arguments.timeout_of(name, timeout)
+    if init_method in ("", "env://") and rank < 0 and world_size < 0 and store is None:
+        init_method = None
     plain = init_method is None and rank < 0 and world_size < 0 and store is None
     if dist.is_initialized():
         if plain:
@@ -69,15 +74,98 @@ def init_process_group(
     if plain and _C.find_launch().launcher == "alone":
         _C.go_alone()
         store, rank, world_size = HashStore(), 0, 1
+    elif not plain:
+        _check_place(init_method, rank, world_size, store)
     dist.init_process_group(
         BACKEND,
         init_method=init_method,
         rank=rank,
         world_size=world_size,
         store=store,
-        timeout=timeout,
+        timeout=limit,
+        group_name=group_name,
+        pg_options=pg_options,
+        device_id=None if _is_cpu(device_id) else device_id,
     )
     return default_group()
+
+
+def _is_cpu(device_id: torch.device | int | None) -> bool:
+    return isinstance(device_id, torch.device) and device_id.type == "cpu"
+
+
+def _check_backend(function: str, backend: object) -> None:
+    if backend is None or (isinstance(backend, str) and backend.lower() == BACKEND):
+        return
+    raise InvalidArgument(
+        sentences(
+            f"{function}() got the backend {backend!r}.",
+            f'farandole makes groups of its own backend, "{BACKEND}".',
+            f"leave it out, or call torch.distributed.{function}() for other backends "
+            '("cpu:farandole,cuda:nccl" among them); where ranks meet is init_method="tcp://...".',
+        )
+    )
+
+
+def _check_types(
+    init_method: object, store: object, group_name: object, options: object, device: object
+) -> None:
+    name = "init_process_group"
+    if init_method is not None and not isinstance(init_method, str):
+        raise arguments.wrong(name, "init_method", init_method, "a str or None")
+    if store is not None and not isinstance(store, Store):
+        raise arguments.wrong(name, "store", store, "a torch.distributed.Store or None")
+    if not isinstance(group_name, str):
+        raise arguments.wrong(name, "group_name", group_name, "a str")
+    _check_options(name, options)
+    if device is not None and not isinstance(device, (torch.device, int)):
+        raise arguments.wrong(name, "device_id", device, "a torch.device, an int or None")
+
+
+def _check_options(function: str, options: object) -> None:
+    if options is None or isinstance(options, _C.ProcessGroupFarandole.Options):
+        return
+    takes = "ProcessGroupFarandole.Options or None"
+    raise arguments.wrong(function, "pg_options", options, takes)
+
+
+def _check_place(init_method: str | None, rank: int, world_size: int, store: Store | None) -> None:
+    """Check that arguments which say where ranks meet are complete, as C++ does."""
+    if store is not None and init_method:
+        raise InvalidArgument(
+            sentences(
+                f"init_process_group() got both a store and init_method '{init_method}'.",
+                "each of them is a place to meet, and there can be only one.",
+                "pass one of them.",
+            )
+        )
+    by_variables = store is None and init_method in (None, "", "env://")
+    if by_variables and rank >= 0 and world_size > rank and "MASTER_ADDR" not in os.environ:
+        raise InvalidArgument(
+            sentences(
+                f"init_process_group() got rank {rank} and world_size {world_size}, and no place "
+                "to meet.",
+                "without init_method and store ranks meet at MASTER_ADDR, which is not set.",
+                'pass init_method="tcp://<host of rank 0>:<port>", or start the script with '
+                "torchrun.",
+            )
+        )
+    if not by_variables and not 0 <= rank < world_size and "?" not in (init_method or ""):
+        raise InvalidArgument(
+            sentences(
+                f"init_process_group() got rank {rank} and world_size {world_size}.",
+                "with a store, tcp:// or file:// both must be known, and ranks count from 0.",
+                "pass rank and world_size, or start the script with torchrun.",
+            )
+        )
+    if init_method and not init_method.startswith(("tcp://", "file://", "env://")):
+        raise InvalidArgument(
+            sentences(
+                f"init_process_group() cannot use init_method '{init_method}'.",
+                "it takes tcp://host:port, file:///path and env://.",
+                "write it so, or leave it out under torchrun.",
+            )
+        )
 
 
 def is_initialized() -> bool:
@@ -85,37 +173,52 @@ def is_initialized() -> bool:
     return dist.is_initialized()
 
 
-def default_group() -> Group:
-    """The group of all ranks.
-
-    Raises:
-        InvalidArgument: there is none yet.
-    """
-    group = dist.group.WORLD
-    if group is None:
-        raise InvalidArgument(
-            "there is no default group.\n"
-            "why: init_process_group() has not been called in this process, or destroy() was.\n"
-            "fix: call farandole.init_process_group() first."
-        )
-    return group
-
-
 def new_group(
-    ranks: Sequence[int] | None = None, *, timeout: timedelta | None = None
+    ranks: Sequence[int] | None = None,
+    timeout: Timeout | None = None,
+    backend: str | None = None,
+    pg_options: _C.ProcessGroupFarandole.Options | None = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
 ) -> Group | None:
     """Make a group of some ranks of the default group; every rank of that calls it.
 
     Args:
         ranks: Its ranks, counted in the default group; all if None.
         timeout: As in init_process_group().
+        backend: "farandole" or None.
+        pg_options: ProcessGroupFarandole's, or None.
+        use_local_synchronization: Whether only the ranks of the new group call it, as torch has it.
+        group_desc: As torch takes it.
 
     Returns:
         The group, or None on a rank that is not in it.
+
+    Raises:
+        InvalidArgument: ``ranks`` make no group of the default one's.
     """
-    default_group()
-    listed = None if ranks is None else list(ranks)
-    group = dist.new_group(listed, timeout=timeout, backend=BACKEND)
+    _check_backend("new_group", backend)
+    _check_options("new_group", pg_options)
+    count = default_group().size()
+    listed = None if ranks is None else arguments.ints_of("new_group", "ranks", ranks)
+    if listed is not None and (
+        not listed or len(set(listed)) < len(listed) or min(listed) < 0 or max(listed) >= count
+    ):
+        raise InvalidArgument(
+            sentences(
+                f"new_group() got ranks that make no group of the default one's {count}.",
+                "there must be one at least, none twice, and all of the default group.",
+                "pass each rank once, counted in the default group.",
+            )
+        )
+    group = dist.new_group(
+        listed,
+        timeout=arguments.timeout_of("new_group", timeout),
+        backend=BACKEND,
+        pg_options=pg_options,
+        use_local_synchronization=use_local_synchronization,
+        group_desc=group_desc,
+    )
     return group if isinstance(group, dist.ProcessGroup) else None
 
 
@@ -132,7 +235,8 @@ def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Grou
         TimeoutError: another rank did not come; the text names it.
         SystemError: the store is gone.
     """
-    old = group or default_group()
+    old = arguments.group_of("shrink_group", group)
+    listed = arguments.ints_of("shrink_group", "excluded", excluded)
     if _C.ProcessGroupFarandole.of(old) not in (None, old._get_backend(torch.device("cpu"))):
         raise NotSupported(
             "shrink_group() cannot be called under TORCH_DISTRIBUTED_DEBUG=DETAIL.\n"
@@ -144,7 +248,7 @@ def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Grou
         for device in old._device_types
         if isinstance(old._get_backend(device), _C.ProcessGroupFarandole)
     ]
-    shrunk = dist.shrink_group(list(excluded), group)
+    shrunk = dist.shrink_group(listed, group)
     # torch.distributed books it as gloo's, and its DDP then takes it for a ProcessGroupGloo.
     kind = dist.ProcessGroup.BackendType.CUSTOM
     backend = shrunk._get_backend(torch.device("cpu"))
@@ -156,236 +260,27 @@ def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Grou
 
 def rank(group: Group | None = None) -> int:
     """The rank of this process in ``group``."""
-    return _C.rank(group or default_group())
+    return _C.rank(arguments.group_of("rank", group))
 
 
 def world_size(group: Group | None = None) -> int:
     """How many ranks ``group`` has."""
-    return _C.world_size(group or default_group())
+    return _C.world_size(arguments.group_of("world_size", group))
 
 
 def local_rank(group: Group | None = None) -> int:
     """This rank among those of ``group`` on its host."""
-    return _C.local_rank(group or default_group())
+    return _C.local_rank(arguments.group_of("local_rank", group))
 
 
 def local_world_size(group: Group | None = None) -> int:
     """How many ranks of ``group`` are on this host."""
-    return _C.local_world_size(group or default_group())
-
-
-def all_reduce(
-    tensor: torch.Tensor,
-    *,
-    op: ReduceOpName | ReduceOp = "sum",
-    group: Group | None = None,
-    async_op: bool = False,
-) -> Work:
-    """Reduce ``tensor`` in place over the ranks of ``group``; same shape and dtype on each.
-
-    Returns:
-        A Work that is done, unless ``async_op``: then call its ``wait()``.
-
-    Raises:
-        InvalidArgument: the tensor or ``op`` cannot be; nothing was sent.
-        TimeoutError: a rank did not join in time; the text names it.
-        PeerFailure: a rank died; the text names it.
-    """
-    return _C.all_reduce(tensor, _op_of(op), group or default_group(), async_op)
-
-
-def reduce_scatter(
-    output: torch.Tensor,
-    input: torch.Tensor,  # noqa: A002
-    *,
-    op: ReduceOpName | ReduceOp = "sum",
-    group: Group | None = None,
-    async_op: bool = False,
-) -> Work:
-    """Fill ``output`` with this rank's part of the reduction of ``input``.
-
-    ``input`` holds world_size parts, each as large as ``output``. Returns and raises as
-    all_reduce().
-    """
-    return _C.reduce_scatter(output, input, _op_of(op), group or default_group(), async_op)
-
-
-def all_gather(
-    output: torch.Tensor,
-    input: torch.Tensor,  # noqa: A002
-    *,
-    group: Group | None = None,
-    async_op: bool = False,
-) -> Work:
-    """Fill ``output``, world_size times as large as ``input``, with all inputs in rank order.
-
-    Any dtype. Returns and raises as all_reduce().
-    """
-    return _C.all_gather(output, input, group or default_group(), async_op)
-
-
-def broadcast(
-    tensor: torch.Tensor,
-    *,
-    root: int = 0,
-    group: Group | None = None,
-    async_op: bool = False,
-) -> Work:
-    """Fill ``tensor`` with that of rank ``root`` of ``group``; any dtype.
-
-    Returns and raises as all_reduce().
-    """
-    return _C.broadcast(tensor, root, group or default_group(), async_op)
-
-
-def reduce(
-    tensor: torch.Tensor,
-    *,
-    root: int = 0,
-    op: ReduceOpName | ReduceOp = "sum",
-    group: Group | None = None,
-    async_op: bool = False,
-) -> Work:
-    """Reduce over the ranks of ``group`` into the ``tensor`` of rank ``root``; others keep theirs.
-
-    Returns and raises as all_reduce().
-    """
-    return _C.reduce(tensor, root, _op_of(op), group or default_group(), async_op)
-
-
-def gather(
-    output: torch.Tensor | None,
-    input: torch.Tensor,  # noqa: A002
-    *,
-    root: int = 0,
-    group: Group | None = None,
-    async_op: bool = False,
-) -> Work:
-    """As all_gather() on rank ``root`` alone: ``output`` is contiguous there and None elsewhere."""
-    return _C.gather(output, input, root, group or default_group(), async_op)
-
-
-def scatter(
-    output: torch.Tensor,
-    input: torch.Tensor | None,  # noqa: A002
-    *,
-    root: int = 0,
-    group: Group | None = None,
-    async_op: bool = False,
-) -> Work:
-    """Fill ``output`` with this rank's part of root's ``input``.
-
-    ``input`` is contiguous on rank ``root`` and None elsewhere; any dtype. Returns and raises as
-    all_reduce().
-    """
-    return _C.scatter(output, input, root, group or default_group(), async_op)
-
-
-def all_to_all(
-    output: torch.Tensor,
-    input: torch.Tensor,  # noqa: A002
-    *,
-    output_splits: Sequence[int] = (),
-    input_splits: Sequence[int] = (),
-    group: Group | None = None,
-    async_op: bool = False,
-) -> Work:
-    """Fill part p of ``output`` with this rank's part of rank p's ``input``; any dtype.
-
-    The parts are equal, or as many rows (dimension 0) as the splits say for each rank; all ranks
-    give splits or none does. Returns and raises as all_reduce(); MismatchError: two ranks do not
-    agree on the size of a part.
-    """
-    splits = list(output_splits), list(input_splits)
-    return _C.all_to_all(output, input, *splits, group or default_group(), async_op)
-
-
-def barrier(*, group: Group | None = None, async_op: bool = False) -> Work:
-    """Return when every rank of ``group`` has entered. Returns and raises as all_reduce()."""
-    return _C.barrier(group or default_group(), async_op)
-
-
-def monitored_barrier(
-    *,
-    timeout: timedelta | None = None,
-    wait_all_ranks: bool = False,
-    group: Group | None = None,
-) -> None:
-    """As barrier(), with a timeout of its own: rank 0's error names who did not come in time.
-
-    torch.distributed.monitored_barrier() refuses every backend but gloo. With this backend all late
-    ranks are named, whatever ``wait_all_ranks`` is, and the group is over afterwards.
-
-    Raises:
-        TimeoutError: a rank did not come; the text names all of them.
-        AbortedError: so it was on another rank.
-    """
-    _C.monitored_barrier(timeout, wait_all_ranks, group or default_group())
-
-
-def send(
-    tensor: torch.Tensor,
-    destination: int,
-    *,
-    tag: int = 0,
-    group: Group | None = None,
-    async_op: bool = False,
-) -> Work:
-    """Send ``tensor``, of any dtype, to rank ``destination`` of ``group``.
-
-    Done when ``tensor`` may be changed again. Returns and raises as all_reduce().
-    """
-    return _C.send(tensor, destination, tag, group or default_group(), async_op)
-
-
-def recv(
-    tensor: torch.Tensor,
-    source: int | None = None,
-    *,
-    tag: int = 0,
-    group: Group | None = None,
-    async_op: bool = False,
-) -> Work:
-    """Fill ``tensor`` with the next message with ``tag`` from rank ``source``, or from any.
-
-    ``tensor`` has the sender's dtype and number of elements. source_rank() tells who sent it.
-    Returns and raises as all_reduce(); MismatchError: the message has another size.
-    """
-    return _C.recv(tensor, source, tag, group or default_group(), async_op)
-
-
-def source_rank(work: Work) -> int:
-    """The rank that a finished recv() got its message from, counted in its group."""
-    return _C.source_rank(work)
-
-
-def symmetric_empty(
-    *size: int | Sequence[int],
-    dtype: torch.dtype | None = None,
-    group: Group | None = None,
-) -> torch.Tensor:
-    """An uninitialized tensor in memory that all ranks of ``group`` map. Collective.
-
-    Collectives on it, or on contiguous parts of it at one place on every rank, copy nothing in or
-    out. Each rank has its own; it may be let go in any order, also after the group.
-
-    Args:
-        size: As torch.empty()'s, the same on every rank.
-        dtype: The same on every rank; torch's default if None.
-        group: Of backend farandole.
-
-    Raises:
-        InvalidArgument: the group has another backend, or a size is negative.
-        MismatchError: the ranks ask for different sizes.
-        SystemError: a rank has no memory left.
-    """
-    flat = [n for part in size for n in ([part] if isinstance(part, int) else part)]
-    return _C.symmetric_empty(flat, dtype or torch.get_default_dtype(), group or default_group())
+    return _C.local_world_size(arguments.group_of("local_world_size", group))
 
 
 def abort(group: Group | None = None) -> None:
     """Fail every collective of ``group``, here and on its peers, within 100 ms."""
-    _C.abort(group or default_group())
+    _C.abort(arguments.group_of("abort", group))
 
 
 def destroy(group: Group | None = None) -> None:
@@ -395,18 +290,6 @@ def destroy(group: Group | None = None) -> None:
     """
     if group is None and not dist.is_initialized():
         return
+    if group is not None:
+        arguments.group_of("destroy", group)
     dist.destroy_process_group(group)
-
-
-def _op_of(op: ReduceOpName | ReduceOp) -> dist.ReduceOp:
-    if isinstance(op, dist.ReduceOp):
-        return op
-    if not isinstance(op, str):
-        return dist.ReduceOp(op)
-    if op in _OPS:
-        return _OPS[op]
-    raise InvalidArgument(
-        f"op is '{op}'.\n"
-        "why: no reduction has that name.\n"
-        f"fix: pass one of {', '.join(_OPS)}, or a torch.distributed.ReduceOp."
-    )

@@ -52,6 +52,17 @@ void check_wire(const std::optional<at::ScalarType>& dtype) {
       "pass bfloat16, float16 or float32, or none.");
 }
 
+void check_has_memory(const NamedTensors& tensors, const char* kind) {
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.is_meta()) continue;
+    throw InvalidArgument(std::string("DistributedDataParallel got a module on the meta device: ") +
+                              kind + " '" + name + "'.",
+                          "meta tensors have a shape and no values, so nothing could be averaged.",
+                          "call to_empty(device=...) on the module and initialize or load its "
+                          "state, on every rank, before it is wrapped.");
+  }
+}
+
 void check_trainable(const NamedTensors& parameters) {
   if (std::any_of(parameters.begin(), parameters.end(),
                   [](const auto& named) { return named.second.requires_grad(); })) {
@@ -116,6 +127,8 @@ Replica::Replica(NamedTensors parameters, NamedTensors buffers, const Group& gro
       parameters_(without(options_.ignored, parameters)),
       buffers_(without(options_.ignored, buffers)) {
   check_wire(options_.wire_dtype);
+  check_has_memory(parameters_, "parameter");
+  check_has_memory(buffers_, "buffer");
   group_ = std::make_shared<ReplicaGroup>(group);
   if (options_.init_sync) check_same_replicas(parameters_, buffers_, *group_);
   check_trainable(parameters_);

@@ -11,11 +11,12 @@ import torch
 from torch.amp.grad_scaler import GradScaler as TorchGradScaler
 from torch.optim import Optimizer
 
-from farandole import _C
+from farandole import _C, arguments
 from farandole.errors import InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
 
 _Outputs = TypeVar("_Outputs")
+_MOST_STEPS = 2**63 - 1  # C++ counts them so
 
 
 class GradScaler(TorchGradScaler):
@@ -64,7 +65,11 @@ class GradScaler(TorchGradScaler):
         self._device = device_type
         self._enabled = enabled
         self._core = _C.GradScaler(
-            init_scale, growth_factor, backoff_factor, growth_interval, enabled
+            arguments.float_of("GradScaler", "init_scale", init_scale),
+            arguments.float_of("GradScaler", "growth_factor", growth_factor),
+            arguments.float_of("GradScaler", "backoff_factor", backoff_factor),
+            arguments.int_of("GradScaler", "growth_interval", growth_interval, _MOST_STEPS),
+            bool(enabled),
         )
         self._used: list[Optimizer] = []  # since the last update(); they live until then
 
@@ -173,7 +178,7 @@ class GradScaler(TorchGradScaler):
         Args:
             new_factor: Above 1.
         """
-        self._core.growth_factor = new_factor
+        self._core.growth_factor = arguments.float_of("set_growth_factor", "new_factor", new_factor)
 
     def get_backoff_factor(self) -> float:
         """On the scale after a step with Inf or NaN."""
@@ -185,7 +190,8 @@ class GradScaler(TorchGradScaler):
         Args:
             new_factor: Below 1.
         """
-        self._core.backoff_factor = new_factor
+        name = "set_backoff_factor"
+        self._core.backoff_factor = arguments.float_of(name, "new_factor", new_factor)
 
     def get_growth_interval(self) -> int:
         """Steps without Inf or NaN until the scale grows."""
@@ -197,7 +203,10 @@ class GradScaler(TorchGradScaler):
         Args:
             new_interval: At least 1.
         """
-        self._core.growth_interval = new_interval
+        name = "set_growth_interval"
+        self._core.growth_interval = arguments.int_of(
+            name, "new_interval", new_interval, _MOST_STEPS
+        )
 
     def _get_growth_tracker(self) -> int:
         return self._core.state.growth_tracker if self._enabled else 0
@@ -299,4 +308,4 @@ def _number(new_scale: float | torch.Tensor) -> float:
                 "pass a float, or a tensor of one element without gradient.",
             )
         )
-    return float(new_scale)
+    return arguments.float_of("update", "new_scale", new_scale)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -13,9 +14,8 @@ from torch import nn
 from torch._utils import _get_device_index
 from torch.nn.parameter import UninitializedParameter
 
-from farandole import _C
+from farandole import _C, arguments
 from farandole.ddp.mixed_precision import MixedPrecision
-from farandole.distributed import default_group
 from farandole.errors import InvalidArgument, sentences
 
 NonfinitePolicy = Literal["off", "warn", "skip", "raise"]
@@ -26,6 +26,7 @@ POLICIES: dict[NonfinitePolicy, _C.NonfinitePolicy] = {
     "raise": _C.NonfinitePolicy.RAISE,
 }
 
+NAME = "DistributedDataParallel"
 _WITHOUT_EFFECT = {
     "check_reduction": "backward checks each reduction anyway",
     "gradient_as_bucket_view": "gradients always lie in the buckets",
@@ -52,7 +53,7 @@ def choose_group(group: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGrou
         InvalidArgument: there are two, none, or a mesh of several dimensions.
     """
     if mesh is None:
-        return group or default_group()
+        return arguments.group_of(NAME, group)
     if group is not None:
         raise InvalidArgument(
             sentences(
@@ -73,6 +74,28 @@ def choose_group(group: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGrou
     return of_mesh
 
 
+def check_module(module: object) -> None:
+    """Check what torch's function would meet as an AttributeError.
+
+    Raises:
+        InvalidArgument: it is no module.
+    """
+    if not isinstance(module, nn.Module):
+        raise arguments.wrong(NAME, "module", module, "a torch.nn.Module")
+
+
+def check_caps(cap: object, caps: object) -> tuple[float | None, list[float]]:
+    """``bucket_cap_mb`` and ``bucket_cap_mb_list`` as numbers.
+
+    Raises:
+        InvalidArgument: they are none.
+    """
+    if isinstance(caps, str) or (caps is not None and not isinstance(caps, Sequence)):
+        raise arguments.wrong(NAME, "bucket_cap_mb_list", caps, "a list of numbers")
+    listed = [arguments.float_of(NAME, "bucket_cap_mb_list", each) for each in caps or ()]
+    return None if cap is None else arguments.float_of(NAME, "bucket_cap_mb", cap), listed
+
+
 def check_wire(
     dtype: torch.dtype | str | None, mixed_precision: MixedPrecision | None
 ) -> torch.dtype | None:
@@ -84,7 +107,11 @@ def check_wire(
     if dtype is None:
         return None
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if found not in (torch.bfloat16, torch.float16, torch.float32):
+    if found not in (
+        torch.bfloat16,
+        torch.float16,
+        torch.float32,
+    ):
         raise InvalidArgument(
             sentences(
                 f"DistributedDataParallel got the wire_dtype {dtype}.",
@@ -108,8 +135,19 @@ def check_parameters(parameters: Sequence[nn.Parameter]) -> None:
     """Check that these can be averaged in buckets.
 
     Raises:
-        InvalidArgument: some have no shape yet, or device types are mixed.
+        InvalidArgument: some are DTensors or have no shape yet, or device types are mixed.
     """
+    loaded = sys.modules.get("torch.distributed.tensor")  # slow to import
+    if loaded and any(isinstance(parameter, loaded.DTensor) for parameter in parameters):
+        raise InvalidArgument(
+            sentences(
+                "DistributedDataParallel got a module with parameters that are DTensors.",
+                "a DTensor is sharded or replicated over a mesh already, and its local parts are "
+                "not replicas.",
+                "wrap the plain module before it is distributed, or use fully_shard() or "
+                "replicate() of torch.distributed over a group of backend farandole.",
+            )
+        )
     if any(isinstance(parameter, UninitializedParameter) for parameter in parameters):
         raise InvalidArgument(
             sentences(

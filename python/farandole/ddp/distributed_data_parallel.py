@@ -19,7 +19,7 @@ from torch.distributed.utils import _to_kwargs
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 from torch.nn.parallel.scatter_gather import gather, scatter_kwargs
 
-from farandole import _C
+from farandole import _C, arguments
 from farandole.ddp import comm_hooks, construction, joining, module_tensors
 from farandole.ddp import mixed_precision as precision
 from farandole.ddp.backward_times import BackwardTimes, backward_times
@@ -112,6 +112,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     ) -> None:
         super().__init__()
         Joinable.__init__(self)
+        construction.check_module(module)
         construction.warn_of_arguments_without_effect(
             {
                 "check_reduction": check_reduction,
@@ -157,8 +158,8 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._replica = self._make_replica(init_sync)
 
     def _set_caps(self, cap_mb: float | None, caps_mb: Sequence[float] | None) -> None:
+        cap_mb, self._bucket_cap_mb_list = construction.check_caps(cap_mb, caps_mb)
         self._bucket_cap_mb = cap_mb
-        self._bucket_cap_mb_list = list(caps_mb or ())
         largest = max(self._bucket_cap_mb_list, default=cap_mb or _DEFAULT_BUCKET_CAP_MB)
         self.bucket_bytes_cap = int(largest * 2**20)  # torch.compile() cuts graphs by it
         self.bucket_bytes_cap_default = cap_mb is None and not self._bucket_cap_mb_list
@@ -551,6 +552,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         Raises:
             InvalidArgument: it is negative or not a number.
         """
+        if weight is not None:
+            weight = arguments.float_of("set_loss_weight", "weight", weight)
         if self._replica is not None:
             self._replica.set_loss_weight(weight)
         self._loss_weight = weight
@@ -561,6 +564,7 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     def set_process_group(self, process_group: dist.ProcessGroup) -> None:
         """Go on with other ranks, for example after shrink_group(). Collective for them."""
+        process_group = arguments.group_of("set_process_group", process_group)
         if self._replica is not None:
             self._replica.set_group(process_group)
         if self._delayed is not None:

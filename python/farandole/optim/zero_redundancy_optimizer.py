@@ -14,7 +14,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
-from farandole import _C
+from farandole import _C, arguments
 from farandole.errors import Error, InvalidArgument, NotSupported, sentences
 from farandole.optim.element_wise import check_element_wise
 from farandole.optim.fused_rules import LAYER_WISE, RULES
@@ -112,14 +112,16 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 "the other ranks, and step() is right from the first one."
             )
         groups = self.param_groups
+        if process_group is not None:
+            arguments.group_of("ZeroRedundancyOptimizer", process_group)
         self._engine = _C.ShardedOptimizer(
             [group["params"] for group in groups],
             [names_of(groups, index) for index in range(len(groups))],
             process_group,
             gradients,
-            master_weights,
-            stochastic_rounding,
-            rounding_seed % 2**64,
+            bool(master_weights),
+            bool(stochastic_rounding),
+            _seed_of(rounding_seed),
         )
         self.process_group = self._engine.group
         self._update: FusedUpdate | InnerUpdate
@@ -486,6 +488,13 @@ def _be_taken_for_torchs() -> None:
     from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
 
     TorchZeroRedundancyOptimizer.register(ZeroRedundancyOptimizer)
+
+
+def _seed_of(seed: object) -> int:
+    """64 bits of it."""
+    if not isinstance(seed, int):
+        raise arguments.wrong("ZeroRedundancyOptimizer", "rounding_seed", seed, "an int")
+    return seed % 2**64
 
 
 def _checked(gradients: Gradients) -> Gradients:
