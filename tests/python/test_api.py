@@ -160,6 +160,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
 
 def test_another_torch_is_told_before_the_library_is_loaded() -> None:
     _torch_version.check("2.11.0+cu130", "2.11.0")
+    _torch_version.check("2.11.3", "2.11.0")
     with pytest.raises(ImportError, match=r"(?s)built against torch 2\.11\.0.*why: .*fix: "):
         _torch_version.check("2.12.0", "2.11.0")
 
