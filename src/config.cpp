@@ -55,6 +55,15 @@ NonfinitePolicy nonfinite_policy() {
   reject("FARANDOLE_CHECK_FINITE", value, "off, warn, skip or raise");
 }
 
+bool wants_born_gradients() {
+  const char* text = value_of("FARANDOLE_BORN_GRADIENTS");
+  if (text == nullptr) return true;
+  const std::string value = text;
+  if (value == "1") return true;
+  if (value == "0") return false;
+  reject("FARANDOLE_BORN_GRADIENTS", value, "1 or 0");
+}
+
 std::string wanted_log_level() {
   const char* text = value_of("FARANDOLE_LOG");
   const std::string value = text == nullptr ? "info" : text;
@@ -81,6 +90,7 @@ Config Config::from_environment() {
   config.timeout =
       std::chrono::seconds(number("FARANDOLE_TIMEOUT_S", default_s, 1, 365LL * 24 * 3600));
   config.check_finite = nonfinite_policy();
+  config.born_gradients = wants_born_gradients();
   config.log_level = wanted_log_level();
   return config;
 }

@@ -27,6 +27,7 @@ from tables import table, targets  # noqa: E402
 
 PARTS = ["times", "memory", "sweep"]
 LANES = ["alone", "local", "farandole", "torch_gloo_view", "torch_gloo", "torch_farandole"]
+LANES.append("farandole_copied")  # gradients are copied into their buckets, not born there
 BUCKETS_MIB = [0.25, 0.5, 1, 2, 4, 8, 25]
 SWEPT_LANES = ["local", "torch_gloo_view", *(f"farandole@{mib:g}" for mib in BUCKETS_MIB)]
 FULL, QUICK = "full", "quick"

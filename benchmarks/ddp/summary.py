@@ -11,6 +11,7 @@ LABELS = {
     "torch_gloo_view": "torch over gloo, bucket views",
     "torch_gloo": "torch over gloo",
     "torch_farandole": "torch over Farandole, bucket views",
+    "farandole_copied": "Farandole, gradients copied",
 }
 MODELS = {
     "transformer": "Transformer, 33.6 M parameters, 2 ranks",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lanes: ways to get gradients, the first without any communication."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,15 @@ def ours(model: nn.Module, groups: Groups, bucket_mib: float | None = None) -> n
     return DistributedDataParallel(model, process_group=groups.farandole, bucket_cap_mb=bucket_mib)
 
 
+def copied(model: nn.Module, groups: Groups) -> nn.Module:
+    """Farandole's DDP without births: gradients are copied into their buckets."""
+    os.environ["FARANDOLE_BORN_GRADIENTS"] = "0"
+    try:
+        return ours(model, groups)
+    finally:
+        del os.environ["FARANDOLE_BORN_GRADIENTS"]
+
+
 def over_gloo(model: nn.Module, groups: Groups, *, view: bool) -> nn.Module:
     """DDP of torch over gloo, with and without gradients that lie in its buckets."""
     return TorchDistributedDataParallel(
@@ -53,6 +63,7 @@ WAYS: dict[str, Wrap] = {
     "torch_gloo_view": partial(over_gloo, view=True),
     "torch_gloo": partial(over_gloo, view=False),
     "torch_farandole": over_farandole,
+    "farandole_copied": copied,
 }
 
 

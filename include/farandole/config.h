@@ -46,6 +46,10 @@ struct FARANDOLE_API Config {
   /// gradient has an Inf or NaN, where a DistributedDataParallel was not told by report_nonfinite.
   /// Default off.
   NonfinitePolicy check_finite = NonfinitePolicy::kOff;
+  /// FARANDOLE_BORN_GRADIENTS: 1 or 0; whether a DistributedDataParallel lets gradients be computed
+  /// in their buckets, which puts an allocator of ours before torch's. With 0 they are copied into
+  /// them, and torch's allocator is left alone. Default 1.
+  bool born_gradients = true;
   /// FARANDOLE_LOG: error, warning, info or debug; lines go to standard error. Default info.
   std::string log_level = "info";
 

@@ -38,6 +38,7 @@ PYBIND11_MODULE(_C, module) {
       .def_readonly("segments", &Config::segments, "FARANDOLE_SEGMENTS.")
       .def_readonly("timeout", &Config::timeout, "FARANDOLE_TIMEOUT_S, where a call has none.")
       .def_readonly("check_finite", &Config::check_finite, "FARANDOLE_CHECK_FINITE.")
+      .def_readonly("born_gradients", &Config::born_gradients, "FARANDOLE_BORN_GRADIENTS.")
       .def_readonly("log_level", &Config::log_level, "FARANDOLE_LOG.");
 
   farandole::python::bind_errors(module);

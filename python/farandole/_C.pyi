@@ -109,6 +109,11 @@ class Config:
         Read the environment; raise InvalidArgument for a value that cannot be.
         """
     @property
+    def born_gradients(self) -> bool:
+        """
+        FARANDOLE_BORN_GRADIENTS.
+        """
+    @property
     def check_finite(self) -> NonfinitePolicy:
         """
         FARANDOLE_CHECK_FINITE.

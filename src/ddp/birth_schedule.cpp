@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ddp/birth_schedule.h"
 
+#include <torch/csrc/autograd/function.h>
+
 #include <utility>
 
 namespace farandole {
+namespace {
+
+/// Batches of a few sizes and layers that are frozen in turn. Where each backward is another one,
+/// the tree is planted anew.
+constexpr size_t kMostBranches = 16;
+
+}  // namespace
 
 BirthSchedule::BirthSchedule(std::vector<size_t> bytes)
     : bytes_(std::move(bytes)),
       sizes_(bytes_.begin(), bytes_.end()),
       places_(bytes_.size()),
-      allocation_of_(bytes_.size(), kNone) {}
+      tree_(1),
+      allocation_of_(bytes_.size(), kNone) {
+  enable_allocation_watch();
+}
 
 void BirthSchedule::settle(std::vector<std::shared_ptr<Birthplace>> places) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -18,9 +30,15 @@ void BirthSchedule::settle(std::vector<std::shared_ptr<Birthplace>> places) {
 
 void BirthSchedule::begin() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (branches_ > kMostBranches) {
+    tree_.assign(1, {});
+    branches_ = 0;
+  }
   is_running_ = true;
-  next_ = 0;
+  here_ = 0;
+  is_new_ = false;
   latest_.clear();
+  allocation_of_.assign(bytes_.size(), kNone);
 }
 
 void BirthSchedule::end() {
@@ -28,31 +46,53 @@ void BirthSchedule::end() {
   is_running_ = false;
 }
 
+bool BirthSchedule::counts(size_t bytes) const {
+  return is_running_ && bytes != 0 && sizes_.count(bytes) != 0 &&
+         torch::autograd::get_current_node() != nullptr;
+}
+
+/// To the next allocation of this backward: one that is known, or a new one.
+void BirthSchedule::advance(size_t bytes) {
+  for (const size_t next : tree_[here_].next) {
+    if (tree_[next].bytes != bytes) continue;
+    here_ = next;
+    return;
+  }
+  if (!std::exchange(is_new_, true)) ++branches_;
+  tree_[here_].next.push_back(tree_.size());
+  here_ = tree_.size();
+  tree_.push_back({bytes, kNone, {}});
+}
+
 at::DataPtr BirthSchedule::serve(size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!counts(bytes)) return {};
-  const size_t allocation = next_++;
-  if (allocation >= parameter_of_.size() || parameter_of_[allocation] == kNone) return {};
-  const auto& place = places_[parameter_of_[allocation]];
-  return place && place->bytes() == bytes ? place->lend() : at::DataPtr();
+  advance(bytes);
+  const size_t parameter = tree_[here_].parameter;
+  if (parameter == kNone) return {};
+  allocation_of_[parameter] = here_;
+  const auto& place = places_[parameter];
+  at::DataPtr data = place && place->bytes() == bytes ? place->lend() : at::DataPtr();
+  if (data) latest_[data.get()] = here_;
+  return data;
 }
 
 void BirthSchedule::on_served(const void* data, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (counts(bytes)) latest_[data] = next_ - 1;
+  if (counts(bytes)) latest_[data] = here_;
 }
 
 void BirthSchedule::learn(size_t parameter, const at::Tensor& gradient) {
   const std::lock_guard<std::mutex> lock(mutex_);
   size_t& allocation = allocation_of_[parameter];
-  if (allocation != kNone) parameter_of_[allocation] = kNone;
+  if (allocation != kNone) tree_[allocation].parameter = kNone;
   allocation = kNone;
   const auto found = latest_.find(gradient.const_data_ptr());
-  if (found == latest_.end()) return;
+  if (found == latest_.end() || gradient.storage().nbytes() != tree_[found->second].bytes) return;
   allocation = found->second;
-  if (allocation >= parameter_of_.size()) parameter_of_.resize(allocation + 1, kNone);
-  if (parameter_of_[allocation] != kNone) allocation_of_[parameter_of_[allocation]] = kNone;
-  parameter_of_[allocation] = parameter;
+  size_t& owner = tree_[allocation].parameter;
+  if (owner != kNone) allocation_of_[owner] = kNone;
+  owner = parameter;
 }
 
 }  // namespace farandole

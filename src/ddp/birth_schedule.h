@@ -18,12 +18,18 @@ namespace farandole {
 /// Learns which of the allocations in a backward becomes which gradient, and lends those the places
 /// of the gradients in the next one.
 ///
-/// A backward does the same from step to step: what was the 17th allocation of a size that
-/// gradients have, and became the gradient of `layers.3.weight`, will again. Where that fails, a
-/// gradient is copied into its place as any other, and the schedule is learned anew from there.
+/// What counts are allocations of sizes that gradients have, made by nodes of autograd: not those
+/// of the program's hooks between them. A backward whose allocations have the sizes of one before
+/// does the same as that one: what was its 17th and became the gradient of `layers.3.weight` will
+/// again. With the first allocation of another size (a smaller batch, another graph) it leaves
+/// what is known, and nothing more is lent until it ends; what it does is learned beside the rest,
+/// as a branch of a tree.
+///
+/// Where sizes are equal and the guess is wrong all the same, a Birthplace keeps values right; the
+/// gradient is copied into its place as any other, and the schedule learns that.
 ///
 /// Threads: any; the thread of begin() is the one whose allocations count.
-class BirthSchedule final : public AllocationWatch {
+class FARANDOLE_API BirthSchedule final : public AllocationWatch {
  public:
   /// `bytes`: of each parameter's gradient; 0 for those that are not born in their place.
   explicit BirthSchedule(std::vector<size_t> bytes);
@@ -43,16 +49,28 @@ class BirthSchedule final : public AllocationWatch {
 
  private:
   static constexpr size_t kNone = ~size_t{0};
-  bool counts(size_t bytes) const { return is_running_ && bytes != 0 && sizes_.count(bytes) != 0; }
+  /// An allocation, after all those before it in a backward.
+  struct Allocation {
+    size_t bytes = 0;
+    size_t parameter = kNone;  ///< whose gradient it became; kNone: no gradient's
+    std::vector<size_t> next;  ///< that have followed it
+  };
+
+  bool counts(size_t bytes) const;
+  void advance(size_t bytes);
 
   const std::vector<size_t> bytes_;         ///< by parameter
   const std::unordered_set<size_t> sizes_;  ///< the same; other allocations do not count
   std::mutex mutex_;
   std::vector<std::shared_ptr<Birthplace>> places_;  ///< by parameter
   bool is_running_ = false;
-  size_t next_ = 0;                                 ///< allocation of this backward
+  std::vector<Allocation> tree_;  ///< the first stands for the begin of a backward
+  size_t branches_ = 0;           ///< of tree_
+
+  // The present backward.
+  size_t here_ = 0;                                 ///< latest allocation
+  bool is_new_ = false;                             ///< it was in none before
   std::unordered_map<const void*, size_t> latest_;  ///< allocation, by address
-  std::vector<size_t> parameter_of_;                ///< by allocation; kNone: not a gradient
   std::vector<size_t> allocation_of_;               ///< by parameter; kNone: not known
 };
 

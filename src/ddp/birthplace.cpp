@@ -4,18 +4,21 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
 #include "comm/shm/private_in_child.h"
+#include "ddp/lent_memory.h"
 
 namespace farandole {
 namespace {
 
 constexpr size_t kAlignment = 64;  // that torch promises for tensors
-/// A tensor that has to be evicted costs more than a copy.
-constexpr int kMostEvictions = 4;
+/// An eviction costs more than a copy: at first four are allowed, then one in 16 births.
+constexpr int kCostOfEviction = 16;
+constexpr int kMostCredit = 3 * kCostOfEviction;
 
 size_t page_size() {
   static const auto bytes = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -54,7 +57,8 @@ Birthplace::Birthplace(std::byte* data, size_t bytes, std::shared_ptr<void> owne
       offset_(static_cast<size_t>(data - pages_)),
       bytes_(bytes),
       owner_(std::move(owner)),
-      alias_(map_again(pages_, page_bytes_)) {}
+      alias_(map_again(pages_, page_bytes_)),
+      credit_(kMostCredit) {}
 
 Birthplace::~Birthplace() {
   if (alias_ == nullptr || !fork_guard_.in_creator()) return;
@@ -64,27 +68,23 @@ Birthplace::~Birthplace() {
 
 void Birthplace::open() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (state_ == State::kClosed && evictions_ < kMostEvictions) state_ = State::kOpen;
+  if (state_ == State::kClosed && credit_ >= 0) state_ = State::kOpen;
 }
 
 at::DataPtr Birthplace::lend() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (state_ != State::kOpen || !fork_guard_.in_creator()) return {};
+  at::DataPtr data =
+      lend_memory(alias_ + offset_, [place = shared_from_this()] { place->take_back(); });
   state_ = State::kLent;
-  auto self = std::make_unique<std::shared_ptr<Birthplace>>(shared_from_this());
-  return {alias_ + offset_, self.release(),
-          [](void* context) {
-            const std::unique_ptr<std::shared_ptr<Birthplace>> place(
-                static_cast<std::shared_ptr<Birthplace>*>(context));
-            (*place)->take_back();
-          },
-          at::Device(at::kCPU)};
+  return data;
 }
 
 bool Birthplace::holds(const at::Tensor& tensor) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return state_ == State::kLent && tensor.layout() == at::kStrided &&
-         tensor.const_data_ptr() == alias_ + offset_;
+         tensor.const_data_ptr() == alias_ + offset_ &&
+         owns_lent_memory(tensor.storage().data_ptr());
 }
 
 void Birthplace::evict() {
@@ -103,12 +103,13 @@ void Birthplace::evict() {
     throw std::bad_alloc();
   }
   state_ = State::kEvicted;
-  ++evictions_;
+  credit_ -= kCostOfEviction;
 }
 
 void Birthplace::take_back() {
+  if (!fork_guard_.in_creator()) return;  // the child's pages are copies, and its mutex may be taken
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!fork_guard_.in_creator()) return;  // the child's pages are copies
+  if (state_ == State::kLent) credit_ = std::min(credit_ + 1, kMostCredit);
   const bool is_place =
       state_ != State::kEvicted || map_again(pages_, page_bytes_, alias_) != nullptr;
   state_ = is_place ? State::kClosed : State::kLost;

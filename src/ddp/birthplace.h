@@ -16,13 +16,13 @@ namespace farandole {
 /// there and nothing is left to copy.
 ///
 /// The place lies in memory that ranks share; a Birthplace maps its pages a second time and lends
-/// those addresses. Whatever tensor comes to live there, a gradient or, after a wrong guess,
-/// something else, may stay as long as it likes: before others store into the place, evict() moves
-/// its contents into pages of its own, at the same addresses. So a wrong guess costs time and no
-/// tensor ever changes.
+/// those addresses. Whatever comes to live there, a gradient or, after a wrong guess, another
+/// tensor or a scratch pad, may stay as long as it likes: before others store into the place,
+/// evict() moves its contents into pages of its own, at the same addresses. So a wrong guess costs
+/// time and no value ever changes.
 ///
-/// Threads: any, but for those that write to the tensor during evict(): a gradient is computed on
-/// the thread that adds it to p.grad.
+/// Threads: any. During evict() others may read what lives there, and must not write to it: a node
+/// of autograd writes to what it has allocated before it ends, on the thread that evicts later.
 class FARANDOLE_API Birthplace : public std::enable_shared_from_this<Birthplace> {
  public:
   /// The place of `bytes` at `data`, in shared memory that `owner` keeps. Null if the system does
@@ -31,14 +31,15 @@ class FARANDOLE_API Birthplace : public std::enable_shared_from_this<Birthplace>
   ~Birthplace();
 
   size_t bytes() const { return bytes_; }
-  /// From now on, what lend() gives away is the place. Not after a few evictions: then somebody
-  /// keeps the gradients, or they are computed elsewhere each time.
+  /// From now on, what lend() gives away is the place. Not after a few evictions, if there are few
+  /// births between them: then somebody keeps the gradients, or they are computed elsewhere.
   void open();
   /// Memory for a tensor, once between open() and evict(); none if it is not open.
   at::DataPtr lend();
-  /// Whether `tensor` lies in what was lent, and that is the place.
+  /// Whether `tensor` owns what was lent, and that is the place.
   bool holds(const at::Tensor& tensor) const;
-  /// Ends lending; a tensor that lives in the place keeps its contents in pages of its own.
+  /// Ends lending; what lives in the place keeps its contents in pages of its own. The place keeps
+  /// them too.
   void evict();
 
  private:
@@ -63,7 +64,7 @@ class FARANDOLE_API Birthplace : public std::enable_shared_from_this<Birthplace>
   std::byte* alias_ = nullptr;  ///< pages_, mapped a second time
   mutable std::mutex mutex_;
   State state_ = State::kClosed;
-  int evictions_ = 0;
+  int credit_;  ///< evictions cost some, births earn some; below 0 nothing is lent
 };
 
 }  // namespace farandole

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ddp/gradient_move.h"
+#include "ddp/sole_holder.h"
 #include "farandole/ddp/bucket.h"
 
 namespace farandole {
@@ -95,7 +96,8 @@ bool ParameterGradient::is_born(const at::Tensor& gradient) const {
   return birthplace_ && could_be_born(gradient) && birthplace_->holds(gradient);
 }
 
-void ParameterGradient::keep_born(double scale) {
+void ParameterGradient::keep_born(const at::Tensor& gradient, double scale) {
+  if (!has_sole_holder(gradient)) birthplace_->evict();
   if (scale != 1) move_gradient(place(), place(), {scale});
   expose();
 }

@@ -52,8 +52,9 @@ class ParameterGradient {
   /// Whether `gradient` could be born in the place: it comes first, and lies in the same order.
   bool could_be_born(const at::Tensor& gradient) const;
 
-  /// p.grad = scale * the gradient that was born in its place.
-  void keep_born(double scale);
+  /// p.grad = scale * `gradient`, which was born in its place. Who else holds it (a hook, another
+  /// branch of the graph) keeps it as it is: then the gradient leaves the place to its values.
+  void keep_born(const at::Tensor& gradient, double scale);
   /// p.grad += scale * gradient, in its place.
   void take(const at::Tensor& gradient, double scale);
   /// Moves p.grad into its place if it is elsewhere. False if there is none.

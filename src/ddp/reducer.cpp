@@ -64,7 +64,7 @@ void Reducer::renew_parameters() {
     progress_[index].is_ordered = false;
     progress_[index].expected = 1;
     const auto node = parameters_[index]->renew();
-    if (may_be_born(*parameters_[index]))
+    if (options_.born_gradients && may_be_born(*parameters_[index]))
       born_bytes[index] = parameters_[index]->parameter().nbytes();
     if (!node) continue;
     node->add_pre_hook(std::make_unique<GradientHook>(
@@ -73,7 +73,9 @@ void Reducer::renew_parameters() {
     node->add_post_hook(std::make_unique<AccumulatedHook>(
         weak_from_this(), [this, index] { on_accumulated(index); }));
   }
-  if (group_->communicator()) births_ = std::make_shared<BirthSchedule>(born_bytes);
+  const bool are_born =
+      std::any_of(born_bytes.begin(), born_bytes.end(), [](size_t bytes) { return bytes != 0; });
+  if (are_born && group_->communicator()) births_ = std::make_shared<BirthSchedule>(born_bytes);
 }
 
 void Reducer::before_forward() {
@@ -219,7 +221,7 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
     return scale == 1 ? gradient : gradient * scale;
   }
   if (is_born) {
-    parameter.keep_born(scale);
+    parameter.keep_born(gradient, scale);
   } else {
     parameter.take(gradient, scale);
   }

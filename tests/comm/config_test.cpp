@@ -37,6 +37,7 @@ TEST(Config, ReadsEveryVariable) {
   const Variable staging("FARANDOLE_STAGING_BYTES", "30000");
   const Variable segments("FARANDOLE_SEGMENTS", "tmpfile");
   const Variable timeout("FARANDOLE_TIMEOUT_S", "7");
+  const Variable births("FARANDOLE_BORN_GRADIENTS", "0");
   const Variable level("FARANDOLE_LOG", "error");
   const Config config = Config::from_environment();
   EXPECT_EQ(config.host_id, "left");
@@ -44,12 +45,13 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config.staging_bytes, 32768U);
   EXPECT_EQ(config.segments, SegmentBacking::kTmpfile);
   EXPECT_EQ(config.timeout, std::chrono::seconds(7));
+  EXPECT_FALSE(config.born_gradients);
   EXPECT_EQ(config.log_level, "error");
 }
 
 TEST(Config, NamesTheVariableAndWhatItTakes) {
   for (const char* name : {"FARANDOLE_SPIN_US", "FARANDOLE_STAGING_BYTES", "FARANDOLE_TIMEOUT_S",
-                           "FARANDOLE_SEGMENTS", "FARANDOLE_LOG"}) {
+                           "FARANDOLE_SEGMENTS", "FARANDOLE_BORN_GRADIENTS", "FARANDOLE_LOG"}) {
     const Variable variable(name, "banana");
     EXPECT_THAT(raised<InvalidArgument>([] { Config::from_environment(); }),
                 AllOf(HasSubstr(name), HasSubstr("banana"), HasSubstr("takes")));

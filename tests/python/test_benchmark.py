@@ -197,7 +197,7 @@ def test_quick_ddp_run_verifies_gradients_and_tells_what_each_lane_costs(tmp_pat
         ("sweep", "transformer"),
     ]
     torch_lanes = ["torch_gloo_view", "torch_gloo", "torch_farandole"]
-    lanes = ["local", "farandole", *torch_lanes]
+    lanes = ["local", "farandole", *torch_lanes, "farandole_copied"]
     times = by_part["times", "transformer"]
     assert [each["lane"] for each in times] == ["alone", *lanes]
     assert [each["lane"] for each in by_part["times", "tiny"]] == lanes

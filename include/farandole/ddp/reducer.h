@@ -67,6 +67,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
     NonfinitePolicy report_nonfinite = NonfinitePolicy::kOff;
     /// See ReplicaOptions.
     std::optional<at::ScalarType> wire_dtype = {};
+    /// See Config.
+    bool born_gradients = true;
   };
 
   /// `parameters`: the same on every rank, frozen ones included. Local.
