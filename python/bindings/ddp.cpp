@@ -25,11 +25,7 @@ void bind_plan(py::module_& module) {
       .def_readonly("elements", &BucketPlan::Slot::elements, "Elements of the gradient.");
   py::class_<BucketPlan::Bucket>(plan, "Bucket", "Gradients of one dtype and device.")
       .def_property_readonly(
-          "bytes",
-          [](const BucketPlan::Bucket& self) {
-            return self.elements * static_cast<int64_t>(c10::elementSize(self.dtype));
-          },
-          "Of its gradients.")
+          "bytes", [](const BucketPlan::Bucket& self) { return self.bytes(); }, "Of its gradients.")
       .def_readonly("elements", &BucketPlan::Bucket::elements, "Of its gradients.")
       .def_readonly("padded_elements", &BucketPlan::Bucket::padded_elements, "With padding.")
       .def_readonly("slots", &BucketPlan::Bucket::slots, "The gradients, in order.");
@@ -50,6 +46,7 @@ void bind_stats(py::module_& module) {
       .def_readonly("begin_ns", &BackwardStats::Rank::begin_ns, "Its backward began.")
       .def_readonly("end_ns", &BackwardStats::Rank::end_ns, "It had its last gradient.");
   stats.def_readonly("backward", &BackwardStats::backward, "Synchronized backward passes so far.")
+      .def_readonly("plans", &BackwardStats::plans, "Of buckets, made so far.")
       .def_readonly("begin_ns", &BackwardStats::begin_ns, "Backward began.")
       .def_readonly("end_ns", &BackwardStats::end_ns, "The last gradient had come.")
       .def_readonly("finish_ns", &BackwardStats::finish_ns, "All gradients were averages.")
@@ -71,6 +68,9 @@ void bind_options(py::module_& module) {
                      "Missing gradients count as zeros.")
       .def_readwrite("static_graph", &ReplicaOptions::static_graph,
                      "Every backward is like the first.")
+      .def_readwrite("skip_all_reduce_unused_params",
+                     &ReplicaOptions::skip_all_reduce_unused_params,
+                     "Buckets of unused parameters are not reduced.")
       .def_readwrite("bucket_cap_mb", &ReplicaOptions::bucket_cap_mb, "MiB; None: the group's.")
       .def_readwrite("bucket_cap_mb_list", &ReplicaOptions::bucket_cap_mb_list,
                      "MiB of the first buckets.")

@@ -437,6 +437,11 @@ class BackwardStats:
         Which rank was last.
         """
     @property
+    def plans(self) -> int:
+        """
+        Of buckets, made so far.
+        """
+    @property
     def ranks(self) -> list[BackwardStats.Rank]:
         """
         By rank.
@@ -504,6 +509,14 @@ class ReplicaOptions:
         """
     @report_nonfinite.setter
     def report_nonfinite(self, arg0: NonfinitePolicy | None) -> None:
+        ...
+    @property
+    def skip_all_reduce_unused_params(self) -> bool:
+        """
+        Buckets of unused parameters are not reduced.
+        """
+    @skip_all_reduce_unused_params.setter
+    def skip_all_reduce_unused_params(self, arg0: bool) -> None:
         ...
     @property
     def sparse(self) -> set[str]:

@@ -1,25 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ddp/cooperative_reduction.h"
 
+#include <ATen/record_function.h>
+
 #include <utility>
+
+#include "ddp/bucket_record.h"
 
 namespace farandole {
 
-std::unique_ptr<BucketConsumer> CooperativeReduction::make(const Buckets& buckets,
-                                                           const ReplicaGroup& group,
-                                                           size_t note_bytes) {
+std::unique_ptr<BucketConsumer> CooperativeReduction::make(
+    const std::shared_ptr<const Buckets>& buckets, const ReplicaGroup& group, size_t note_bytes) {
   const auto communicator = group.communicator();
-  const auto& memory = buckets.symmetric();
-  if (!communicator || !memory || buckets.plan().devices().size() != 1) return nullptr;
-  auto reduction = communicator->make_bucket_reduction(memory, buckets.ranges(), note_bytes);
+  const auto& memory = buckets->symmetric();
+  if (!communicator || !memory || buckets->plan().devices().size() != 1) return nullptr;
+  auto reduction = communicator->make_bucket_reduction(memory, buckets->ranges(), note_bytes);
   if (!reduction) return nullptr;
   return std::unique_ptr<BucketConsumer>(
-      new CooperativeReduction(communicator, std::move(reduction)));
+      new CooperativeReduction(buckets, communicator, std::move(reduction)));
 }
 
-CooperativeReduction::CooperativeReduction(std::shared_ptr<comm::Communicator> communicator,
+CooperativeReduction::CooperativeReduction(std::shared_ptr<const Buckets> buckets,
+                                           std::shared_ptr<comm::Communicator> communicator,
                                            std::shared_ptr<comm::BucketReduction> reduction)
-    : communicator_(std::move(communicator)), reduction_(std::move(reduction)) {}
+    : buckets_(std::move(buckets)),
+      communicator_(std::move(communicator)),
+      reduction_(std::move(reduction)) {}
+
+void CooperativeReduction::begin(double weight, bool looks) {
+  const bool records = at::hasCallbacks();
+  if (records && !records_) {
+    reduction_->set_recorder(
+        [this](size_t bucket) { return record_bucket_reduction(*buckets_, bucket); });
+  } else if (!records && records_) {
+    reduction_->set_recorder(nullptr);
+  }
+  records_ = records;
+  reduction_->begin(weight, looks);
+}
 
 bool CooperativeReduction::finish(const Note& note, bool complete) {
   return reduction_->finish(note.data(), complete, {});

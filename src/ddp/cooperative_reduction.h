@@ -13,12 +13,13 @@ namespace farandole {
 class CooperativeReduction final : public BucketConsumer {
  public:
   /// Null if the group has no such reduction, or buckets are elsewhere. Collective.
-  static std::unique_ptr<BucketConsumer> make(const Buckets& buckets, const ReplicaGroup& group,
-                                              size_t note_bytes);
+  static std::unique_ptr<BucketConsumer> make(const std::shared_ptr<const Buckets>& buckets,
+                                              const ReplicaGroup& group, size_t note_bytes);
 
   bool in_plan_order() const override { return false; }
-  void begin(double weight, bool looks) override { reduction_->begin(weight, looks); }
+  void begin(double weight, bool looks) override;
   void launch(size_t bucket) override { reduction_->publish(bucket); }
+  void skip(size_t bucket) override { reduction_->skip(bucket); }
   void progress() override { reduction_->progress(); }
   bool finish(const Note& note, bool complete) override;
   std::optional<bool> are_finite() const override { return reduction_->are_finite(); }
@@ -26,11 +27,14 @@ class CooperativeReduction final : public BucketConsumer {
   comm::BucketTimes times_of(size_t bucket) const override { return reduction_->times_of(bucket); }
 
  private:
-  CooperativeReduction(std::shared_ptr<comm::Communicator> communicator,
+  CooperativeReduction(std::shared_ptr<const Buckets> buckets,
+                       std::shared_ptr<comm::Communicator> communicator,
                        std::shared_ptr<comm::BucketReduction> reduction);
 
+  const std::shared_ptr<const Buckets> buckets_;
   const std::shared_ptr<comm::Communicator> communicator_;  ///< lives as long as it is used
   const std::shared_ptr<comm::BucketReduction> reduction_;
+  bool records_ = false;  ///< a profiler ran as the round began
 };
 
 }  // namespace farandole

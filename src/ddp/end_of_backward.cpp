@@ -12,6 +12,7 @@
 #include "ddp/birth_schedule.h"
 #include "ddp/cooperative_reduction.h"
 #include "ddp/hooked_reduction.h"
+#include "ddp/kept_plans.h"
 #include "ddp/parameter_gradient.h"
 #include "ddp/round_note.h"
 #include "ddp/round_verdict.h"
@@ -63,7 +64,7 @@ void Reducer::end_backward(uint32_t flags) {
   const bool is_first = !consumer_;
   if (is_first) {
     give_back_memory();
-    make_plan();
+    naming_mismatches([&] { make_plan(); });
     start_buckets();
   }
   afterwards = State::kAbandoned;  // if a hook throws: peers wait
@@ -71,14 +72,19 @@ void Reducer::end_backward(uint32_t flags) {
   consumer_->launch_rest();
   afterwards = State::kIdle;
   bool reduced = false;
-  const std::vector<RoundNote> notes = exchange(flags, complete, &reduced);
+  std::vector<RoundNote> notes;
+  naming_mismatches([&] { notes = exchange(flags, complete, &reduced); });
   if (unsettled_ > 0) {
     --unsettled_;
     give_back_memory();
   }
+  if (const auto failure = consumer_->failure()) std::rethrow_exception(failure);
   check_round(notes, {group_->name(), group_->rank(), backward_, reduced, names_});
   if (!reduced) return;
+  check_skipped(notes);
   forward_failed_ = false;
+  plan_round_ = ++rounds_;
+  kept_->forget_idle(rounds_);
   publish_gradients(notes);
   average_sparse(notes);
   note_results(notes);
@@ -87,6 +93,22 @@ void Reducer::end_backward(uint32_t flags) {
     for (Progress& progress : progress_) progress.expected = progress.gradients;
   }
   judge_nonfinite(notes);
+}
+
+/// Ranks that are in different collectives here have different plans, or one is elsewhere.
+void Reducer::naming_mismatches(const std::function<void()>& function) const {
+  try {
+    function();
+  } catch (const MismatchError& error) {
+    const std::string text = error.what();
+    throw MismatchError(
+        "backward #" + std::to_string(backward_) + " in group '" + group_->name() + "' on rank " +
+            std::to_string(group_->rank()) + " of " + std::to_string(group_->world_size()) +
+            " met something else: " + text.substr(0, text.find('\n')),
+        "other parameters have requires_grad on another rank than here, or a rank skipped a batch.",
+        "freeze and unfreeze the same parameters on every rank, and give each as many batches; "
+        "then zero the gradients and go on.");
+  }
 }
 
 /// What the optimizer will find.
@@ -145,9 +167,64 @@ void Reducer::make_plan() {
   const bool shares = !hook_ && !(sharded_ && sharded_->scatter);
   buckets_ = std::make_shared<Buckets>(std::move(plan), shares ? group_->communicator() : nullptr);
   settle_gradients();
-  if (auto* const hook = dynamic_cast<CommHook*>(hook_.get())) hook->begin_plan();
+  tell_hook_of_plan();
   consumer_ = make_consumer();
   unsettled_ = kUnsettledBackwards;
+  ++plans_;
+  plan_round_ = rounds_;
+  int64_t bytes = 0;
+  for (const auto& parameter : parameters_) {
+    bytes += static_cast<int64_t>(parameter->parameter().nbytes());
+  }
+  kept_->make_room(bytes);
+}
+
+/// Puts the plan away for when its parameters are the active ones again.
+void Reducer::keep_plan() {
+  if (consumer_ && !sharded_) {
+    KeptPlan plan{std::move(planned_for_),
+                  std::move(buckets_),
+                  std::move(consumer_),
+                  std::move(births_),
+                  std::move(birthplaces_),
+                  {},
+                  unsettled_,
+                  plan_round_};
+    for (const Progress& progress : progress_) plan.expected.push_back(progress.expected);
+    kept_->put(std::move(plan));
+  }
+  consumer_.reset();
+  births_.reset();
+  buckets_.reset();
+}
+
+/// What a hook has kept by bucket is of other buckets.
+void Reducer::tell_hook_of_plan() {
+  if (auto* const hook = dynamic_cast<CommHook*>(hook_.get())) hook->begin_plan();
+}
+
+/// Goes on with the plan for the parameters as they are, if it was kept.
+void Reducer::take_kept_plan() {
+  auto plan = kept_->take(planned_for_);
+  if (!plan) return;
+  tell_hook_of_plan();
+  buckets_ = std::move(plan->buckets);
+  consumer_ = std::move(plan->consumer);
+  births_ = std::move(plan->births);
+  birthplaces_ = std::move(plan->birthplaces);
+  unsettled_ = plan->unsettled;
+  plan_round_ = plan->last_round;
+  is_launched_.assign(buckets_->size(), false);
+  for (size_t index = 0; index < progress_.size(); ++index) {
+    progress_[index].expected = plan->expected[index];
+  }
+  give_places();
+}
+
+/// Averaging goes another way from now on.
+void Reducer::forget_plans() {
+  kept_->clear();
+  consumer_.reset();
 }
 
 /// In rank 0's order.
@@ -181,44 +258,49 @@ void Reducer::check_sharded_plan() const {
 
 /// Gives each gradient its place, and lends it to what computes the gradient if the ranks share it.
 void Reducer::settle_gradients() {
-  std::vector<std::shared_ptr<Birthplace>> birthplaces(parameters_.size());
+  birthplaces_.assign(parameters_.size(), nullptr);
   if (!buckets_->symmetric()) births_.reset();
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    for (const auto& slot : buckets_->plan().buckets[bucket].slots) {
+      if (!births_ || !births_->wants(slot.parameter)) continue;
+      const at::Tensor place =
+          buckets_->place_of(bucket, slot, parameters_[slot.parameter]->parameter());
+      birthplaces_[slot.parameter] =
+          Birthplace::of(place.mutable_data_ptr(), place.nbytes(), buckets_);
+    }
+  }
+  give_places();
+  if (births_) births_->settle(birthplaces_);
+}
+
+void Reducer::give_places() {
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     for (const auto& slot : buckets_->plan().buckets[bucket].slots) {
       progress_[slot.parameter].bucket = bucket;
       ParameterGradient& parameter = *parameters_[slot.parameter];
-      const at::Tensor& tensor = parameter.parameter();
-      const auto make_place = [buckets = buckets_, bucket, slot, tensor] {
+      const auto make_place = [buckets = buckets_, bucket, slot, tensor = parameter.parameter()] {
         return buckets->place_of(bucket, slot, tensor);
       };
-      auto& birthplace = birthplaces[slot.parameter];
-      if (births_ && births_->wants(slot.parameter)) {
-        const at::Tensor place = make_place();
-        birthplace = Birthplace::of(place.mutable_data_ptr(), place.nbytes(), buckets_);
-      }
-      parameter.settle(make_place, birthplace);
+      parameter.settle(make_place, birthplaces_[slot.parameter]);
     }
   }
-  if (births_) births_->settle(std::move(birthplaces));
+}
+
+/// A hash of which parameters get gradients.
+uint64_t Reducer::active_parameters() const {
+  uint64_t hash = 1;
+  for (const auto& parameter : parameters_) hash = hash * 31 + (parameter->is_active() ? 1 : 0);
+  return hash;
 }
 
 /// Throws on every rank unless all have made the same plan of the same parameters.
 void Reducer::check_same_plan(const BucketPlan& plan) const {
-  uint64_t hash = plan.hash() * 31;
+  uint64_t hash = plan.hash() * 31 + active_parameters();
   if (options_.wire_dtype) hash += 1 + static_cast<uint64_t>(*options_.wire_dtype);
-  for (const auto& parameter : parameters_) {
-    hash = hash * 31 + (parameter->is_active() ? 1 : 0);
-  }
   const std::vector<uint64_t> hashes = group_->all_gather(hash);
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
     if (hashes[rank] == hashes[0]) continue;
-    throw BackwardError(
-        "the gradients of ranks 0 and " + std::to_string(rank) + " in group '" + group_->name() +
-            "' do not fit together.",
-        "parameters differ in dtype, device or requires_grad, or ranks got different caps or wire "
-        "dtypes.",
-        "change the module in the same way on every rank, and pass the same options.",
-        {{static_cast<int>(rank)}, "backward"});
+    throw_other_plan(rank, group_->name());
   }
 }
 
@@ -232,7 +314,7 @@ std::shared_ptr<c10d::CommHookInterface> Reducer::make_own_hook() const {
 std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
   const size_t note_bytes = RoundNote::bytes(parameters_.size());
   if (!hook_ && !sharded_) {
-    auto cooperative = CooperativeReduction::make(*buckets_, *group_, note_bytes);
+    auto cooperative = CooperativeReduction::make(buckets_, *group_, note_bytes);
     if (cooperative) return cooperative;
   }
   std::vector<std::vector<at::Tensor>> parameters(buckets_->size());
@@ -254,6 +336,7 @@ void Reducer::start_buckets() {
   consumer_->begin(own_weight(), looks_);
   missing_.assign(buckets_->size(), 0);
   is_launched_.assign(buckets_->size(), false);
+  is_skipped_.assign(buckets_->size(), false);
   next_to_launch_ = 0;
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     for (const auto& slot : buckets_->plan().buckets[bucket].slots) {
@@ -276,6 +359,7 @@ bool Reducer::settle_unready(uint32_t flags) {
   if ((flags & RoundNote::kAbandoned) != 0) return false;
   bool complete = true;
   size_t moved = 0;
+  skip_unused(flags);
   for (size_t index = 0; index < parameters_.size(); ++index) {
     ParameterGradient& parameter = *parameters_[index];
     const Progress& progress = progress_[index];
@@ -285,7 +369,7 @@ bool Reducer::settle_unready(uint32_t flags) {
       complete = false;
       continue;
     }
-    if (!parameter.has_place()) continue;
+    if (!parameter.has_place() || is_skipped_[progress.bucket]) continue;
     if (progress.gradients == 0 || is_empty(index)) {
       settle_missing(index);
     } else {
@@ -299,6 +383,45 @@ bool Reducer::settle_unready(uint32_t flags) {
     mark_ready(index);
   }
   return complete;
+}
+
+/// Buckets in which no parameter got a gradient on this rank, nor, as all ranks promise, on
+/// another.
+void Reducer::skip_unused(uint32_t flags) {
+  if (!options_.skip_unused_buckets || !options_.find_unused_parameters || sharded_) return;
+  RoundNote own;
+  own.flags = flags;
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    own.gradients.push_back(outcome_of(index));
+  }
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    if (is_launched_[bucket] || !is_skipped(own, bucket)) continue;
+    is_skipped_[bucket] = true;
+    if (!consumer_->in_plan_order()) consumer_->skip(bucket);
+  }
+  if (consumer_->in_plan_order()) launch_in_plan_order();
+}
+
+/// Whether the rank of `note` has left a bucket out.
+bool Reducer::is_skipped(const RoundNote& note, size_t bucket) const {
+  const auto& slots = buckets_->plan().buckets[bucket].slots;
+  return !note.has(RoundNote::kJoined) &&
+         std::none_of(slots.begin(), slots.end(),
+                      [&](const auto& slot) { return note.has_gradient(slot.parameter); });
+}
+
+/// Throws on every rank if one has left out a bucket that others have not.
+void Reducer::check_skipped(const std::vector<RoundNote>& notes) const {
+  if (!options_.skip_unused_buckets || !options_.find_unused_parameters || sharded_) return;
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    std::vector<int> ranks;
+    for (size_t rank = 0; rank < notes.size(); ++rank) {
+      if (is_skipped(notes[rank], bucket)) ranks.push_back(static_cast<int>(rank));
+    }
+    if (ranks.empty() || ranks.size() == notes.size()) continue;
+    throw_skipped(ranks, names_[buckets_->plan().buckets[bucket].slots[0].parameter],
+                  {group_->name(), group_->rank(), backward_, true, names_}, notes.size());
+  }
 }
 
 /// Whether autograd brought a parameter undefined gradients alone.
@@ -336,10 +459,12 @@ std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* re
   for (size_t index = 0; index < parameters_.size(); ++index) {
     own.gradients.push_back(outcome_of(index));
   }
+  own.plan = active_parameters();
   *reduced = consumer_->finish(own.pack(), complete);
   std::vector<RoundNote> notes;
   for (int rank = 0; rank < group_->world_size(); ++rank) {
     notes.push_back(RoundNote::unpack(consumer_->note_of(rank), parameters_.size()));
+    notes.back().failed_bucket = consumer_->failed_bucket_of(rank);
     forward_ = std::max(forward_, notes.back().forward);
   }
   divisor_ = 0;
@@ -391,6 +516,7 @@ void Reducer::average_sparse(const std::vector<RoundNote>& notes) {
 void Reducer::keep_stats(const std::vector<RoundNote>& notes) {
   stats_ = {};
   stats_.backward = backward_;
+  stats_.plans = plans_;
   stats_.begin_ns = begin_ns_;
   stats_.end_ns = end_ns_;
   stats_.finish_ns = comm::now_ns();
@@ -398,10 +524,8 @@ void Reducer::keep_stats(const std::vector<RoundNote>& notes) {
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     const auto& planned = buckets_->plan().buckets[bucket];
     const comm::BucketTimes times = consumer_->times_of(bucket);
-    stats_.buckets.push_back(
-        {planned.elements * static_cast<int64_t>(c10::elementSize(planned.dtype)),
-         static_cast<int64_t>(planned.slots.size()), times.published_ns, times.complete_ns,
-         times.reduced_ns});
+    stats_.buckets.push_back({planned.bytes(), static_cast<int64_t>(planned.slots.size()),
+                              times.published_ns, times.complete_ns, times.reduced_ns});
   }
   uint64_t latest = 0;
   for (size_t rank = 0; rank < notes.size(); ++rank) {
@@ -492,6 +616,7 @@ void Reducer::set_sharded(std::optional<ShardedGradients> sharded) {
         "use gradients=\"full\", or no hook.");
   }
   tell_of_abandoned();
+  forget_plans();
   sharded_ = std::move(sharded);
   unshards_ = false;
   renew_parameters();
@@ -500,6 +625,7 @@ void Reducer::set_sharded(std::optional<ShardedGradients> sharded) {
 /// Averages again, from the next backward on.
 void Reducer::end_sharding() {
   if (!std::exchange(unshards_, false)) return;
+  forget_plans();
   sharded_.reset();
   renew_parameters();
 }
@@ -524,6 +650,7 @@ void Reducer::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
   }
   tell_of_abandoned();  // in the way that they know
   hook_ = std::move(hook);
+  kept_->clear();
   if (buckets_) consumer_ = make_consumer();
 }
 

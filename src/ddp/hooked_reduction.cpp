@@ -4,14 +4,18 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
-#include <exception>
 #include <limits>
+#include <mutex>
 #include <utility>
 
+#include "ddp/bucket_record.h"
 #include "ddp/finite_check.h"
 #include "farandole/comm/events.h"
 #include "farandole/ddp/comm_hook.h"
+#include "farandole/error.h"
 
 namespace farandole {
 
@@ -19,7 +23,32 @@ namespace farandole {
 struct HookedReduction::Head {
   uint64_t complete;
   double weight;
+  uint64_t failed;    ///< the bucket + 1 for which something failed; 0: nothing has
+  uint64_t left_out;  ///< collectives that peers waited in, and failed too
+  uint64_t started;   ///< collectives of the program's group in this round
 };
+
+namespace {
+
+/// Whether it is done in time.
+bool is_done_within(c10::ivalue::Future& future, std::chrono::milliseconds timeout) {
+  if (future.completed()) return true;
+  struct Event {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_done = false;  // guarded by mutex
+  };
+  const auto event = std::make_shared<Event>();
+  future.addCallback([event](c10::ivalue::Future& /*done*/) {
+    const std::lock_guard lock(event->mutex);
+    event->is_done = true;
+    event->changed.notify_all();
+  });
+  std::unique_lock lock(event->mutex);
+  return event->changed.wait_for(lock, timeout, [&] { return event->is_done; });
+}
+
+}  // namespace
 
 HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
                                  std::vector<std::vector<at::Tensor>> parameters,
@@ -33,17 +62,41 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       is_foreign_(dynamic_cast<const CommHook*>(hook_.get()) == nullptr),
       result_(result),
       note_bytes_(note_bytes),
+      started_before_(buckets_->size()),
+      is_skipped_(buckets_->size()),
+      is_awaited_(buckets_->size()),
       has_nonfinite_(buckets_->size()),
       futures_(buckets_->size()),
+      results_(buckets_->size()),
       times_(buckets_->size()) {}
 
 void HookedReduction::begin(double weight, bool /*looks*/) {
   weight_ = weight;
   launched_ = 0;
-  failed_.reset();
+  failure_ = nullptr;
+  started_at_begin_ = started();
+  barriers_.clear();
+  left_out_ = 0;
   std::fill(futures_.begin(), futures_.end(), nullptr);
+  std::fill(results_.begin(), results_.end(), at::Tensor());
   std::fill(has_nonfinite_.begin(), has_nonfinite_.end(), uint8_t{0});
   std::fill(times_.begin(), times_.end(), comm::BucketTimes{});
+  std::fill(is_skipped_.begin(), is_skipped_.end(), false);
+  std::fill(is_awaited_.begin(), is_awaited_.end(), false);
+}
+
+/// The backend of ours that the program's collectives go through, hooks' among them; null if it is
+/// another's.
+c10::intrusive_ptr<ProcessGroupFarandole> HookedReduction::own_backend() const {
+  return ProcessGroupFarandole::of(*group_->of_program());
+}
+
+uint64_t HookedReduction::started() const { return group_->started_by_program(); }
+
+/// Whether a peer has died, a collective timed out or somebody aborted. Then nobody is told more.
+bool HookedReduction::is_group_over() const {
+  const auto backend = own_backend();
+  return backend && backend->getError() != c10d::ErrorType::SUCCESS;
 }
 
 void HookedReduction::launch(size_t bucket) {
@@ -51,16 +104,96 @@ void HookedReduction::launch(size_t bucket) {
   launched_ = bucket + 1;
   if (!hook_) return;
   const c10::NoGradGuard no_grad;
+  const std::shared_ptr<void> record = record_bucket_reduction(*buckets_, bucket);
   if (is_foreign_) {
-    if (bucket > 0 && futures_[bucket - 1]) futures_[bucket - 1]->wait();
+    for (size_t before = bucket; before-- > 0;) {  // one at a time; some may be skipped
+      if (futures_[before]) {
+        await(before);
+        break;
+      }
+    }
     has_nonfinite_[bucket] = is_finite(buckets_->flat(bucket)) ? 0 : 1;
   }
+  run_hook(bucket);
+}
+
+void HookedReduction::skip(size_t bucket) {
+  launched_ = bucket + 1;
+  is_skipped_[bucket] = true;
+}
+
+/// Peers wait in what a hook that threw did not start, so it is called once more.
+void HookedReduction::run_hook(size_t bucket) {
+  started_before_[bucket] = started();
   c10d::GradBucket view = bucket_for_hook(bucket);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    try {
+      futures_[bucket] = hook_->runHook(view);
+      return;
+    } catch (...) {
+      if (is_group_over()) throw;
+      note_failure(bucket, std::current_exception());
+      if (started() != started_before_[bucket]) return;
+    }
+  }
+  start_barrier();
+}
+
+/// Waits until a bucket's future is done, and remembers the result or error that it holds.
+void HookedReduction::await(size_t bucket) {
+  const auto& future = futures_[bucket];
+  if (!future || is_awaited_[bucket]) return;
+  is_awaited_[bucket] = true;
   try {
-    futures_[bucket] = hook_->runHook(view);
+    if (!is_done_within(*future, group_->timeout())) throw_never_completed(bucket);
+    future->waitAndThrow();
+    // An exception that Python has set is a value, and no tensor.
+    results_[bucket] = hook_->parseHookResult(future->value());
   } catch (...) {
-    failed_ = bucket;
-    throw;
+    note_failure(bucket, std::current_exception());
+    if (!is_group_over() && started() == started_before_[bucket]) start_barrier();
+  }
+}
+
+void HookedReduction::throw_never_completed(size_t bucket) const {
+  const std::string milliseconds = std::to_string(group_->timeout().count());
+  throw TimeoutError("the communication hook's future for bucket " + std::to_string(bucket) +
+                         " of " + std::to_string(buckets_->size()) + " in group '" +
+                         group_->name() + "' on rank " + std::to_string(group_->rank()) + " of " +
+                         std::to_string(group_->world_size()) + " reached its timeout of " +
+                         milliseconds + " ms.",
+                     "nobody has completed it, and no collective of this rank's group has failed.",
+                     "complete the future that the hook returns, with a result or an exception.");
+}
+
+void HookedReduction::note_failure(size_t bucket, std::exception_ptr error) {
+  if (failure_) return;
+  failure_ = std::move(error);
+  failed_bucket_ = bucket;
+}
+
+/// In place of a collective that this rank was to start. Over other backends nothing helps.
+void HookedReduction::start_barrier() {
+  const auto backend = own_backend();
+  if (!backend) return;
+  ++left_out_;
+  c10d::BarrierOptions options;
+  options.asyncOp = true;
+  barriers_.push_back(backend->barrier(options));
+}
+
+/// Brings the program's group into step again after a failure.
+void HookedReduction::make_up() {
+  uint64_t most = 0;
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    most = std::max(most, head_of(rank).started);
+  }
+  for (uint64_t i = head_of(group_->rank()).started; i < most; ++i) start_barrier();
+  for (const auto& barrier : std::exchange(barriers_, {})) {
+    try {
+      barrier->wait();
+    } catch (const MismatchError&) {  // a peer was in something else, as it should
+    }
   }
 }
 
@@ -80,51 +213,47 @@ c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
 
 /// Waits for a bucket and brings the hook's result home.
 void HookedReduction::collect(size_t bucket) {
-  if (!futures_[bucket]) return;  // the hook threw, or there is none
-  futures_[bucket]->waitAndThrow();
-  const at::Tensor result = hook_->parseHookResult(futures_[bucket]->value());
-  times_[bucket].reduced_ns = comm::now_ns();
-  if (result_ == Result::kElsewhere) return;
-  const at::Tensor flat = buckets_->flat(bucket);
-  if (result.const_data_ptr() != flat.const_data_ptr()) {
-    flat.copy_(result.reshape({-1}).slice(0, 0, flat.numel()));
-  }
-}
-
-/// Waits for every bucket, so that nothing is stored into one any more, and then throws the first
-/// error.
-void HookedReduction::collect_all() {
-  std::exception_ptr error;
-  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
-    try {
-      collect(bucket);
-    } catch (...) {
-      if (!error) error = std::current_exception();
+  if (!futures_[bucket]) return;  // skipped, or the hook threw, or there is none
+  const std::shared_ptr<void> record = record_bucket_reduction(*buckets_, bucket);
+  await(bucket);
+  if (failure_) return;
+  try {
+    const at::Tensor result = std::exchange(results_[bucket], at::Tensor());
+    times_[bucket].reduced_ns = comm::now_ns();
+    if (result_ == Result::kElsewhere) return;
+    const at::Tensor flat = buckets_->flat(bucket);
+    if (result.const_data_ptr() != flat.const_data_ptr()) {
+      flat.copy_(result.reshape({-1}).slice(0, 0, flat.numel()));
     }
+  } catch (...) {  // it has another size
+    note_failure(bucket, std::current_exception());
   }
-  if (error) std::rethrow_exception(error);
 }
 
-/// Peers have launched theirs: all take part in all, or some would wait for ever. They wait in what
-/// a hook that threw did not start, so it is called once more.
+/// Peers have launched theirs: all take part in all, or some would wait for ever.
 void HookedReduction::launch_rest() {
-  if (const auto failed = std::exchange(failed_, std::nullopt)) {
-    try {
-      launch(*failed);
-    } catch (...) {  // the program has got the first error
-      failed_.reset();
-    }
-  }
   while (launched_ < buckets_->size()) launch(launched_);
 }
 
+/// Waits for every bucket, so that nothing is stored into one any more, before it tells peers.
 bool HookedReduction::finish(const Note& note, bool complete) {
   const c10::NoGradGuard no_grad;
-  collect_all();
-  messages_ = exchange(note, complete);
-  for (int rank = 0; rank < group_->world_size(); ++rank) {
-    if (head_of(rank).complete == 0) return false;
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) collect(bucket);
+  if (failure_ && is_group_over()) std::rethrow_exception(failure_);
+  try {
+    messages_ = exchange(note, complete && !failure_);
+  } catch (...) {
+    if (failure_) std::rethrow_exception(failure_);
+    throw;
   }
+  bool all_complete = true;
+  bool has_failed = false;
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    all_complete = all_complete && head_of(rank).complete != 0;
+    has_failed = has_failed || head_of(rank).failed != 0;
+  }
+  if (has_failed) make_up();
+  if (!all_complete) return false;
   if (result_ == Result::kAverages) {
     divide_by_weights();
     poison();
@@ -144,12 +273,15 @@ void HookedReduction::poison() {
 }
 
 Note HookedReduction::exchange(const Note& note, bool complete) const {
-  const Head head{complete ? 1U : 0U, weight_};
+  const Head head{complete ? 1U : 0U, weight_, failure_ ? failed_bucket_ + 1 : 0U, left_out_,
+                  started() - started_at_begin_};
   const size_t flags = has_nonfinite_.size();
   Note message(sizeof(head) + flags + note.size());
   std::memcpy(message.data(), &head, sizeof(head));
   if (flags != 0) std::memcpy(message.data() + sizeof(head), has_nonfinite_.data(), flags);
   std::memcpy(message.data() + sizeof(head) + flags, note.data(), note.size());
+  // Hooks of others may wait for a future until the timeout, and then tell.
+  if (is_foreign_ && own_backend()) return group_->all_gather(message, group_->timeout() * 5 / 4);
   return group_->all_gather(message);
 }
 
@@ -164,6 +296,20 @@ HookedReduction::Head HookedReduction::head_of(int rank) const {
   return head;
 }
 
+std::optional<size_t> HookedReduction::failed_bucket_of(int rank) const {
+  bool some_left_out = false;
+  for (int each = 0; each < group_->world_size(); ++each) {
+    some_left_out = some_left_out || head_of(each).left_out != 0;
+  }
+  if (some_left_out && head_of(rank).left_out == 0) return std::nullopt;  // it failed of that
+  const uint64_t failed = head_of(rank).failed;
+  return failed == 0 ? std::nullopt : std::make_optional(static_cast<size_t>(failed - 1));
+}
+
+std::exception_ptr HookedReduction::failure() const {
+  return failed_bucket_of(group_->rank()) ? failure_ : nullptr;
+}
+
 const std::byte* HookedReduction::note_of(int rank) const {
   return message_of(rank) + sizeof(Head) + has_nonfinite_.size();
 }
@@ -174,7 +320,9 @@ void HookedReduction::divide_by_weights() {
   for (int rank = 0; rank < group_->world_size(); ++rank) sum += head_of(rank).weight;
   const double factor = group_->world_size() / (sum == 0 ? 1 : sum);
   if (factor == 1) return;
-  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) buckets_->flat(bucket).mul_(factor);
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    if (!is_skipped_[bucket]) buckets_->flat(bucket).mul_(factor);
+  }
 }
 
 }  // namespace farandole

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -14,6 +15,14 @@ namespace farandole {
 
 /// Gives each bucket to a communication hook as soon as its turn has come; any group serves. The
 /// end of backward exchanges one small note more.
+///
+/// A hook that throws, and a future that holds an error or is never completed, fail the round on
+/// all ranks at its end. Their peers meanwhile wait in the collectives that were not started. A
+/// hook that threw before it started one is called again. If no collective of the bucket was
+/// started after all, then on a group of Farandole this rank starts another one in its place, a
+/// barrier: its peers get a MismatchError from theirs, before any tensor is touched. Ranks tell how
+/// many collectives they started, and those that started fewer make up for it, so that the group
+/// is in step again.
 class HookedReduction final : public BucketConsumer {
  public:
   /// What the hook makes of gradients.
@@ -32,8 +41,11 @@ class HookedReduction final : public BucketConsumer {
   bool in_plan_order() const override { return true; }
   void begin(double weight, bool looks) override;
   void launch(size_t bucket) override;
+  void skip(size_t bucket) override;
   void launch_rest() override;
   bool finish(const Note& note, bool complete) override;
+  std::exception_ptr failure() const override;
+  std::optional<size_t> failed_bucket_of(int rank) const override;
   const std::byte* note_of(int rank) const override;
   comm::BucketTimes times_of(size_t bucket) const override { return times_[bucket]; }
 
@@ -41,9 +53,17 @@ class HookedReduction final : public BucketConsumer {
   struct Head;
 
   c10d::GradBucket bucket_for_hook(size_t bucket) const;
+  void run_hook(size_t bucket);
+  void await(size_t bucket);
+  [[noreturn]] void throw_never_completed(size_t bucket) const;
+  void note_failure(size_t bucket, std::exception_ptr error);
+  c10::intrusive_ptr<ProcessGroupFarandole> own_backend() const;
+  bool is_group_over() const;
+  uint64_t started() const;
+  void start_barrier();
+  void make_up();
   void poison();
   void collect(size_t bucket);
-  void collect_all();
   Note exchange(const Note& note, bool complete) const;
   const std::byte* message_of(int rank) const;
   Head head_of(int rank) const;
@@ -61,9 +81,17 @@ class HookedReduction final : public BucketConsumer {
   const size_t note_bytes_;
   double weight_ = 1;
   size_t launched_ = 0;
-  std::optional<size_t> failed_;        ///< a bucket for which the hook threw
-  std::vector<uint8_t> has_nonfinite_;  ///< by bucket, if the hook is foreign
+  std::exception_ptr failure_;            ///< the first of this rank in the last backward
+  size_t failed_bucket_ = 0;              ///< what it is of
+  uint64_t left_out_ = 0;                 ///< barriers in place of collectives, before make_up()
+  uint64_t started_at_begin_ = 0;         ///< collectives of the program's group
+  std::vector<uint64_t> started_before_;  ///< the same, before each bucket's
+  std::vector<c10::intrusive_ptr<c10d::Work>> barriers_;  ///< in place of others
+  std::vector<bool> is_skipped_;                          ///< by bucket
+  std::vector<bool> is_awaited_;                          ///< by bucket
+  std::vector<uint8_t> has_nonfinite_;                    ///< by bucket, if the hook is foreign
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;  ///< of the hook, by bucket
+  std::vector<at::Tensor> results_;  ///< of the hook, by bucket, until they are in the buckets
   std::vector<comm::BucketTimes> times_;
   Note messages_;  ///< of all ranks in the last finish()
 };

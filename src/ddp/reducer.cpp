@@ -9,6 +9,7 @@
 #include "ddp/birth_schedule.h"
 #include "ddp/finite_check.h"
 #include "ddp/gradient_hook.h"
+#include "ddp/kept_plans.h"
 #include "ddp/parameter_gradient.h"
 #include "ddp/round_note.h"
 #include "farandole/comm/events.h"
@@ -42,7 +43,10 @@ std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters,
 
 Reducer::Reducer(std::vector<Parameter> parameters, std::shared_ptr<ReplicaGroup> group,
                  Options options)
-    : group_(std::move(group)), options_(std::move(options)), progress_(parameters.size()) {
+    : group_(std::move(group)),
+      options_(std::move(options)),
+      progress_(parameters.size()),
+      kept_(std::make_unique<KeptPlans>()) {
   for (Parameter& parameter : parameters) {
     names_.push_back(std::move(parameter.name));
     parameters_.push_back(
@@ -52,18 +56,18 @@ Reducer::Reducer(std::vector<Parameter> parameters, std::shared_ptr<ReplicaGroup
 
 Reducer::~Reducer() = default;
 
-/// Looks at all parameters anew, hooks those that autograd has another node for, and forgets the
-/// plan.
+/// Looks at all parameters anew, hooks those that autograd has another node for, and goes on with
+/// the plan for them if there is one.
 void Reducer::renew_parameters() {
-  consumer_.reset();
-  births_.reset();
-  buckets_.reset();
+  keep_plan();
   order_.clear();
+  planned_for_.clear();
   std::vector<size_t> born_bytes(parameters_.size());
   for (size_t index = 0; index < parameters_.size(); ++index) {
     progress_[index].is_ordered = false;
     progress_[index].expected = 1;
     const auto node = parameters_[index]->renew();
+    planned_for_.push_back(ParameterKind::of(parameters_[index]->parameter()));
     if (options_.born_gradients && may_be_born(*parameters_[index]))
       born_bytes[index] = parameters_[index]->parameter().nbytes();
     if (!node) continue;
@@ -76,6 +80,7 @@ void Reducer::renew_parameters() {
   const bool are_born =
       std::any_of(born_bytes.begin(), born_bytes.end(), [](size_t bytes) { return bytes != 0; });
   if (are_born && group_->communicator()) births_ = std::make_shared<BirthSchedule>(born_bytes);
+  take_kept_plan();
 }
 
 void Reducer::before_forward() {
@@ -281,14 +286,21 @@ void Reducer::mark_ready(size_t index) {
 
 /// Launches a full bucket, or leaves it to the one before it in the plan.
 void Reducer::launch(size_t bucket) {
-  if (!consumer_->in_plan_order()) {
-    is_launched_[bucket] = true;
-    consumer_->launch(bucket);
-    return;
-  }
-  while (next_to_launch_ < missing_.size() && missing_[next_to_launch_] == 0) {
-    is_launched_[next_to_launch_] = true;
-    consumer_->launch(next_to_launch_++);
+  if (consumer_->in_plan_order()) return launch_in_plan_order();
+  is_launched_[bucket] = true;
+  consumer_->launch(bucket);
+}
+
+void Reducer::launch_in_plan_order() {
+  for (; next_to_launch_ < missing_.size(); ++next_to_launch_) {
+    if (is_skipped_[next_to_launch_]) {
+      consumer_->skip(next_to_launch_);
+    } else if (missing_[next_to_launch_] == 0) {
+      is_launched_[next_to_launch_] = true;
+      consumer_->launch(next_to_launch_);
+    } else {
+      return;
+    }
   }
 }
 

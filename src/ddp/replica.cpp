@@ -169,7 +169,8 @@ std::shared_ptr<Reducer> Replica::make_reducer() const {
   auto reducer = Reducer::make(
       std::move(parameters), group_,
       {bucket_caps(options_, *group_), options_.find_unused_parameters, options_.static_graph,
-       report_nonfinite_, options_.wire_dtype, Config::from_environment().born_gradients});
+       report_nonfinite_, options_.wire_dtype, options_.skip_all_reduce_unused_params,
+       Config::from_environment().born_gradients});
   reducer->set_loss_weight(loss_weight_);
   if (hook_) reducer->set_hook(hook_);
   if (sharded_) reducer->set_sharded(sharded_);

@@ -124,12 +124,30 @@ std::vector<int64_t> ReplicaGroup::broadcast(std::vector<int64_t> numbers, int r
   return numbers;
 }
 
-std::vector<std::byte> ReplicaGroup::all_gather(const std::vector<std::byte>& bytes) const {
+std::chrono::milliseconds ReplicaGroup::timeout() const {
+  try {
+    return of_program_->getBackend(device_.type())->getBackendOptions()->timeout;
+  } catch (const c10::Error&) {  // a backend that does not tell
+    return kBackendDefaultTimeout;
+  }
+}
+
+uint64_t ReplicaGroup::started_by_program() const {
+  try {
+    return of_program_->getBackend(device_.type())->getSequenceNumberForGroup();
+  } catch (const c10::Error&) {
+    return 0;
+  }
+}
+
+std::vector<std::byte> ReplicaGroup::all_gather(
+    const std::vector<std::byte>& bytes, std::optional<std::chrono::milliseconds> timeout) const {
   if (world_size_ == 1 || bytes.empty()) return bytes;
   at::Tensor input = message(bytes.data(), bytes.size());
   at::Tensor output = at::empty({world_size_ * input.numel()}, input.options());
   c10d::AllgatherOptions options;
   options.asyncOp = false;
+  if (timeout) options.timeout = *timeout;
   const auto work = all_gather_single(*group_, output, input, options);
   if (work) work->wait();
   const at::Tensor received = output.cpu();

@@ -14,6 +14,7 @@ struct Head {
   uint64_t begin_ns;
   uint64_t end_ns;
   int64_t nonfinite;
+  uint64_t plan;
 };
 
 }  // namespace
@@ -21,7 +22,7 @@ struct Head {
 size_t RoundNote::bytes(size_t parameters) { return sizeof(Head) + parameters; }
 
 Note RoundNote::pack() const {
-  const Head head{flags, weight, forward, begin_ns, end_ns, nonfinite};
+  const Head head{flags, weight, forward, begin_ns, end_ns, nonfinite, plan};
   Note note(bytes(gradients.size()));
   std::memcpy(note.data(), &head, sizeof(head));
   if (!gradients.empty()) {
@@ -33,8 +34,8 @@ Note RoundNote::pack() const {
 RoundNote RoundNote::unpack(const std::byte* note, size_t parameters) {
   Head head;
   std::memcpy(&head, note, sizeof(head));
-  RoundNote result{head.flags,    head.weight, head.forward,
-                   head.begin_ns, head.end_ns, head.nonfinite};
+  RoundNote result{head.flags,  head.weight,    head.forward, head.begin_ns,
+                   head.end_ns, head.nonfinite, head.plan};
   result.gradients.resize(parameters);
   if (parameters != 0) std::memcpy(result.gradients.data(), note + sizeof(head), parameters);
   return result;

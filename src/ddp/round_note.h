@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "farandole/ddp/bucket_consumer.h"
@@ -33,7 +34,10 @@ struct RoundNote {
   uint64_t begin_ns = 0;   ///< when the backward began, in comm::now_ns() of that rank's host
   uint64_t end_ns = 0;     ///< when it had its last gradient
   int64_t nonfinite = -1;  ///< the first parameter whose gradient has an Inf or NaN; -1: none
+  uint64_t plan = 0;       ///< tells plans for different active parameters apart
   std::vector<uint8_t> gradients = {};  ///< a Gradient for each parameter
+  /// The bucket for which a communication hook failed there; told by the BucketConsumer, not here.
+  std::optional<size_t> failed_bucket = {};
 
   bool has(Flag flag) const { return (flags & flag) != 0; }
   /// Whether that rank has something to add to the average.

@@ -126,6 +126,24 @@ void check_missing(const std::vector<RoundNote>& notes, const RoundContext& cont
       {ranks_with(notes, is_missing), kBackward});
 }
 
+void check_hooks(const std::vector<RoundNote>& notes, const RoundContext& context) {
+  std::string failed;
+  for (size_t rank = 0; rank < notes.size(); ++rank) {
+    const auto& bucket = notes[rank].failed_bucket;
+    if (!bucket) continue;
+    failed += (failed.empty() ? "" : ", ") + ("for bucket " + std::to_string(*bucket)) +
+              " on rank " + std::to_string(rank);
+  }
+  if (failed.empty()) return;
+  throw BackwardError(
+      subject(context, notes.size()) + ": the communication hook failed " + failed + ".",
+      "it raised there, or its future held an exception or was never completed.",
+      "see the error of that rank and mend the cause there; or zero the gradients on every rank "
+      "and go on with the next batch.",
+      {ranks_where(notes, [](const RoundNote& note) { return note.failed_bucket.has_value(); }),
+       kBackward});
+}
+
 void check_weights(const std::vector<RoundNote>& notes, const RoundContext& context) {
   const Ranks weighted = ranks_where(notes, [](const RoundNote& note) {
     return note.has(RoundNote::kWeighted) && !note.has(RoundNote::kJoined);
@@ -156,6 +174,29 @@ std::string nonfinite_gradients(const std::vector<RoundNote>& notes, const Round
   return subject(context, notes.size()) + ": gradients have an Inf or NaN, the first" + text + ".";
 }
 
+void throw_skipped(const std::vector<int>& ranks, const std::string& parameter,
+                   const RoundContext& context, size_t world_size) {
+  throw BackwardError(
+      subject(context, world_size) + ": all parameters of the bucket with '" + parameter +
+          "' were unused on " + text_of_ranks(ranks, static_cast<int>(world_size)) +
+          " and skipped, but not elsewhere.",
+      "with skip_all_reduce_unused_params such a bucket is not reduced, so all ranks must leave "
+      "the same parameters unused.",
+      "zero the gradients on every rank; use the same parameters on all ranks, or leave "
+      "skip_all_reduce_unused_params out.",
+      {ranks, kBackward});
+}
+
+void throw_other_plan(size_t rank, const std::string& group) {
+  throw BackwardError(
+      "the gradients of ranks 0 and " + std::to_string(rank) + " in group '" + group +
+          "' do not fit together.",
+      "parameters differ in dtype, device or requires_grad, or ranks got different caps or wire "
+      "dtypes.",
+      "change the module in the same way on every rank, and pass the same options.",
+      {{static_cast<int>(rank)}, kBackward});
+}
+
 void throw_nonfinite(const std::string& text, const std::vector<RoundNote>& notes) {
   throw BackwardError(
       text,
@@ -171,7 +212,11 @@ void check_round(const std::vector<RoundNote>& notes, const RoundContext& contex
   check_abandoned(notes, context);
   if (std::any_of(notes.begin(), notes.end(), abandoned)) return;
   check_forwards(notes, context);
+  for (size_t rank = 1; rank < notes.size(); ++rank) {
+    if (notes[rank].plan != notes[0].plan) throw_other_plan(rank, context.group);
+  }
   if (!context.reduced) {
+    check_hooks(notes, context);
     check_late(notes, context);
     check_missing(notes, context);
   }

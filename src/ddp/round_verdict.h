@@ -27,6 +27,14 @@ void check_round(const std::vector<RoundNote>& notes, const RoundContext& contex
 std::string nonfinite_gradients(const std::vector<RoundNote>& notes, const RoundContext& context,
                                 const std::function<size_t(size_t)>& bucket_of);
 
+/// Throws the BackwardError of ranks that have left out a bucket, of `parameter` among others, and
+/// some of `world_size` that have not.
+[[noreturn]] void throw_skipped(const std::vector<int>& ranks, const std::string& parameter,
+                                const RoundContext& context, size_t world_size);
+
+/// Throws the BackwardError of `rank`, whose buckets are others than those of rank 0.
+[[noreturn]] void throw_other_plan(size_t rank, const std::string& group);
+
 /// Throws that as a BackwardError.
 [[noreturn]] void throw_nonfinite(const std::string& text, const std::vector<RoundNote>& notes);
 

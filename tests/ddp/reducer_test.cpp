@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros_like.h>
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -112,6 +113,43 @@ TEST_P(ReducerOf, KeepsAveragesInBuckets) {
         return parameters[slot.parameter].grad().const_data_ptr<float>() - slot.offset;
       };
       for (const auto& slot : slots) EXPECT_EQ(place(slot), place(slots[0]));
+    }
+  });
+}
+
+// --- what a profiler sees
+
+/// What was recorded of buckets on this thread.
+thread_local std::vector<std::pair<int64_t, int64_t>> recorded;
+
+std::unique_ptr<at::ObserverContext> note_record(const at::RecordFunction& record) {
+  if (std::string(record.name()) != "farandole:bucket_reduction") return nullptr;
+  const auto inputs = record.kwinputs();
+  recorded.emplace_back(inputs.at("bucket").toInt(), inputs.at("bytes").toInt());
+  return nullptr;
+}
+
+TEST_P(ReducerOf, RecordsItsWorkOnBuckets) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    ReplicaOptions options;
+    options.bucket_cap_mb = 1e-5;
+    DistributedDataParallel ddp(small_net(), group, options);
+    const auto step = [&] { ddp.forward(integers({6, 4}, 1)).sum().backward(); };
+    step();
+    recorded.clear();
+    const auto handle =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(note_record).needsInputs(true));
+    step();
+    at::removeCallback(handle);
+    step();
+    const BucketPlan plan = ddp.replica().plan();
+    const size_t records = backend() == "farandole" ? 1 : 2;  // a hook's: at start and end
+    EXPECT_EQ(recorded.size(), records * plan.buckets.size());
+    for (size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      const auto wanted =
+          std::make_pair(static_cast<int64_t>(bucket), plan.buckets[bucket].bytes());
+      EXPECT_EQ(std::count(recorded.begin(), recorded.end(), wanted),
+                static_cast<int64_t>(records));
     }
   });
 }
@@ -414,6 +452,43 @@ TEST_P(ReducerOf, FollowsFreezingAndUnfreezing) {
   run_replicas(backend(), world_size(), [&](const Group& group) {
     DistributedDataParallel ddp(small_net(), group);
     for (int step = 0; step < 7; ++step) expect_step(ddp, group, step, small_net, body);
+  });
+}
+
+TEST_P(ReducerOf, KeepsAPlanForEachSetOfActiveParameters) {
+  const auto body = [](const auto& pass) {
+    const auto parameters = pass.net->parameters();
+    for (const size_t frozen : {0, 2}) {
+      parameters[frozen].set_requires_grad((static_cast<size_t>(pass.step) + frozen / 2) % 2 == 0);
+    }
+    pass.forward(pass.batch()).sum().backward();
+  };
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    for (int step = 0; step < 8; ++step) {
+      expect_step(ddp, group, step, small_net, body);
+      EXPECT_EQ(ddp.stats().plans, std::min<uint64_t>(static_cast<uint64_t>(step) + 1, 2));
+    }
+  });
+}
+
+TEST_P(ReducerOf, LeavesGradientsOfOtherPlansAsTheyAre) {
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    const auto parameters = ddp.parameters();
+    std::vector<at::Tensor> of_step;  // of the first layer in the last even step
+    for (int step = 0; step < 8; ++step) {
+      const bool even = step % 2 == 0;
+      parameters[0].set_requires_grad(even);
+      parameters[1].set_requires_grad(even);
+      if (even) zero_gradients({parameters[0], parameters[1]});
+      zero_gradients({parameters[2], parameters[3]});
+      ddp.forward(integers({6, 4}, step)).sum().backward();
+      const auto first = gradients_of({parameters[0], parameters[1]});
+      if (even) of_step = first;
+      for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(first[i], of_step[i]));
+    }
+    EXPECT_EQ(ddp.stats().plans, 2U);
   });
 }
 
@@ -806,6 +881,26 @@ TEST_P(ReducerOf, CountsLocalPassesOfParametersThatAreUnusedLater) {
         pass.forward(pass.batch()).backward();
       },
       finding_unused());
+}
+
+TEST_P(ReducerOf, SkipsBucketsThatNobodyUses) {
+  ReplicaOptions options = finding_unused();
+  options.skip_all_reduce_unused_params = true;
+  options.bucket_cap_mb = 1e-5;
+  const auto body = [](const auto& pass) {
+    pass.net->used = {pass.step % 4};
+    pass.forward(pass.batch()).backward();
+  };
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(experts(), group, options);
+    for (int step = 0; step < 6; ++step) {
+      expect_step(ddp, group, step, experts, body);
+      const auto buckets = ddp.stats().buckets;
+      const auto skipped = std::count_if(buckets.begin(), buckets.end(),
+                                         [](const auto& bucket) { return bucket.finish_ns == 0; });
+      EXPECT_GT(skipped, 0);
+    }
+  });
 }
 
 TEST_P(ReducerOf, LeavesGradientsThatNobodyUsesAsTheyWere) {

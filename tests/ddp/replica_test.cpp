@@ -658,10 +658,46 @@ TEST_P(ReplicaOf, NamesARankWhoseHookHasFailed) {
         EXPECT_THROW(backward(ddp, group, step), FunctionFailed);
       } else {
         const std::string error = error_of<BackwardError>([&] { backward(ddp, group, step); });
-        EXPECT_THAT(error, HasSubstr("was abandoned by rank 1."));
+        const std::string text =
+            "the communication hook failed for bucket " + std::to_string(step % 2) + " on rank 1";
+        EXPECT_THAT(error, HasSubstr(text));
       }
       expect_training(ddp, group, step + 1);
     }
+  });
+}
+
+/// One of torch's interface whose future at bucket 1 holds an error, once its collective is done.
+class FailingFuture : public c10d::CommHookInterface {
+ public:
+  FailingFuture(const Group& group, int failures) : inner_(group), failures_(failures) {}
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    const auto future = inner_.runHook(bucket);
+    if (bucket.getIndex() != 1 || failures_-- <= 0) return future;
+    return future->then(
+        [](c10::ivalue::Future& /*done*/) -> c10::IValue { throw FunctionFailed(); },
+        c10::TensorType::get());
+  }
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return inner_.parseHookResult(result);
+  }
+
+ private:
+  AllReduceHook inner_;
+  int failures_;
+};
+
+TEST_P(ReplicaOf, TellsTheOthersOfAFutureThatHasFailed) {
+  run([&](const Group& group) {
+    DistributedDataParallel ddp(chain(), group, small_buckets());
+    ddp.register_comm_hook(std::make_shared<FailingFuture>(group, group->getRank() == 1 ? 1 : 0));
+    if (group->getRank() == 1) {
+      EXPECT_THROW(backward(ddp, group, 0), FunctionFailed);
+    } else {
+      const std::string error = error_of<BackwardError>([&] { backward(ddp, group, 0); });
+      EXPECT_THAT(error, HasSubstr("the communication hook failed for bucket 1 on rank 1"));
+    }
+    for (int step = 1; step < 4; ++step) expect_training(ddp, group, step);
   });
 }
 

@@ -261,7 +261,6 @@ def arguments(rank: int, world_size: int) -> None:
             layers,
             check_reduction=True,
             gradient_as_bucket_view=True,
-            skip_all_reduce_unused_params=True,
             batched_grad_copy=True,
             lazy_bucket_allocation=True,
         )

@@ -22,6 +22,7 @@ struct BackwardStats {
     uint64_t end_ns;    ///< it had its last gradient
   };
   uint64_t backward = 0;  ///< synchronized backward passes so far
+  uint64_t plans = 0;     ///< of buckets, made so far; one that made a plan did not overlap
   uint64_t begin_ns = 0;
   uint64_t end_ns =
       0;  ///< the last gradient had come: begin..end is compute, hidden reduction included

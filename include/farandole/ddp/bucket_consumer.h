@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <vector>
 
@@ -31,19 +32,25 @@ class FARANDOLE_API BucketConsumer {
   virtual void begin(double weight, bool looks) = 0;
   /// `bucket` is full on this rank. Must not wait for peers.
   virtual void launch(size_t bucket) = 0;
+  /// `bucket` stays as it is in this backward, in place of launch(): all ranks do the same.
+  virtual void skip(size_t bucket) = 0;
   /// Called at every gradient: time to do what peers have made possible.
   virtual void progress() {}
   /// The backward of this rank has ended, if some buckets are not full: does for those what peers
   /// wait for. If it throws, or launch() has, it is called again for the abandoned backward.
   virtual void launch_rest() {}
   /// Waits for the peers and exchanges notes of note_bytes().
-  /// True if all ranks were `complete`, which says that they have launched every bucket: then
-  /// buckets hold the average, sum_r(bucket_r) / sum_r(weight_r), on every rank. Else they hold
-  /// anything. Collective.
+  /// True if all ranks were `complete`, which says that they have launched or skipped every bucket,
+  /// and nothing has failed on any: then buckets hold the average, sum_r(bucket_r) /
+  /// sum_r(weight_r), on every rank. Else they hold anything. Collective.
   virtual bool finish(const Note& note, bool complete) = 0;
   /// Whether no average that this rank has made in the last backward is Inf or NaN, if it looked;
   /// nullopt: this consumer does not look.
   virtual std::optional<bool> are_finite() const { return std::nullopt; }
+  /// What failed on this rank in the last backward, which finish() has told peers, and not thrown.
+  virtual std::exception_ptr failure() const { return nullptr; }
+  /// The bucket for which something failed on `rank`; nullopt: nothing has.
+  virtual std::optional<size_t> failed_bucket_of(int /*rank*/) const { return std::nullopt; }
   /// What `rank` told in the last finish().
   virtual const std::byte* note_of(int rank) const = 0;
 

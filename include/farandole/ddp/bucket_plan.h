@@ -52,6 +52,8 @@ struct FARANDOLE_API BucketPlan {
     int64_t padded_elements;  ///< a multiple of world_size * 64 bytes, so that shards are equal
     int64_t offset_bytes;     ///< in the flat buffer of its device, a multiple of 128
     std::vector<Slot> slots;  ///< in the order in which gradients come
+    /// Of its gradients, without padding.
+    int64_t bytes() const { return elements * static_cast<int64_t>(c10::elementSize(dtype)); }
   };
   std::vector<Bucket> buckets;
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,9 @@
 namespace farandole {
 
 class BirthSchedule;
+class Birthplace;
+class KeptPlans;
+struct ParameterKind;
 class ParameterGradient;
 struct RoundNote;
 
@@ -38,7 +42,8 @@ struct RoundNote;
 /// under activation checkpointing), in which order. At its end, before it returns, the buckets are
 /// planned in the order of rank 0, gradients move into them, and all are reduced. Later backward
 /// passes overlap. A parameter that changes its dtype, device or requires_grad makes the next
-/// synchronized backward a first one again.
+/// synchronized backward a first one again, unless there is a plan from the last time that the
+/// parameters were like that: a few are kept (ddp/kept_plans.h).
 ///
 /// A backward is synchronized if the forward that it comes from was (after_forward()); else its
 /// gradients stay local and add up in the buckets. Its end is found by a hook on the outputs of the
@@ -67,6 +72,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
     NonfinitePolicy report_nonfinite = NonfinitePolicy::kOff;
     /// See ReplicaOptions.
     std::optional<at::ScalarType> wire_dtype = {};
+    /// See ReplicaOptions::skip_all_reduce_unused_params.
+    bool skip_unused_buckets = false;
     /// See Config.
     bool born_gradients = true;
   };
@@ -160,6 +167,10 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
 
   // reducer.cpp: while backward runs
   void renew_parameters();
+  void keep_plan();
+  void take_kept_plan();
+  void tell_hook_of_plan();
+  void forget_plans();
   void watch(const at::Tensor& output, bool synchronize);
   void output_has_gradient(bool synchronize);
   bool reaches_parameters() const;
@@ -175,6 +186,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   bool is_launched(size_t index) const;
   void mark_ready(size_t index);
   void launch(size_t bucket);
+  void launch_in_plan_order();
 
   // loss_weight.cpp: all with mutex_ held
   bool count_weight();
@@ -191,14 +203,20 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void end_sharding();
   void make_plan();
   void settle_gradients();
+  void give_places();
   std::vector<int64_t> first_order() const;
   BucketPlan own_plan() const;
+  void naming_mismatches(const std::function<void()>& function) const;
+  uint64_t active_parameters() const;
   void check_sharded_plan() const;
   void check_same_plan(const BucketPlan& plan) const;
   std::shared_ptr<c10d::CommHookInterface> make_own_hook() const;
   std::unique_ptr<BucketConsumer> make_consumer() const;
   void start_buckets();
   bool settle_unready(uint32_t flags);
+  void skip_unused(uint32_t flags);
+  bool is_skipped(const RoundNote& note, size_t bucket) const;
+  void check_skipped(const std::vector<RoundNote>& notes) const;
   bool is_empty(size_t index) const;
   uint8_t outcome_of(size_t index) const;
   void settle_missing(size_t index);
@@ -227,9 +245,16 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::unique_ptr<BucketConsumer> consumer_;
   int unsettled_ = 0;  ///< backward passes until memory is used as in all that follow
   std::shared_ptr<BirthSchedule> births_;  ///< null if gradients are copied into their places
-  std::vector<int64_t> missing_;           ///< by bucket: parameters that are not ready
-  std::vector<bool> is_launched_;          ///< by bucket
-  size_t next_to_launch_ = 0;              ///< in the order of the plan
+  std::vector<std::shared_ptr<Birthplace>> birthplaces_;  ///< by parameter; null: copied
+  std::vector<ParameterKind> planned_for_;  ///< parameters, as the Reducer looked at them last
+  uint64_t plan_round_ = 0;                 ///< the last of rounds_ in which this plan was used
+  std::unique_ptr<KeptPlans> kept_;         ///< other plans
+  uint64_t rounds_ = 0;                     ///< backward passes that went well, on every rank
+  uint64_t plans_ = 0;                      ///< made so far
+  std::vector<int64_t> missing_;            ///< by bucket: parameters that are not ready
+  std::vector<bool> is_launched_;           ///< by bucket
+  std::vector<bool> is_skipped_;            ///< by bucket: unused, and not reduced
+  size_t next_to_launch_ = 0;               ///< in the order of the plan
 
   State state_ = State::kIdle;
   /// Whether the next backward is synchronized, if it may come to parameters and to no output of

@@ -27,6 +27,10 @@ struct ReplicaOptions {
   bool init_sync = true;  ///< compare the modules and send rank 0's state to all at the start
   bool find_unused_parameters = false;
   bool static_graph = false;
+  /// With find_unused_parameters, a bucket in which no parameter got a gradient is not reduced, and
+  /// their p.grad stay as they are. All ranks must leave the same parameters unused, and none may
+  /// join early; without effect beside a sharded optimizer to which averaging is left.
+  bool skip_all_reduce_unused_params = false;
   /// MiB of a bucket; nullopt: what suits the group, 1 on shared memory and 25 elsewhere.
   std::optional<double> bucket_cap_mb = {};
   /// MiB of the first buckets one by one; empty: a small first one.

@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,11 @@ class FARANDOLE_API ReplicaGroup {
   const Group& of_program() const { return of_program_; }
   /// The one to talk through.
   const Group& group() const { return group_; }
+  /// How long a collective of the program's group waits.
+  std::chrono::milliseconds timeout() const;
+  /// Collectives that this rank has started in the program's group; 0 if its backend does not
+  /// count.
+  uint64_t started_by_program() const;
   /// Our communicator below it; null over another backend.
   std::shared_ptr<comm::Communicator> communicator() const;
 
@@ -42,8 +49,10 @@ class FARANDOLE_API ReplicaGroup {
   void broadcast(const std::vector<at::Tensor>& tensors, int root = 0) const;
   /// `numbers` of rank `root`, which all ranks have as many of.
   std::vector<int64_t> broadcast(std::vector<int64_t> numbers, int root = 0) const;
-  /// Equally many bytes of every rank, in rank order.
-  std::vector<std::byte> all_gather(const std::vector<std::byte>& bytes) const;
+  /// Equally many bytes of every rank, in rank order. `timeout`: nullopt: the group's.
+  std::vector<std::byte> all_gather(
+      const std::vector<std::byte>& bytes,
+      std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
   /// A number of every rank.
   std::vector<uint64_t> all_gather(uint64_t number) const;
   /// A text of every rank, of any lengths.

@@ -15,11 +15,11 @@ class BucketTimes:
     bytes: int
     parameters: int
     ready_ms: float
-    """Its last gradient had come, and it was launched."""
+    """Its last gradient had come, and it was launched; 0 if it was skipped."""
     complete_ms: float | None
     """All ranks had launched it; None where that is not known."""
     finish_ms: float
-    """This rank's part of the reduction was done."""
+    """This rank's part of the reduction was done; 0 if it was skipped."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class BackwardTimes:
     """Of gradients that were copied into their buckets, instead of being computed there."""
     buckets: tuple[BucketTimes, ...]
     """In the order in which they are launched."""
+    plans: int = 0
+    """Of buckets, made so far; a backward that made one did not overlap."""
 
     def __str__(self) -> str:
         if self.backward == 0:
@@ -65,7 +67,7 @@ def backward_times(stats: _C.BackwardStats | None) -> BackwardTimes:
     begin_ns = stats.begin_ns
 
     def since_begin(ns: int) -> float:
-        return (ns - begin_ns) / 1e6
+        return (ns - begin_ns) / 1e6 if ns else 0.0
 
     return BackwardTimes(
         backward=stats.backward,
@@ -84,4 +86,5 @@ def backward_times(stats: _C.BackwardStats | None) -> BackwardTimes:
             )
             for bucket in stats.buckets
         ),
+        plans=stats.plans,
     )

@@ -30,7 +30,6 @@ NAME = "DistributedDataParallel"
 _WITHOUT_EFFECT = {
     "check_reduction": "backward checks each reduction anyway",
     "gradient_as_bucket_view": "gradients always lie in the buckets",
-    "skip_all_reduce_unused_params": "to see that a parameter is unused costs no message",
     "batched_grad_copy": "gradients are moved into the buckets as they come",
     "lazy_bucket_allocation": "buckets are made at the end of the first backward anyway",
 }

@@ -61,7 +61,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         param_to_hook_all_reduce: ... and are averaged when this one has got its gradient.
         mixed_precision: dtypes of forward, reduction and buffers.
         device_mesh: One dimension of a mesh, in place of ``process_group``.
-        skip_all_reduce_unused_params: Without effect.
+        skip_all_reduce_unused_params: With ``find_unused_parameters``, whether a bucket in which no
+            parameter got a gradient is not averaged. All ranks must leave the same unused.
         bucket_cap_mb_list: MiB of the first buckets, one by one.
         batched_grad_copy: Without effect.
         forward_sync_buffers: As ``broadcast_buffers``, for forward alone.
@@ -117,7 +118,6 @@ class DistributedDataParallel(nn.Module, Joinable):
             {
                 "check_reduction": check_reduction,
                 "gradient_as_bucket_view": gradient_as_bucket_view,
-                "skip_all_reduce_unused_params": skip_all_reduce_unused_params,
                 "batched_grad_copy": batched_grad_copy,
                 "lazy_bucket_allocation": lazy_bucket_allocation,
             }
@@ -129,6 +129,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.dim = dim
         self.find_unused_parameters = find_unused_parameters
         self.static_graph = static_graph
+        self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
         self._report_nonfinite = construction.check_policy(report_nonfinite)
         self._wire_dtype = construction.check_wire(wire_dtype, mixed_precision)
         self.gradient_as_bucket_view = True
@@ -205,6 +206,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         options.init_sync = init_sync
         options.find_unused_parameters = self.find_unused_parameters
         options.static_graph = self.static_graph
+        options.skip_all_reduce_unused_params = self.skip_all_reduce_unused_params
         if self._report_nonfinite is not None:
             options.report_nonfinite = construction.POLICIES[self._report_nonfinite]
         options.bucket_cap_mb = self._bucket_cap_mb
