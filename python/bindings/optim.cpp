@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +23,9 @@ namespace {
 
 namespace py = pybind11;
 using NoGil = py::call_guard<py::gil_scoped_release>;
+
+/// What Python does in a change that all ranks make together.
+using Completion = std::optional<std::function<void()>>;
 
 /// pybind11 has no holder of const objects; nobody changes a rule.
 using Rule = std::shared_ptr<UpdateRule>;
@@ -156,10 +161,13 @@ void bind_optimizer(py::module_& module) {
           "Whether those of bfloat16 are rounded by chance.")
       .def(
           "add_group",
-          [](Optimizer& self, std::vector<at::Tensor> parameters, std::vector<std::string> names) {
-            self.add_group(group_of(std::move(parameters), std::move(names)));
+          [](Optimizer& self, std::vector<at::Tensor> parameters, std::vector<std::string> names,
+             const Completion& then) {
+            self.add_group(group_of(std::move(parameters), std::move(names)),
+                           then.value_or(nullptr));
           },
-          py::arg("parameters"), py::arg("names"), NoGil(), "One more group. Collective.")
+          py::arg("parameters"), py::arg("names"), py::arg("then") = py::none(), NoGil(),
+          "One more group, in which ``then`` takes part, on all ranks or on none. Collective.")
       .def(
           "step",
           [](Optimizer& self, const std::vector<Rule>& rules) { self.step(as_rules(rules)); },
@@ -186,7 +194,8 @@ void bind_optimizer(py::module_& module) {
            "One of those arrays, by piece; empty if it was not made.")
       .def("steps", &Optimizer::steps, py::arg("group"), "Steps taken, by parameter.")
       .def("set_steps", &Optimizer::set_steps, py::arg("group"), py::arg("steps"),
-           "Steps taken, by parameter.")
+           py::arg("has_state") = std::vector<bool>(),
+           "Steps taken, by parameter; whether they have written to its arrays.")
       .def("gather", &Optimizer::gather, py::arg("group"), py::arg("pieces"), py::arg("to"),
            NoGil(), "Whole tensors of pieces, on one rank or (-1) on all. Collective.")
       .def(
@@ -208,7 +217,13 @@ void bind_optimizer(py::module_& module) {
             self.begin_rebuild(group.value_or(Group()));
           },
           py::arg("group"), NoGil(), "Gather over these ranks from now on. Collective.")
-      .def("finish_rebuild", &Optimizer::finish_rebuild, NoGil(), "Plan anew. Collective.")
+      .def(
+          "finish_rebuild",
+          [](Optimizer& self, const Completion& then) {
+            self.finish_rebuild(then.value_or(nullptr));
+          },
+          py::arg("then") = py::none(), NoGil(),
+          "Plan anew, with the part of ``then``, on all ranks or on none. Collective.")
       .def("wait", &Optimizer::wait, NoGil(), "Until the last step's parameters have come.")
       .def("state_bytes", &Optimizer::state_bytes, "Of this rank's arrays.")
       .def("bytes_moved", &Optimizer::bytes_moved,

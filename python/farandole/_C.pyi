@@ -570,13 +570,13 @@ class Replica:
         """
         Send the buffers of ``root`` to all. Collective.
         """
-    def forward_failed(self) -> None:
-        """
-        Tell that it raised.
-        """
     def end_join(self) -> None:
         """
         Drop p.grad if it has the averages of backwards in which only others had inputs.
+        """
+    def forward_failed(self) -> None:
+        """
+        Tell that it raised.
         """
     def join_backward(self, weight: typing.SupportsFloat = 0) -> bool:
         """
@@ -664,9 +664,9 @@ class ShardedOptimizer:
         """
         Make the parameters views of flat buffers. Collective.
         """
-    def add_group(self, parameters: collections.abc.Sequence[torch.Tensor], names: collections.abc.Sequence[str]) -> None:
+    def add_group(self, parameters: collections.abc.Sequence[torch.Tensor], names: collections.abc.Sequence[str], then: collections.abc.Callable[[], None] | None = None) -> None:
         """
-        One more group. Collective.
+        One more group, in which ``then`` takes part, on all ranks or on none. Collective.
         """
     def all_gather(self, data: bytes) -> list[bytes]:
         """
@@ -700,9 +700,9 @@ class ShardedOptimizer:
         """
         Tell the others that this rank raised. Collective.
         """
-    def finish_rebuild(self) -> None:
+    def finish_rebuild(self, then: collections.abc.Callable[[], None] | None = None) -> None:
         """
-        Plan anew. Collective.
+        Plan anew, with the part of ``then``, on all ranks or on none. Collective.
         """
     def gather(self, group: typing.SupportsInt, pieces: collections.abc.Sequence[torch.Tensor], to: typing.SupportsInt) -> list[torch.Tensor]:
         """
@@ -716,9 +716,9 @@ class ShardedOptimizer:
         """
         This rank's, of a group.
         """
-    def set_steps(self, group: typing.SupportsInt, steps: collections.abc.Sequence[typing.SupportsInt]) -> None:
+    def set_steps(self, group: typing.SupportsInt, steps: collections.abc.Sequence[typing.SupportsInt], has_state: collections.abc.Sequence[bool] = []) -> None:
         """
-        Steps taken, by parameter.
+        Steps taken, by parameter; whether they have written to its arrays.
         """
     def shards(self, group: typing.SupportsInt) -> list[torch.Tensor]:
         """

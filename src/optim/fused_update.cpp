@@ -90,10 +90,13 @@ void FusedUpdate::load_group(size_t group, const std::vector<WholeState>& states
   const std::vector<at::Tensor>& parameters = groups_[group].params();
   const auto pieces = engine_.pieces(group);
   std::vector<int64_t> steps;
+  std::vector<bool> has_state;
   for (const WholeState& whole : states) {
     const int64_t* const step = whole.state ? format().fields(*whole.state).step : nullptr;
     const int64_t known = !whole.state ? 0 : step == nullptr ? 1 : *step;
-    steps.push_back(whole.steps.value_or(known));
+    const int64_t least = whole.master.defined() ? 1 : 0;  // only those of stepped ones are saved
+    steps.push_back(std::max(whole.steps.value_or(known), least));
+    has_state.push_back(whole.state != nullptr);
   }
   for (const std::string& name : rules_[group]->state_names()) {
     const std::vector<at::Tensor> arrays = engine_.state(group, name);
@@ -109,7 +112,7 @@ void FusedUpdate::load_group(size_t group, const std::vector<WholeState>& states
     }
   }
   load_masters(engine_, group, parameters, states);
-  engine_.set_steps(group, steps);
+  engine_.set_steps(group, steps, has_state);
 }
 
 std::vector<std::string> FusedUpdate::field_names() const {

@@ -16,6 +16,7 @@ class FusedUpdate final : public ShardUpdate {
 
   void read() override;
   void step() override { engine_.step(rules_); }
+  void prepare_group() override {}
   void add_group() override {}
   void rebuild(const Group& group) override;
   int64_t state_bytes() const override { return engine_.state_bytes(); }

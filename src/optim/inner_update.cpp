@@ -64,15 +64,24 @@ std::unique_ptr<torch::optim::Optimizer> InnerUpdate::make_on_shards() {
 
 /// Of parameters that came, or were frozen until now; with the state that they begin with, which
 /// the constructor of Adagrad alone makes.
-void InnerUpdate::take_new_shards() {
-  auto fresh = make_on_shards();
-  for (size_t group = 0; group < groups_.size(); ++group) {
-    optimizer_->param_groups()[group].params() = fresh->param_groups()[group].params();
-  }
-  for (auto& [shard, state] : fresh->state()) {
+void InnerUpdate::take_new_shards(torch::optim::Optimizer& fresh) {
+  for (auto& [shard, state] : fresh.state()) {
     auto& present = optimizer_->state()[shard];
     if (!present) present = std::move(state);
   }
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    optimizer_->param_groups()[group].params() = fresh.param_groups()[group].params();
+  }
+}
+
+/// Takes shards that came, in this step or in one in which that failed. Local.
+void InnerUpdate::catch_up() {
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    if (optimizer_->param_groups()[group].params().size() == engine_.pieces(group).size()) continue;
+    take_new_shards(*make_on_shards());
+    break;
+  }
+  is_behind_ = false;
 }
 
 void InnerUpdate::read() {
@@ -85,10 +94,10 @@ void InnerUpdate::read() {
 }
 
 void InnerUpdate::step() {
-  const bool has_new_shards = engine_.begin_step(description_);
+  is_behind_ = engine_.begin_step(description_) || is_behind_;
   if (engine_.was_left_out()) return;
   try {
-    if (has_new_shards) take_new_shards();
+    if (is_behind_) catch_up();
     optimizer_->step();
   } catch (...) {
     engine_.fail_step(text_of_exception());
@@ -97,9 +106,11 @@ void InnerUpdate::step() {
   engine_.end_step();
 }
 
+void InnerUpdate::prepare_group() { prepared_ = make_on_shards(); }
+
 void InnerUpdate::add_group() {
   optimizer_->add_param_group({std::vector<at::Tensor>(), groups_.back().options().clone()});
-  take_new_shards();
+  take_new_shards(*std::exchange(prepared_, nullptr));
 }
 
 /// Alike on all ranks.
@@ -117,9 +128,12 @@ void InnerUpdate::rebuild(const Group& group) {
   engine_.begin_rebuild(group);
   WholeStates states;
   if (has_state) states = gather(/*to=*/-1);
-  engine_.finish_rebuild();
-  optimizer_ = make_on_shards();
-  if (has_state) put_states(states);
+  std::unique_ptr<torch::optim::Optimizer> fresh;
+  engine_.finish_rebuild([&] {
+    fresh = make_on_shards();
+    if (has_state) put_states(*fresh, states);
+  });
+  optimizer_ = std::move(fresh);
 }
 
 int64_t InnerUpdate::state_bytes() const {
@@ -142,6 +156,7 @@ torch::optim::OptimizerParamState* InnerUpdate::state_of(const at::Tensor& shard
 
 WholeStates InnerUpdate::gather(int to) {
   const StateFormat& format = this->format();
+  catch_up();
   const auto outlines = common_outlines();
   WholeStates states;
   for (size_t group = 0; group < groups_.size(); ++group) {
@@ -194,21 +209,24 @@ std::vector<std::vector<StateOutline>> InnerUpdate::common_outlines() const {
 void InnerUpdate::load(const WholeStates& states) {
   const c10::NoGradGuard no_grad;
   read();
-  optimizer_ = make_on_shards();
-  put_states(states);
+  auto fresh = make_on_shards();
+  put_states(*fresh, states);
+  optimizer_ = std::move(fresh);
   for (size_t group = 0; group < groups_.size(); ++group) {
     load_masters(engine_, group, groups_[group].params(), states[group]);
     std::vector<int64_t> steps;
-    for (const WholeState& whole : states[group]) steps.push_back(whole.state ? 1 : 0);
+    for (const WholeState& whole : states[group]) {
+      steps.push_back(whole.state || whole.master.defined() ? 1 : 0);
+    }
     engine_.set_steps(group, steps);
   }
 }
 
 /// Each shard gets a copy of its part.
-void InnerUpdate::put_states(const WholeStates& states) {
+void InnerUpdate::put_states(torch::optim::Optimizer& optimizer, const WholeStates& states) const {
   const StateFormat& format = this->format();
   for (size_t group = 0; group < groups_.size(); ++group) {
-    const std::vector<at::Tensor>& shards = optimizer_->param_groups()[group].params();
+    const std::vector<at::Tensor>& shards = optimizer.param_groups()[group].params();
     const auto pieces = engine_.pieces(group);
     for (size_t i = 0; i < pieces.size(); ++i) {
       const at::Tensor& parameter = groups_[group].params()[pieces[i].parameter];
@@ -218,7 +236,7 @@ void InnerUpdate::put_states(const WholeStates& states) {
       for (const auto& [name, tensor] : format.fields(*part).tensors) {
         if (tensor->defined()) *tensor = part_of(*tensor, parameter, pieces[i]).clone();
       }
-      optimizer_->state()[shards[i].unsafeGetTensorImpl()] = std::move(part);
+      optimizer.state()[shards[i].unsafeGetTensorImpl()] = std::move(part);
     }
   }
 }

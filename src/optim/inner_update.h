@@ -20,6 +20,7 @@ class InnerUpdate final : public ShardUpdate {
 
   void read() override;
   void step() override;
+  void prepare_group() override;
   void add_group() override;
   void rebuild(const Group& group) override;
   int64_t state_bytes() const override;
@@ -31,17 +32,20 @@ class InnerUpdate final : public ShardUpdate {
   using State = torch::optim::OptimizerParamState;
 
   std::unique_ptr<torch::optim::Optimizer> make_on_shards();
-  void take_new_shards();
+  void take_new_shards(torch::optim::Optimizer& fresh);
+  void catch_up();
   bool has_stepped() const;
   State* state_of(const at::Tensor& shard) const;
   std::string own_outlines() const;
   std::vector<std::vector<StateOutline>> common_outlines() const;
-  void put_states(const WholeStates& states);
+  void put_states(torch::optim::Optimizer& optimizer, const WholeStates& states) const;
 
   ShardedOptimizer& engine_;
   const Groups& groups_;
   const Factory make_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::unique_ptr<torch::optim::Optimizer> prepared_;  ///< has the last group too
+  bool is_behind_ = false;     ///< engine_ may have shards that optimizer_ does not have
   const StateFormat* format_;  ///< null if nobody knows
   std::string description_;
 };

@@ -21,7 +21,9 @@ class ShardUpdate {
   virtual void read() = 0;
   /// Updates the shards and stores them on all ranks. Collective.
   virtual void step() = 0;
-  /// Takes over the last group. Local.
+  /// Makes what the last group needs; if it fails, all is as before. Local.
+  virtual void prepare_group() = 0;
+  /// Takes over the last group, which is prepared. Local.
   virtual void add_group() = 0;
   /// Cuts shards anew over other ranks. Collective.
   virtual void rebuild(const Group& group) = 0;

@@ -5,6 +5,7 @@
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "optim/check_halves.h"
 #include "optim/flat_parameters.h"
 #include "optim/gradient_sources.h"
+#include "optim/joint_change.h"
 #include "optim/shard_state.h"
 #include "optim/shard_tensors.h"
 #include "optim/step_round.h"
@@ -107,7 +109,7 @@ ShardedOptimizer::ShardedOptimizer(std::vector<Group> groups, const farandole::G
   check_replica();
   check_same_values();
   plan_active();
-  make_round(0);
+  round_ = make_round(0);
   try {
     attach();
   } catch (...) {
@@ -140,29 +142,45 @@ void ShardedOptimizer::add_parameters(Group group) {
     names.push_back(parameter.name);
   }
   check_apart(tensors, names);
-  groups_.emplace_back();
-  for (Parameter& parameter : added) {
-    groups_.back().push_back(parameters_.size());
-    tensors_.push_back(parameter.tensor);
-    names_.push_back(parameter.name);
-    parameters_.push_back(std::move(parameter));
-  }
+  std::vector<size_t> indices(added.size());
+  std::iota(indices.begin(), indices.end(), parameters_.size());
+  parameters_.reserve(parameters_.size() + added.size());
+  groups_.push_back(std::move(indices));  // from here on nothing fails
+  for (Parameter& parameter : added) parameters_.push_back(std::move(parameter));
+  tensors_ = std::move(tensors);
+  names_ = std::move(names);
 }
 
-void ShardedOptimizer::add_group(Group group) {
+void ShardedOptimizer::add_group(Group group, const std::function<void()>& then) {
   wait();
-  const size_t first = parameters_.size();
-  add_parameters(std::move(group));
-  try {
+  const size_t groups = groups_.size();
+  const size_t parts = parts_.size();
+  std::unique_ptr<StepRound> before;
+  const auto add = [&] {
+    const size_t first = parameters_.size();
+    add_parameters(std::move(group));
     plan_added(first);
-  } catch (...) {
-    parameters_.resize(first);
-    tensors_.resize(first);
-    names_.resize(first);
+    before = std::exchange(round_, make_round(round_->step()));
+    if (then) then();
+  };
+  change_together(*group_, "add_param_group()", add, [&] {
+    if (before) round_ = std::move(before);
+    drop_groups(groups, parts);
+  });
+}
+
+/// Forgets those behind the first `groups` and `parts`. Parameters stay where they are.
+void ShardedOptimizer::drop_groups(size_t groups, size_t parts) noexcept {
+  while (groups_.size() > groups) {
+    for (size_t i = 0; i < groups_.back().size(); ++i) {
+      parameters_.pop_back();
+      tensors_.pop_back();
+      names_.pop_back();
+    }
     groups_.pop_back();
-    throw;
   }
-  make_round(round_->step());
+  while (parts_.size() > parts) parts_.pop_back();
+  parts_shown_ = std::min(parts_shown_, parts);
 }
 
 /// Parameters from `first` on.
@@ -279,6 +297,7 @@ void ShardedOptimizer::plan(const std::vector<size_t>& indices) {
   part.parameters = indices;
   part.flat = std::make_unique<FlatParameters>(tensors, names, plan, *group_);
   part.state = std::make_unique<ShardState>(plan);
+  parts_.reserve(parts_.size() + 1);
   for (size_t i = 0; i < indices.size(); ++i) {
     parameters_[indices[i]].part = parts_.size();
     parameters_[indices[i]].index_in_part = i;
@@ -356,8 +375,8 @@ void ShardedOptimizer::detach() noexcept {
   }
 }
 
-void ShardedOptimizer::make_round(uint64_t step) {
-  round_ = std::make_unique<StepRound>(group_, names_, step);
+std::unique_ptr<StepRound> ShardedOptimizer::make_round(uint64_t step) const {
+  return std::make_unique<StepRound>(group_, names_, step);
 }
 
 void ShardedOptimizer::check_group_index(size_t group) const {

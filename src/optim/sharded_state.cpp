@@ -13,6 +13,7 @@
 #include "farandole/optim/sharded_optimizer.h"
 #include "optim/check_halves.h"
 #include "optim/flat_parameters.h"
+#include "optim/joint_change.h"
 #include "optim/shard_state.h"
 #include "optim/shard_tensors.h"
 #include "optim/step_round.h"
@@ -50,13 +51,14 @@ void ShardedOptimizer::make_masters() {
 
 /// float32 values of parameters of half types.
 void ShardedOptimizer::make_masters(Part& part) {
-  if (std::exchange(part.has_masters, true)) return;
+  if (part.has_masters) return;
   for (const ShardPiece& piece : part.flat->pieces()) {
     const auto& bucket = part.flat->plan().buckets.buckets[piece.bucket];
     if (!c10::isReducedFloatingType(bucket.dtype)) continue;
     part.state->make(kMasterParameter, piece.bucket);
     part.state->piece(kMasterParameter, piece).copy_(part.flat->tensor_of(piece));
   }
+  part.has_masters = true;
 }
 
 std::vector<at::Tensor> ShardedOptimizer::shards(size_t group) {
@@ -100,7 +102,8 @@ std::vector<bool> ShardedOptimizer::are_planned(size_t group) const {
   return planned;
 }
 
-void ShardedOptimizer::set_steps(size_t group, const std::vector<int64_t>& steps) {
+void ShardedOptimizer::set_steps(size_t group, const std::vector<int64_t>& steps,
+                                 const std::vector<bool>& has_state) {
   check_group_index(group);
   if (steps.size() != groups_[group].size()) {
     throw InvalidArgument("set_steps() got " + std::to_string(steps.size()) + " numbers.",
@@ -109,7 +112,7 @@ void ShardedOptimizer::set_steps(size_t group, const std::vector<int64_t>& steps
   }
   for (size_t i = 0; i < steps.size(); ++i) {
     parameters_[groups_[group][i]].steps = steps[i];
-    parameters_[groups_[group][i]].has_state = steps[i] > 0;
+    parameters_[groups_[group][i]].has_state = has_state.empty() ? steps[i] > 0 : has_state[i];
   }
 }
 
@@ -240,7 +243,61 @@ void ShardedOptimizer::forget_rebuild() {
   group_ = std::move(previous_group_);
 }
 
-void ShardedOptimizer::finish_rebuild() {
+/// What plan() makes.
+struct ShardedOptimizer::Plan {
+  struct Place {
+    size_t part;
+    size_t index_in_part;
+  };
+  std::vector<Part> parts;
+  std::vector<Place> places;  ///< by parameter
+  std::shared_ptr<GradientScatter> scatter;
+  size_t parts_shown;
+};
+
+/// Afterwards nothing is planned.
+ShardedOptimizer::Plan ShardedOptimizer::take_plan() {
+  Plan plan;
+  plan.places.reserve(parameters_.size());
+  for (const Parameter& parameter : parameters_) {
+    plan.places.push_back({parameter.part, parameter.index_in_part});
+  }
+  for (Parameter& parameter : parameters_) parameter.part = kNone;
+  plan.parts = std::exchange(parts_, {});
+  plan.scatter = std::exchange(scatter_, nullptr);
+  plan.parts_shown = parts_shown_;
+  return plan;
+}
+
+void ShardedOptimizer::put_back(Plan before) noexcept {
+  parts_ = std::move(before.parts);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].part = before.places[i].part;
+    parameters_[i].index_in_part = before.places[i].index_in_part;
+  }
+  scatter_ = std::move(before.scatter);
+  parts_shown_ = before.parts_shown;
+  for (Part& part : parts_) {
+    try {
+      part.flat->bring_home();
+    } catch (const std::exception&) {  // a step will tell, if rebuild() is not called again
+    }
+  }
+}
+
+/// Of all parameters that get gradients, and of frozen ones that have state; those apart, since no
+/// gradient of them travels.
+void ShardedOptimizer::plan_anew() {
+  std::vector<size_t> frozen;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    if (!parameter.tensor.requires_grad() && parameter.steps > 0) frozen.push_back(i);
+  }
+  plan_active();
+  plan(frozen);
+}
+
+void ShardedOptimizer::finish_rebuild(const std::function<void()>& then) {
   const c10::NoGradGuard no_grad;
   try {
     if (replica_ && replica_->replica != nullptr) replica_->replica->await_parameters();
@@ -250,27 +307,53 @@ void ShardedOptimizer::finish_rebuild() {
     forget_rebuild();
     throw;
   }
-  std::vector<Part> old_parts = std::move(parts_);
-  parts_.clear();
-  scatter_.reset();
-  std::vector<size_t> active;
-  std::vector<size_t> frozen;  // that have state; apart, since no gradient of them travels
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    if (parameter.tensor.requires_grad()) {
-      active.push_back(i);
-    } else if (parameter.steps > 0) {
-      frozen.push_back(i);
-    }
-    parameter.part = kNone;
-  }
-  plan(active);
-  plan(frozen);
-  for (const Part& part : old_parts) move_state(part);
+  Plan before = take_plan();
+  const auto undo = [&] {
+    put_back(std::move(before));
+    forget_rebuild();
+  };
+  // First all the memory that is needed, while nobody waits for elements of this rank.
+  const std::shared_ptr<ReplicaGroup> group = group_;
+  const auto make_arrays = [&] {
+    plan_anew();
+    for (const Part& part : before.parts) make_arrays_of(part);
+  };
+  change_together(*group, "rebuild()", make_arrays, undo);
+  std::unique_ptr<StepRound> round;
+  const auto move_states = [&] {
+    for (const Part& part : before.parts) move_state(part);
+    round = make_round(round_->step());
+    if (then) then();
+  };
+  change_together(*group, "rebuild()", move_states, undo);
   owners_.clear();
   previous_group_.reset();
-  make_round(round_->step());
+  round_ = std::move(round);
   attach();
+}
+
+/// Zeros for what a former part has, where its elements belong now.
+void ShardedOptimizer::make_arrays_of(const Part& old) {
+  const ShardPlan& plan = old.flat->plan();
+  for (size_t bucket = 0; bucket < plan.groups.size(); ++bucket) {
+    for (const std::string& name : old.state->names(bucket)) {
+      for (const auto& slot : plan.buckets.buckets[bucket].slots) {
+        make_array(old.parameters[slot.parameter], name);
+      }
+    }
+  }
+}
+
+void ShardedOptimizer::make_array(size_t index, const std::string& name) {
+  const Parameter& parameter = parameters_[index];
+  if (parameter.part == kNone) return;
+  Part& part = parts_[parameter.part];
+  if (name == kMasterParameter) return make_masters(part);
+  for (size_t bucket = 0; bucket < part.flat->plan().groups.size(); ++bucket) {
+    for (const auto& slot : part.flat->plan().buckets.buckets[bucket].slots) {
+      if (slot.parameter == parameter.index_in_part) part.state->make(name, bucket);
+    }
+  }
 }
 
 /// Brings the arrays of a former part to those who own their elements now, one array at a time.
@@ -287,17 +370,14 @@ void ShardedOptimizer::move_state(const Part& old) {
   }
 }
 
-/// Keeps what this rank owns of the state of a parameter.
+/// Keeps what this rank owns of the state of a parameter. Of one that is of a half type no more
+/// there are no masters: the program has rounded it.
 void ShardedOptimizer::take_state(size_t index, const std::string& name, const at::Tensor& state) {
   const Parameter& parameter = parameters_[index];
   if (parameter.part == kNone) return;
+  const bool is_half = c10::isReducedFloatingType(parameter.tensor.scalar_type());
+  if (name == kMasterParameter && !is_half) return;
   Part& part = parts_[parameter.part];
-  for (size_t bucket = 0; bucket < part.flat->plan().groups.size(); ++bucket) {
-    for (const auto& slot : part.flat->plan().buckets.buckets[bucket].slots) {
-      if (slot.parameter == parameter.index_in_part) part.state->make(name, bucket);
-    }
-  }
-  if (name == kMasterParameter) make_masters(part);
   for (const ShardPiece& piece : part.flat->pieces()) {
     if (piece.parameter != parameter.index_in_part) continue;
     part.state->piece(name, piece).copy_(state.narrow(0, piece.parameter_offset, piece.elements));

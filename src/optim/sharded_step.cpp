@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <sstream>
 #include <unordered_set>
 #include <utility>
@@ -65,28 +64,63 @@ std::string description_of(const UpdateRules& rules) {
   return text;
 }
 
+[[noreturn]] void throw_no_norm(size_t rank) {
+  throw StepError("clip_grad_norm_() failed on rank " + std::to_string(rank) + ".",
+                  "an exception left it there, and the norm is of the gradients of all ranks.",
+                  "mend the cause there; nothing was changed.",
+                  {{static_cast<int>(rank)}, "clip_grad_norm_"});
+}
+
 }  // namespace
 
 void ShardedOptimizer::step(const UpdateRules& rules) {
   const c10::NoGradGuard no_grad;
   const bool goes_on = enter([&] {
     check_rules(rules);
+    make_state(rules);  // while nothing has changed that would be half done without the memory
     return description_of(rules);
   });
   if (!goes_on) return;
-  within_step([&] {
-    make_state(rules);
-    make_updates(rules);
-    const bool is_layer_wise =
-        std::any_of(rules.begin(), rules.end(), [](const auto& rule) { return rule->sums() > 0; });
-    if (is_layer_wise) {
-      pass_->measure(*updates_);
-      share_sums();
-    }
-    pass_->update(*updates_);
-  });
+  const bool is_layer_wise =
+      std::any_of(rules.begin(), rules.end(), [](const auto& rule) { return rule->sums() > 0; });
+  if (is_layer_wise) {
+    if (!measure(rules)) return;
+  } else {
+    within_step([&] {
+      make_state(rules);  // of newcomers
+      make_updates(rules);
+    });
+  }
+  within_step([&] { pass_->update(*updates_); });
   count_step();
   leave();
+}
+
+/// Sums over whole parameters, for which all ranks wait. If it fails on one, the step ends on all
+/// before a parameter has changed, and all throw.
+bool ShardedOptimizer::measure(const UpdateRules& rules) {
+  sums_.assign(parameters_.size() * kMostSums, 0);
+  std::exception_ptr error;
+  std::string text;
+  try {
+    make_state(rules);
+    make_updates(rules);
+    pass_->measure(*updates_);
+  } catch (const std::exception& failure) {
+    error = std::current_exception();
+    text = failure.what();
+  }
+  bool is_measured = false;
+  within_step([&] { is_measured = share_sums(error != nullptr); });
+  if (is_measured) return true;
+  updates_->clear();
+  gradients_->release();
+  if (error) {
+    round_->fail(text);
+    std::rethrow_exception(error);
+  }
+  round_->leave();  // throws
+  return false;
 }
 
 bool ShardedOptimizer::begin_step(const std::string& description) {
@@ -326,6 +360,7 @@ void ShardedOptimizer::make_updates(const UpdateRules& rules) {
   updates_->clear();
   auto forget_half_made = c10::make_scope_exit([this] { updates_->clear(); });
   addresses_.clear();
+  sums_.reserve(parameters_.size() * kMostSums + 1);  // and one that share_sums() adds
   sums_.assign(parameters_.size() * kMostSums, 0);
   const double divisor = gradients_->divisor();
   std::vector<std::vector<std::string>> states;  // of each group
@@ -401,12 +436,18 @@ void ShardedOptimizer::set_addresses() {
   }
 }
 
-/// Sums over whole parameters: those of all ranks, in rank order.
-void ShardedOptimizer::share_sums() {
+/// Sums over whole parameters: those of all ranks, in rank order. False if a rank has failed.
+bool ShardedOptimizer::share_sums(bool has_failed) {
+  const size_t count = sums_.size();
+  sums_.push_back(has_failed ? 1 : 0);
   const std::vector<double> all = all_gather_numbers(sums_);
-  sums_.assign(sums_.size(), 0);
-  for (size_t i = 0; i < all.size(); ++i) sums_[i % sums_.size()] += all[i];
+  sums_.assign(count, 0);  // where updates_ point to
+  for (size_t first = 0; first < all.size(); first += count + 1) {
+    if (all[first + count] != 0) return false;
+    for (size_t i = 0; i < count; ++i) sums_[i] += all[first + i];
+  }
   for (PieceUpdate& update : *updates_) update.moment.sums = update.sums;
+  return true;
 }
 
 /// Of every rank, in rank order.
@@ -562,26 +603,24 @@ double ShardedOptimizer::average_norm_term(double norm_type) {
   }
   const std::vector<double> failures = all_gather_numbers({0});
   const auto failed = std::find(failures.begin(), failures.end(), 1);
-  if (failed != failures.end()) {
-    throw StepError(
-        "clip_grad_norm_() failed on rank " + std::to_string(failed - failures.begin()) + ".",
-        "an exception left it there, and the norm is of the gradients of all ranks.",
-        "mend the cause there; nothing was changed.",
-        {{static_cast<int>(failed - failures.begin())}, "clip_grad_norm_"});
-  }
-  double own = std::numeric_limits<double>::quiet_NaN();
+  if (failed != failures.end()) throw_no_norm(static_cast<size_t>(failed - failures.begin()));
+  double own = 0;
   std::exception_ptr error;
   try {
     make_updates({});
     own = pass_->norm_term_of_gradients(*updates_, norm_type);
   } catch (const std::exception&) {
-    error = std::current_exception();  // the others wait for this rank, and get NaN
+    error = std::current_exception();  // which the others wait for
   }
   updates_->clear();
   gradients_->release();
-  double term = 0;
-  for (const double each : all_gather_numbers({own})) term = joined_terms(term, each, norm_type);
+  const std::vector<double> terms = all_gather_numbers({own, error ? 1.0 : 0.0});
   if (error) std::rethrow_exception(error);
+  double term = 0;
+  for (size_t rank = 0; rank < terms.size() / 2; ++rank) {
+    if (terms[2 * rank + 1] != 0) throw_no_norm(rank);
+    term = joined_terms(term, terms[2 * rank], norm_type);
+  }
   return term;
 }
 

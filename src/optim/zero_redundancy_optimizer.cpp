@@ -207,8 +207,10 @@ ShardedOptimizer::Group ZeroRedundancyOptimizer::planned_group(size_t index) con
 /// Those that engine_ does not have yet. Collective if there are any.
 void ZeroRedundancyOptimizer::take_new_groups() {
   for (size_t i = known_groups_.size(); i < param_groups_.size(); ++i) {
-    engine_->add_group(planned_group(i));
-    known_groups_.push_back(param_groups_[i].params());
+    known_groups_.reserve(i + 1);
+    std::vector<at::Tensor> known = param_groups_[i].params();
+    engine_->add_group(planned_group(i), [this] { update_->prepare_group(); });
+    known_groups_.push_back(std::move(known));
     update_->add_group();
   }
 }

@@ -847,6 +847,31 @@ TEST(ShardedOptimizer, LeavesAveragingToTheModelUnlessItHasAllOfIt) {
   });
 }
 
+/// As in sum_of_squares.h, each operation rounded by itself.
+double norm_by_hand(const at::Tensor& values) {
+  double lanes[16] = {};
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    const double value = values.const_data_ptr<double>()[i];
+    const volatile double square = value * value;
+    lanes[i % 16] += square;
+  }
+  for (int half = 8; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return std::sqrt(lanes[0]);
+}
+
+TEST(ShardedOptimizer, NormsHaveTheSameBitsWhateverTheCpuFuses) {
+  run_replicas("farandole", 1, [](const Group& group) {
+    ShardedRank rank(group, GradientMode::kFull, {{{333}, at::kDouble}});
+    for (int step = 1; step <= 30; ++step) {
+      const at::Tensor gradient = (at::arange(333, at::kDouble) * (0.37 + step)).sin();
+      rank.model->weights[0].mutable_grad() = gradient;
+      EXPECT_EQ(rank.optimizer->clip_grad_norm(1e9, 2, false), norm_by_hand(gradient));
+    }
+  });
+}
+
 TEST(ShardedOptimizer, RefusesCallsThatDoNotFit) {
   run_replicas("farandole", 1, [](const Group& group) {
     ShardedRank rank(group, GradientMode::kFull);

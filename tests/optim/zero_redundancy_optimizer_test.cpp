@@ -10,10 +10,12 @@
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/serialize/archive.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "bowl.h"
 #include "farandole/error.h"
+#include "support/forked_child.h"
 
 namespace farandole {
 namespace {
@@ -483,6 +485,81 @@ TEST(ZeroRedundancyOptimizer, KeepsTheFloat32ValuesOfHalfParametersInArchives) {
         optim::AdamW unsharded(plain.weights, AdamWOptions(0.1));
         load(unsharded, archive);
       }
+    });
+  }
+}
+
+/// What was loaded is saved again before a step, also where there is nothing but those values.
+TEST(ZeroRedundancyOptimizer, SavesTheFloat32ValuesThatItHasLoaded) {
+  const auto check = [](const Group& group, const auto& how) {
+    const std::vector<test::BowlWeight> specs = {{{40}, at::kBFloat16}, {{5, 3}, at::kHalf}};
+    ZeroRank rank(group, how, kBothModes[0], specs);
+    for (int step = 1; step <= 3; ++step) rank.step(step);
+    const std::string archive = saved_by(rank, 0);
+    ZeroRank other(group, how, kBothModes[0], specs);
+    ZeroRank third(group, how, kBothModes[0], specs);
+    for (ZeroRank* const next : {&other, &third}) {
+      const c10::NoGradGuard no_grad;
+      for (size_t i = 0; i < 2; ++i) next->model->weights[i].copy_(rank.model->weights[i]);
+    }
+    load(*other.optimizer, archive);
+    load(*third.optimizer, saved_by(other, 0));
+    for (int step = 4; step <= 9; ++step) {
+      rank.step(step);
+      third.step(step);
+    }
+    expect_weights(*third.model, rank.model->weights, 0, "");
+  };
+  run_replicas("farandole", 2, [&](const Group& group) {
+    check(group, SGDOptions(0.001));
+    check(group, SGDOptions(0.001).momentum(0.9));
+    check(group, LarsOptions(1.0).momentum(0));
+    check(group, optim::RMSpropOptions(0.001));
+    const Zero::Factory factory = [](Zero::Groups groups) {
+      return std::make_unique<optim::SGD>(std::move(groups), SGDOptions(0.001));
+    };
+    check(group, factory);
+  });
+}
+
+TEST(ZeroRedundancyOptimizer, LeavesAForkedChildTensorsOfItsOwn) {
+  for (const GradientMode mode : kBothModes) {
+    run_replicas("farandole", 2, [&](const Group& group) {
+      const c10::NoGradGuard no_grad;
+      ZeroRank rank(group, SGDOptions(0.1).momentum(0.9), mode);
+      const auto step = [&](int number) {
+        const c10::AutoGradMode with_grad(true);
+        rank.step(number);
+      };
+      step(1);
+      step(2);
+      std::vector<at::Tensor> tensors;
+      std::vector<at::Tensor> before;
+      for (const at::Tensor& weight : rank.model->weights) {
+        tensors.push_back(weight);
+        tensors.push_back(weight.grad());
+      }
+      for (const at::Tensor& tensor : tensors) before.push_back(tensor.detach().clone());
+      const auto are_as_before = [&] {
+        return std::equal(tensors.begin(), tensors.end(), before.begin(), before.end(),
+                          [](const at::Tensor& a, const at::Tensor& b) { return at::equal(a, b); });
+      };
+      group->barrier()->wait();
+      test::ForkedChild child([&] {
+        if (!are_as_before()) return false;
+        for (const at::Tensor& tensor : tensors) tensor.fill_(7);
+        return true;
+      });
+      EXPECT_TRUE(child.succeeded());
+      group->barrier()->wait();
+      EXPECT_TRUE(are_as_before());
+      group->barrier()->wait();
+      for (int number = 3; number < 6; ++number) step(number);
+      Bowl plain;
+      optim::SGD alone(plain.weights, SGDOptions(0.1).momentum(0.9));
+      const c10::AutoGradMode with_grad(true);
+      const auto weights = trained(plain, 2, 5, [&] { alone.step(); });
+      expect_weights(*rank.model, weights.back(), 0, "after children");
     });
   }
 }

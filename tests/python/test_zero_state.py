@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from farandole import InvalidArgument, ZeroRedundancyOptimizer
+from farandole import InvalidArgument, StepError, ZeroRedundancyOptimizer
 from farandole.optim import LAMB, LARS
 from torch import Tensor, nn, optim
 
@@ -17,6 +18,7 @@ import ranks
 from zero_oracle import (
     PAIRS,
     SHAPES,
+    TOLERANCE,
     Bowl,
     Trial,
     all_parameters,
@@ -210,6 +212,197 @@ def half_parameters(rank: int, world_size: int) -> None:
     train(other, copy)
 
 
+class CarefulAdamW(optim.AdamW):
+    """Without fused loops."""
+
+
+def states_of_other_classes(rank: int, world_size: int) -> None:
+    """A class takes over what another one saved as torch's own class does."""
+    classes: list[Any] = [optim.Adam, optim.AdamW, CarefulAdamW, optim.NAdam, optim.RAdam]
+    for saver in classes:
+        for loader in classes:
+            if (saver is optim.NAdam) != (loader is optim.NAdam):
+                continue  # which has more in its state
+            source = Bowl()
+            saving = saver(source.parameters(), lr=0.05, weight_decay=0.1)
+            loss(source, 0, 0).backward()
+            saving.step()
+            state = saving.state_dict()
+            state["param_groups"][0]["unknown"] = 5
+            plain, sharded = Bowl(), Bowl()
+            for model in (plain, sharded):
+                model.load_state_dict(source.state_dict())
+            own = loader(plain.parameters(), lr=1.0)
+            own.load_state_dict(state)
+            zero = ZeroRedundancyOptimizer(
+                sharded.parameters(),
+                loader,
+                lr=1.0,
+                element_wise=True if loader is CarefulAdamW else None,
+            )
+            zero.load_state_dict(state)
+            wanted = {k: v for k, v in own.param_groups[0].items() if k != "params"}
+            got = {k: v for k, v in zero.param_groups[0].items() if k != "params"}
+            assert {k: got[k] for k in wanted} == wanted, (saver, loader)
+            for each, model in ((own, plain), (zero, sharded)):
+                for step in range(1, 3):
+                    model.zero_grad()
+                    loss(model, 0, step).backward()
+                    each.step()
+            for p, q in zip(sharded.parameters(), plain.parameters(), strict=True):
+                torch.testing.assert_close(p, q, **TOLERANCE[p.dtype])
+    # What an old version did not save: the class's word for it, else the default of this one.
+    del state["param_groups"][0]["decoupled_weight_decay"], state["param_groups"][0]["eps"]
+    zero.load_state_dict(state)
+    assert zero.param_groups[0]["eps"] == zero.defaults["eps"]
+
+
+def masters_before_a_step(rank: int, world_size: int) -> None:
+    """What was loaded is saved again, also where nothing but float32 values makes the state."""
+    shapes = [((40,), torch.bfloat16), ((33, 5), torch.float16)]
+    for make, options in (
+        (optim.SGD, {"lr": 1e-3}),
+        (optim.SGD, {"lr": 1e-3, "momentum": 0.9, "dampening": 0.5}),
+        (LARS, {"lr": 1.0, "momentum": 0.0}),
+        (LARS, {"lr": 1.0}),
+        (LAMB, {"lr": 1e-3}),
+        (optim.RMSprop, {"lr": 1e-3}),
+    ):
+        model = Bowl(shapes)
+        optimizer: Any = ZeroRedundancyOptimizer(model.parameters(), make, **options)
+        for step in range(3):
+            model.zero_grad()
+            loss(model, 0, step).backward()
+            optimizer.step()
+        optimizer.consolidate_state_dict(0)
+        saved = share(optimizer.state_dict() if rank == 0 else None, 0)
+        again: Any = Bowl(shapes)
+        again.load_state_dict(model.state_dict())
+        other = ZeroRedundancyOptimizer(again.parameters(), make, **options)
+        other.load_state_dict(saved)
+        other.consolidate_state_dict(0)
+        once_more = share(other.state_dict() if rank == 0 else None, 0)
+        for number, state in saved["state"].items():
+            assert state.keys() == once_more["state"][number].keys()
+            for name, value in state.items():
+                assert torch.equal(value, once_more["state"][number][name]), name
+        for step in range(3, 5):
+            for each, own in ((optimizer, model), (other, again)):
+                own.zero_grad()
+                loss(own, 0, step).backward()
+                each.step()
+        assert all(map(torch.equal, model.parameters(), again.parameters()))
+
+
+def momentum_that_begins_after_a_load(rank: int, world_size: int) -> None:
+    """A state without a buffer: the first one is the gradient, without dampening, as in torch."""
+    model, plain = Bowl([((40,), torch.bfloat16)]), Bowl([((40,), torch.float32)])
+    first: Any = ZeroRedundancyOptimizer(model.parameters(), optim.SGD, lr=0.1)
+    loss(model, 0, 0).backward()
+    first.step()
+    first.consolidate_state_dict(0)
+    saved = share(first.state_dict() if rank == 0 else None, 0)
+    saved["param_groups"][0].update(momentum=0.9, dampening=0.5)
+    first.load_state_dict(saved)
+    with torch.no_grad():
+        plain.weights[0].copy_(saved["state"][0]["master_parameter"])
+    alone = optim.SGD(plain.parameters(), lr=0.1, momentum=0.9, dampening=0.5)
+    for step in range(1, 4):
+        model.zero_grad()
+        loss(model, 0, step).backward()
+        plain.weights[0].grad = model.weights[0].grad.float()
+        first.step()
+        alone.step()
+        assert torch.equal(model.weights[0], plain.weights[0].bfloat16())
+
+
+def halves_that_become_float32(rank: int, world_size: int) -> None:
+    """A model that changes dtypes between rebuilds has masters of what is half, and no others."""
+    model = Bowl([((40,), torch.bfloat16), ((33, 5), torch.bfloat16), ((9,), torch.float32)])
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), optim.AdamW, lr=1e-4)
+
+    def step(number: int) -> None:
+        model.zero_grad()
+        loss(model, 0, number).backward()
+        optimizer.step()
+
+    step(0)
+    halves = {0, 1}
+    for number, (index, dtype) in enumerate(
+        [(0, torch.float32), (1, torch.float32), (0, torch.bfloat16), (1, torch.float16)]
+    ):
+        weight = model.weights[index]
+        weight.grad = None
+        weight.data = weight.data.to(dtype)
+        halves = halves - {index} if dtype == torch.float32 else halves | {index}
+        optimizer.rebuild()
+        for more in range(2):
+            step(2 * number + more + 1)
+        optimizer.consolidate_state_dict(0)
+        if rank != 0:
+            continue
+        states = optimizer.state_dict()["state"]
+        assert {i for i, state in states.items() if "master_parameter" in state} == halves
+        for i in halves:
+            master = states[i]["master_parameter"]
+            assert master.shape == model.weights[i].shape
+            assert torch.equal(master.to(model.weights[i].dtype), model.weights[i])
+
+
+class Moody(optim.RMSprop):
+    """Cannot be made when its rank says so."""
+
+    fails = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if Moody.fails:
+            raise ArithmeticError("not today")
+        super().__init__(*args, **options)
+
+
+def changes_that_fail_on_one_rank(rank: int, world_size: int) -> None:
+    """A group or a rebuild comes about on all ranks or on none, and training goes on."""
+    model, plain = Bowl(), Bowl()
+    parameters = list(model.parameters())
+    first = [{"params": parameters[:3]}]
+    optimizer = ZeroRedundancyOptimizer(first, Moody, lr=0.01, element_wise=True)
+    wanted = list(plain.parameters())
+    alone = optim.RMSprop([{"params": wanted[:3]}], lr=0.01)
+
+    def attempt(change: Callable[[], None], name: str, number: int) -> None:
+        Moody.fails = rank == number
+        if number == world_size:
+            change()
+        elif Moody.fails:
+            with pytest.raises(ArithmeticError, match="not today"):
+                change()
+        else:
+            text = rf"{name}\(\) failed on rank {number} of group .*\n.*ArithmeticError: not today"
+            with pytest.raises(StepError, match=text):
+                change()
+        Moody.fails = False
+
+    def step(number: int) -> None:
+        for each, own in ((optimizer, model), (alone, plain)):
+            own.zero_grad()
+            loss(own, 0, number).backward()
+            each.step()
+
+    for number in range(world_size + 1):
+        step(2 * number)
+        attempt(optimizer.rebuild, "rebuild", number)
+        attempt(
+            lambda: optimizer.add_param_group({"params": parameters[3:]}),
+            "add_param_group",
+            number,
+        )
+        assert len(optimizer.param_groups) == 1 + (number == world_size)
+        step(2 * number + 1)
+    optimizer.consolidate_state_dict(0)
+    for p, q in zip(parameters[:3], wanted[:3], strict=True):
+        torch.testing.assert_close(p, q, **TOLERANCE[p.dtype])
+
+
 def rebuilds(rank: int, world_size: int, gradients: str) -> None:
     """Sharded anew over the same ranks, over others in between, and over a part of them."""
     for optimizer, options in (
@@ -295,7 +488,16 @@ def bad_states(rank: int, world_size: int) -> None:
             sharded.consolidate_state_dict(to)
 
 
-CHECKS = [half_parameters, bytes_of_state, bad_states]
+CHECKS = [
+    half_parameters,
+    bytes_of_state,
+    bad_states,
+    states_of_other_classes,
+    masters_before_a_step,
+    momentum_that_begins_after_a_load,
+    halves_that_become_float32,
+    changes_that_fail_on_one_rank,
+]
 
 
 def run_checks(rank: int, world_size: int) -> None:

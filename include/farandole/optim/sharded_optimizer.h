@@ -87,8 +87,9 @@ class FARANDOLE_API ShardedOptimizer {
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  /// One more parameter group. Collective.
-  void add_group(Group group);
+  /// One more parameter group, in which `then`, if there is one, takes part: if either fails on any
+  /// rank, both throw and nothing has changed on all (joint_change.h). Collective.
+  void add_group(Group group, const std::function<void()>& then = {});
 
   /// One step, with a rule for each group. Collective.
   void step(const UpdateRules& rules);
@@ -141,7 +142,9 @@ class FARANDOLE_API ShardedOptimizer {
   std::vector<int64_t> steps(size_t group) const;
   /// Whether each parameter has shards: those that were frozen get them in a step with a gradient.
   std::vector<bool> are_planned(size_t group) const;
-  void set_steps(size_t group, const std::vector<int64_t>& steps);
+  /// `has_state`: whether a step has written to their arrays; by default those with steps.
+  void set_steps(size_t group, const std::vector<int64_t>& steps,
+                 const std::vector<bool>& has_state = {});
   /// Bytes of this rank's arrays.
   int64_t state_bytes() const;
   /// Bytes that this rank gives to others in a backward and a step with kShard, padding included:
@@ -161,8 +164,9 @@ class FARANDOLE_API ShardedOptimizer {
   /// DistributedDataParallel, or the present ones), which bring the shards that they have. Throws
   /// InvalidArgument on all if some are lost. Collective for them.
   void begin_rebuild(const farandole::Group& group);
-  /// Plans anew for those ranks and brings state and parameters there. Collective.
-  void finish_rebuild();
+  /// Plans anew for those ranks and brings state and parameters there; `then` as in add_group().
+  /// What fails leaves the optimizer as it was before begin_rebuild(). Collective.
+  void finish_rebuild(const std::function<void()>& then = {});
 
   int rank() const { return group_->rank(); }
   int world_size() const { return group_->world_size(); }
@@ -207,7 +211,7 @@ class FARANDOLE_API ShardedOptimizer {
   void attach();
   BucketPlan plan_for_reducer(BucketPlan plan) const;
   void detach() noexcept;
-  void make_round(uint64_t step);
+  std::unique_ptr<StepRound> make_round(uint64_t step) const;
   void for_each_piece(
       size_t group, const std::function<void(const Part&, size_t, const ShardPiece&)>& call) const;
 
@@ -217,14 +221,16 @@ class FARANDOLE_API ShardedOptimizer {
   void prepare();
   void plan_newcomers();
   void plan_added(size_t first);
+  void drop_groups(size_t groups, size_t parts) noexcept;
   void check_rules(const UpdateRules& rules) const;
   void check_norm(double max_norm, double norm_type) const;
+  bool measure(const UpdateRules& rules);
   void make_updates(const UpdateRules& rules);
   void add_newcomers();
   void set_addresses();
   bool own_gradients_are_finite();
   void collect_gradients();
-  void share_sums();
+  bool share_sums(bool has_failed);
   std::vector<double> all_gather_numbers(const std::vector<double>& numbers) const;
   void count_step();
   void leave();
@@ -239,6 +245,12 @@ class FARANDOLE_API ShardedOptimizer {
   at::ScalarType common_dtype(const std::vector<at::Tensor>& pieces) const;
   at::Tensor gather_bucket(const at::Tensor& shard, int old_world, int to) const;
   void forget_rebuild();
+  struct Plan;
+  Plan take_plan();
+  void put_back(Plan before) noexcept;
+  void plan_anew();
+  void make_arrays_of(const Part& old);
+  void make_array(size_t index, const std::string& name);
   void move_state(const Part& old);
   void take_state(size_t index, const std::string& name, const at::Tensor& state);
 

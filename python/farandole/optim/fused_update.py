@@ -37,6 +37,9 @@ class FusedUpdate:
         """Update the shards and store them on all ranks. Collective."""
         self._engine.step(self._rules)
 
+    def prepare_group(self, groups: Sequence[Group]) -> None:
+        """Make what the last group needs. Local."""
+
     def add_group(self, groups: Sequence[Group]) -> None:
         """Take over the last group. Local."""
 
@@ -103,12 +106,13 @@ class FusedUpdate:
                 else:
                     array.copy_(part_of(value, parameters[piece.parameter], piece))
         load_masters(self._engine, index, parameters, states)
-        self._engine.set_steps(index, [self._steps(state, names) for state in states])
+        has_state = [any(state.get(name) is not None for name in names) for state in states]
+        self._engine.set_steps(index, [self._steps(state) for state in states], has_state)
 
-    def _steps(self, state: State, names: Sequence[str]) -> int:
-        if self._counts_steps or "step" in state:
-            return int(state["step"]) if state else 0
-        return int(any(state.get(name) is not None for name in names))
+    def _steps(self, state: State) -> int:
+        if "step" in state:
+            return int(state["step"])
+        return int(any(value is not None for value in state.values()))
 
 
 def _state_dtype(parameter: torch.Tensor) -> torch.dtype:

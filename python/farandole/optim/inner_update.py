@@ -32,7 +32,8 @@ class InnerUpdate:
         self._engine = engine
         self._make = make
         self._description = ""
-        self._is_behind = False  # the engine has shards that the inner optimizer does not have
+        self._is_behind = False  # the engine may have shards that the inner optimizer has not
+        self._prepared: Optimizer | None = None  # has the last group too
         self.optimizer = self._on_shards(groups)
 
     def _on_shards(self, groups: Sequence[Group]) -> Optimizer:
@@ -41,24 +42,23 @@ class InnerUpdate:
     def _shard_group(self, index: int, group: Group) -> Group:
         return {**hyperparameters(group), "params": self._engine.shards(index)}
 
-    def _take_new_shards(self, groups: Sequence[Group]) -> None:
+    def _take_new_shards(self, fresh: Optimizer) -> None:
         """Of parameters that came, or were frozen until now; with the state that they begin with.
 
         Only the constructor of Adagrad makes that.
         """
-        fresh = self._on_shards(groups)
         for inner, new in zip(self.optimizer.param_groups, fresh.param_groups, strict=True):
             inner["params"] = new["params"]
         for shard, state in fresh.state.items():
             self.optimizer.state.setdefault(shard, state)
-        self._is_behind = False
 
     def _catch_up(self, groups: Sequence[Group]) -> None:
-        """Take shards that came in a step which failed before they were taken. Local."""
+        """Take shards that came, in this step or in one in which that failed. Local."""
         for index, inner in enumerate(self.optimizer.param_groups):
             if len(inner["params"]) != len(self._engine.pieces(index)):
-                self._take_new_shards(groups)
-                return
+                self._take_new_shards(self._on_shards(groups))
+                break
+        self._is_behind = False
 
     def read(self, groups: Sequence[Group]) -> None:
         """Take over the present hyperparameters. Local."""
@@ -76,7 +76,7 @@ class InnerUpdate:
             return
         try:
             if self._is_behind:
-                self._take_new_shards(groups)
+                self._catch_up(groups)
             inner.step(**arguments)
         except Exception as error:
             with contextlib.suppress(Error):
@@ -86,20 +86,31 @@ class InnerUpdate:
         for group, inner_group in zip(groups, inner.param_groups, strict=True):
             group.update(hyperparameters(inner_group))
 
+    def prepare_group(self, groups: Sequence[Group]) -> None:
+        """Make what the last group needs; if it fails, all is as before. Local."""
+        self._prepared = self._on_shards(groups)
+
     def add_group(self, groups: Sequence[Group]) -> None:
-        """Take over the last group. Local."""
+        """Take over the last group, which is prepared. Local."""
+        assert self._prepared is not None
         self.optimizer.add_param_group({**hyperparameters(groups[-1]), "params": []})
-        self._take_new_shards(groups)
+        self._take_new_shards(self._prepared)
+        self._prepared = None
 
     def rebuild(self, groups: Sequence[Group], process_group: dist.ProcessGroup | None) -> None:
         """Cut shards anew over the ranks of ``process_group``. Collective."""
         self._engine.begin_rebuild(process_group)
         states = self.gather(groups, -1)
-        self._engine.finish_rebuild()
-        self.optimizer = self._on_shards(groups)
-        for shard, state in self._cut(groups, states):
-            if state:
-                self.optimizer.state[shard] = state
+        made: list[Optimizer] = []
+
+        def make() -> None:
+            made.append(self._on_shards(groups))
+            for shard, state in self._cut(made[0], groups, states):
+                if state:
+                    made[0].state[shard] = state
+
+        self._engine.finish_rebuild(make)
+        self.optimizer = made[0]
 
     def state_bytes(self) -> int:
         """Of this rank."""
@@ -166,7 +177,8 @@ class InnerUpdate:
     def load(self, groups: Sequence[Group], states: States) -> None:
         """Take this rank's part of checked states. Local."""
         self._catch_up(groups)
-        packed = {i: state for i, (_, state) in enumerate(self._cut(groups, states)) if state}
+        cut = self._cut(self.optimizer, groups, states)
+        packed = {i: state for i, (_, state) in enumerate(cut) if state}
         packed_groups: list[Group] = []
         count = 0
         for inner, group in zip(self.optimizer.param_groups, groups, strict=True):
@@ -179,10 +191,12 @@ class InnerUpdate:
                 load_masters(self._engine, index, group["params"], states[index])
                 self._engine.set_steps(index, [int(bool(state)) for state in states[index]])
 
-    def _cut(self, groups: Sequence[Group], states: States) -> Iterator[tuple[torch.Tensor, State]]:
+    def _cut(
+        self, optimizer: Optimizer, groups: Sequence[Group], states: States
+    ) -> Iterator[tuple[torch.Tensor, State]]:
         """Each shard of this rank with a copy of its part of the states."""
         for index, group in enumerate(groups):
-            shards = self.optimizer.param_groups[index]["params"]
+            shards = optimizer.param_groups[index]["params"]
             for piece, shard in zip(self._engine.pieces(index), shards, strict=True):
                 parameter = group["params"][piece.parameter]
                 state = states[index][piece.parameter]

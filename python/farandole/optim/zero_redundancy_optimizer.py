@@ -287,7 +287,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         groups = self.param_groups
         try:
             _check_not_differentiable(groups[-1])
-            self._engine.add_group(groups[-1]["params"], names_of(groups, len(groups) - 1))
+            self._engine.add_group(
+                groups[-1]["params"],
+                names_of(groups, len(groups) - 1),
+                lambda: self._update.prepare_group(groups),
+            )
         except Exception:
             groups.pop()
             raise
