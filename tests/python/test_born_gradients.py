@@ -226,7 +226,7 @@ def train_on_odd_batches(rank: int, world_size: int) -> list[int]:
 def test_convolutions_of_other_batches_do_not_disturb_onednn() -> None:
     """oneDNN allocates by address alone (raw_allocate), and other sizes for each batch."""
     (copied,) = ranks.run(train_on_odd_batches, 1)
-    assert copied[3] == copied[6] == copied[9] == copied[11] < copied[0] / 100
+    assert copied[3] == copied[6] < copied[0] / 100  # steps that repeat the one before
 
 
 def train_with_hooks(rank: int, world_size: int) -> None:
