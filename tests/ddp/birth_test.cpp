@@ -2,7 +2,9 @@
 // Gradients that are computed in their buckets (ddp/birth_schedule.h).
 #include <ATen/ops/eye.h>
 #include <ATen/ops/ones.h>
+#include <torch/nn/modules/conv.h>
 
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -80,6 +82,17 @@ TEST_P(BirthsOf, GoOnInBatchesOfOtherSizes) {
   });
 }
 
+TEST_P(BirthsOf, AreCopiesWhereTheSettingSaysSo) {
+  ::setenv("FARANDOLE_BORN_GRADIENTS", "0", 1);
+  run_replicas("farandole", world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(square_net(), group);
+    const auto copied =
+        copied_weights(ddp, 3, [&](int step) { ddp.forward(square_batch(step)).sum().backward(); });
+    EXPECT_EQ(copied, std::vector<int64_t>(3, 3));
+  });
+  ::unsetenv("FARANDOLE_BORN_GRADIENTS");
+}
+
 TEST_P(BirthsOf, AreCopiedWhileGradientsAddUp) {
   run_replicas("farandole", world_size(), [&](const Group& group) {
     DistributedDataParallel ddp(square_net(), group);
@@ -106,6 +119,61 @@ TEST_P(BirthsOf, AreScaledInPlace) {
 }
 
 // --- what is not the gradient stays what it is
+
+/// Adds a parameter of its input's shape: both get the same tensor as gradient.
+struct ShiftImpl : torch::nn::Module {
+  ShiftImpl() : shift(register_parameter("shift", at::ones({kWidth, kWidth}))) {}
+  at::Tensor forward(const at::Tensor& x) { return x + shift; }
+
+  at::Tensor shift;
+};
+TORCH_MODULE(Shift);
+
+TEST_P(BirthsOf, AreNotWeightedTwiceBelowASum) {
+  const auto shifted_net = [] {
+    Sequential net(Linear(kWidth, kWidth), Shift(), Shift(), Linear(kWidth, kWidth));
+    fill_with_integers(*net);
+    return net;
+  };
+  run_replicas("farandole", world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(shifted_net(), group);
+    for (int step = 0; step < 12; ++step) {
+      zero_gradients(ddp.parameters());
+      ddp.set_loss_weight(4);  // on each rank
+      ddp.forward(square_batch(step)).sum().backward();
+      Sequential plain = shifted_net();
+      plain->forward(square_batch(step)).sum().backward();
+      expect_gradients(ddp.parameters(), gradients_of(plain->parameters()),
+                       "in step " + std::to_string(step));
+    }
+  });
+}
+
+/// oneDNN allocates scratch pads by address alone, other ones for each batch.
+TEST_P(BirthsOf, AreRightInConvolutionsOfAllBatches) {
+  const auto convolutions = [] {
+    const auto options = torch::nn::Conv2dOptions(64, 64, 3).padding(1).bias(false);
+    Sequential net{torch::nn::Conv2d(options), torch::nn::Conv2d(options)};
+    const c10::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) {
+      parameter.copy_(integers(parameter.sizes(), 1));
+      parameter.mul_(at::eye(64).view({64, 64, 1, 1}));
+    }
+    return net;
+  };
+  run_replicas("farandole", world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(convolutions(), group);
+    for (const int64_t batch : {4, 4, 4, 1, 4, 3, 2, 1, 4}) {
+      const at::Tensor x = integers({batch, 64, 12, 12}, batch);
+      zero_gradients(ddp.parameters());
+      ddp.forward(x).sum().backward();
+      Sequential plain = convolutions();
+      plain->forward(x).sum().backward();
+      expect_gradients(ddp.parameters(), gradients_of(plain->parameters()),
+                       "with a batch of " + std::to_string(batch));
+    }
+  });
+}
 
 /// A gradient that somebody keeps is not averaged with the others.
 TEST_P(BirthsOf, DoNotChangeWhatAHookKeeps) {
