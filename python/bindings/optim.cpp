@@ -109,6 +109,14 @@ GradientMode mode_of(const std::string& gradients) {
                         "pass \"full\" (averages on every rank) or \"shard\" (each rank's own).");
 }
 
+Partition partition_of(const std::string& partition) {
+  if (partition == "elements") return Partition::kElements;
+  if (partition == "parameters") return Partition::kParameters;
+  throw InvalidArgument("partition was \"" + partition + "\".",
+                        "it says how parameters are divided among ranks.",
+                        "pass \"elements\" (shards of one size) or \"parameters\" (whole ones).");
+}
+
 ShardedOptimizer::Group group_of(std::vector<at::Tensor> parameters,
                                  std::vector<std::string> names) {
   return {std::move(parameters), std::move(names)};
@@ -134,24 +142,30 @@ void bind_optimizer(py::module_& module) {
       .def(py::init([](std::vector<std::vector<at::Tensor>> parameters,
                        std::vector<std::vector<std::string>> names,
                        const std::optional<Group>& group, const std::string& gradients,
-                       bool master_weights, bool stochastic_rounding, uint64_t rounding_seed) {
+                       bool master_weights, bool stochastic_rounding, uint64_t rounding_seed,
+                       const std::string& partition) {
              const GradientMode mode = mode_of(gradients);
+             const Partition division = partition_of(partition);
              const HalfOptions halves{master_weights, stochastic_rounding, rounding_seed};
              std::vector<Optimizer::Group> groups;
              for (size_t i = 0; i < parameters.size(); ++i) {
                groups.push_back(group_of(std::move(parameters[i]), std::move(names.at(i))));
              }
              return std::unique_ptr<Optimizer, DeleteWithoutGil>(
-                 new Optimizer(std::move(groups), group.value_or(Group()), mode, halves));
+                 new Optimizer(std::move(groups), group.value_or(Group()), mode, halves, division));
            }),
            py::arg("groups"), py::arg("names"), py::arg("group"), py::arg("gradients"),
            py::arg("master_weights") = defaults.master_weights,
            py::arg("stochastic_rounding") = defaults.stochastic_rounding,
-           py::arg("rounding_seed") = defaults.rounding_seed, NoGil(),
-           "Make the parameters views of flat buffers. Collective.")
+           py::arg("rounding_seed") = defaults.rounding_seed, py::arg("partition") = "elements",
+           NoGil(), "Make the parameters views of flat buffers. Collective.")
       .def_property_readonly("rank", &Optimizer::rank, "Of this process.")
       .def_property_readonly("world_size", &Optimizer::world_size, "How many ranks.")
       .def_property_readonly("group", &Optimizer::group, "The one that the program gave.")
+      .def_property_readonly(
+          "has_whole_parameters",
+          [](const Optimizer& self) { return self.partition() == Partition::kParameters; },
+          "Whether each piece is a whole parameter.")
       .def_property_readonly(
           "master_weights", [](const Optimizer& self) { return self.halves().master_weights; },
           "Whether half parameters have float32 values.")
@@ -174,7 +188,7 @@ void bind_optimizer(py::module_& module) {
           py::arg("rules"), NoGil(), "One step, with a rule for each group. Collective.")
       .def("pieces", &Optimizer::pieces, py::arg("group"), "This rank's, of a group.")
       .def("shards", &Optimizer::shards, py::arg("group"), NoGil(),
-           "The same as tensors of one dimension.")
+           "The same as tensors of one dimension, or as whole parameters.")
       .def("begin_step", &Optimizer::begin_step, py::arg("description"), NoGil(),
            "Wait for all and set the gradients of shards; whether there are others. Collective.")
       .def("end_step", &Optimizer::end_step, NoGil(), "Store shards into all ranks. Collective.")
@@ -198,6 +212,8 @@ void bind_optimizer(py::module_& module) {
            "Steps taken, by parameter; whether they have written to its arrays.")
       .def("gather", &Optimizer::gather, py::arg("group"), py::arg("pieces"), py::arg("to"),
            NoGil(), "Whole tensors of pieces, on one rank or (-1) on all. Collective.")
+      .def("broadcast", &Optimizer::broadcast, py::arg("tensor"), py::arg("root"), NoGil(),
+           "From one rank, in place. Collective.")
       .def(
           "all_gather",
           [](const Optimizer& self, const py::bytes& data) {

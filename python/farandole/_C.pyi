@@ -660,7 +660,7 @@ class ShardedOptimizer:
     """
     Steps the shards of parameters that this rank owns, for all.
     """
-    def __init__(self, groups: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], names: collections.abc.Sequence[collections.abc.Sequence[str]], group: torch.distributed.distributed_c10d.ProcessGroup | None, gradients: str, master_weights: bool = True, stochastic_rounding: bool = False, rounding_seed: typing.SupportsInt = 0) -> None:
+    def __init__(self, groups: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], names: collections.abc.Sequence[collections.abc.Sequence[str]], group: torch.distributed.distributed_c10d.ProcessGroup | None, gradients: str, master_weights: bool = True, stochastic_rounding: bool = False, rounding_seed: typing.SupportsInt = 0, partition: str = 'elements') -> None:
         """
         Make the parameters views of flat buffers. Collective.
         """
@@ -679,6 +679,10 @@ class ShardedOptimizer:
     def begin_step(self, description: str) -> bool:
         """
         Wait for all and set the gradients of shards; whether there are others. Collective.
+        """
+    def broadcast(self, tensor: torch.Tensor, root: typing.SupportsInt) -> None:
+        """
+        From one rank, in place. Collective.
         """
     def bytes_moved(self) -> int:
         """
@@ -722,7 +726,7 @@ class ShardedOptimizer:
         """
     def shards(self, group: typing.SupportsInt) -> list[torch.Tensor]:
         """
-        The same as tensors of one dimension.
+        The same as tensors of one dimension, or as whole parameters.
         """
     def state(self, group: typing.SupportsInt, name: str) -> list[torch.Tensor]:
         """
@@ -748,6 +752,11 @@ class ShardedOptimizer:
     def group(self) -> torch.distributed.distributed_c10d.ProcessGroup:
         """
         The one that the program gave.
+        """
+    @property
+    def has_whole_parameters(self) -> bool:
+        """
+        Whether each piece is a whole parameter.
         """
     @property
     def master_weights(self) -> bool:

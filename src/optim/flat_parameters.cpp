@@ -100,19 +100,40 @@ at::Tensor FlatParameters::tensor_of(const ShardPiece& piece) const {
   return homes_[piece.parameter].as_strided({piece.elements}, {1}, piece.parameter_offset);
 }
 
+at::Tensor FlatParameters::in_shape(size_t parameter, const at::Tensor& elements) const {
+  const at::Tensor& home = homes_[parameter];
+  return elements.as_strided(home.sizes(), home.strides(), elements.storage_offset());
+}
+
 std::vector<c10::intrusive_ptr<c10d::Work>> FlatParameters::gather() const {
   const c10::NoGradGuard no_grad;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   if (plan_.world_size == 1) return works;
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    const at::Tensor all = buckets_.padded(bucket);
-    const int64_t elements = plan_.shard_elements(bucket);
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) gather_bucket(bucket, works);
+  return works;
+}
+
+/// By an all_gather, or where shards have several lengths by a broadcast of each.
+void FlatParameters::gather_bucket(size_t bucket,
+                                   std::vector<c10::intrusive_ptr<c10d::Work>>& works) const {
+  const at::Tensor all = buckets_.padded(bucket);
+  const auto shard_of = [&](int rank) {
+    return all.narrow(0, plan_.shard_begin(bucket, rank), plan_.shard_elements(bucket, rank));
+  };
+  if (plan_.partition == Partition::kElements) {
     c10d::AllgatherOptions options;
     options.asyncOp = true;
-    works.push_back(
-        all_gather_single(*group_, all, all.narrow(0, rank_ * elements, elements), options));
+    works.push_back(all_gather_single(*group_, all, shard_of(rank_), options));
+    return;
   }
-  return works;
+  for (int owner = 0; owner < plan_.world_size; ++owner) {
+    if (plan_.shard_elements(bucket, owner) == 0) continue;
+    c10d::BroadcastOptions options;
+    options.rootRank = owner;
+    options.asyncOp = true;
+    std::vector<at::Tensor> shard{shard_of(owner)};
+    works.push_back(group_->broadcast(shard, options));
+  }
 }
 
 }  // namespace farandole

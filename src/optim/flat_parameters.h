@@ -41,10 +41,13 @@ class FlatParameters {
   std::byte* address_of(const ShardPiece& piece, int rank) const;
   /// The elements of a piece as a tensor of one dimension, in the parameter's own memory.
   at::Tensor tensor_of(const ShardPiece& piece) const;
+  /// Elements of a whole parameter, in the order of its memory, as a tensor of its shape.
+  at::Tensor in_shape(size_t parameter, const at::Tensor& elements) const;
   /// Begins to send all shards to all ranks. Collective, where nothing is shared.
   std::vector<c10::intrusive_ptr<c10d::Work>> gather() const;
 
  private:
+  void gather_bucket(size_t bucket, std::vector<c10::intrusive_ptr<c10d::Work>>& works) const;
   void move_in(size_t parameter);
   void check_unchanged(size_t parameter) const;
 

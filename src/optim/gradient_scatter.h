@@ -19,13 +19,15 @@ namespace farandole {
 /// to each the shard that it owns, as that dtype (float32 and float64) or as it is (half types), by
 /// an all_to_all; the owner adds up what came in rank order, in float32, or float64 for a bucket of
 /// float64. So a gradient is rounded once on its way. Complex buckets go without. Gloo, whose
-/// reduce_scatter moves as much as an all_reduce, gets float32 and float64 so in any case.
+/// reduce_scatter moves as much as an all_reduce, gets float32 and float64 so in any case. So do
+/// all groups the shards of whole parameters, which have several lengths.
 /// Bytes sent by a rank, at least: (world_size - 1) / world_size of its gradients, as they travel.
 /// Memory for each bucket that is exchanged, kept from step to step: what comes, and what is sent
 /// if that is of another dtype.
 class GradientScatter final : public CommHook {
  public:
-  /// Buckets are those of `plan`.
+  /// Buckets are those of `plan`. Throws NotSupported for complex parameters of
+  /// Partition::kParameters.
   GradientScatter(const Group& group, const ShardPlan& plan,
                   std::optional<at::ScalarType> wire_dtype = {});
   ~GradientScatter() override;
@@ -46,7 +48,9 @@ class GradientScatter final : public CommHook {
     at::Tensor received;  ///< from each rank in turn
   };
   c10::intrusive_ptr<c10d::Work> start_sum(const at::Tensor& padded, const at::Tensor& shard) const;
-  c10::intrusive_ptr<c10d::Work> start_exchange(const at::Tensor& padded, Wire& wire) const;
+  c10::intrusive_ptr<c10d::Work> start_exchange(const at::Tensor& padded, size_t bucket) const;
+  bool is_whole() const { return plan_.partition == Partition::kParameters; }
+  int64_t own_elements(size_t bucket) const;
   void add_up(const at::Tensor& received, const at::Tensor& shard) const;
 
   const Group group_;

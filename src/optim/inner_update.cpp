@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/inner_update.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -39,6 +40,15 @@ OutlineMessage message_of(const StateFields& fields) {
     if (tensor.defined()) message.dtypes[field] = static_cast<int64_t>(tensor.scalar_type());
   }
   return message;
+}
+
+/// Those of a tensor like `shard`, in the order of the shard's memory: one dimension.
+at::Tensor elements_of(const at::Tensor& tensor, const at::Tensor& shard) {
+  if (!tensor.defined() || tensor.dim() == 1) return tensor;
+  if (tensor.strides() == shard.strides()) return tensor.as_strided({tensor.numel()}, {1});
+  const at::Tensor alike = at::empty_strided(shard.sizes(), shard.strides(), tensor.options());
+  alike.copy_(tensor);
+  return alike.as_strided({tensor.numel()}, {1});
 }
 
 }  // namespace
@@ -163,7 +173,8 @@ WholeStates InnerUpdate::gather(int to) {
     const std::vector<at::Tensor>& shards = optimizer_->param_groups()[group].params();
     const auto piece_of = [&](size_t field, size_t piece) {
       State* const state = state_of(shards[piece]);
-      return state == nullptr ? at::Tensor() : *format.fields(*state).tensors[field].second;
+      if (state == nullptr) return at::Tensor();
+      return elements_of(*format.fields(*state).tensors[field].second, shards[piece]);
     };
     states.push_back(gather_states(engine_, format, group, outlines[group], piece_of, to));
     gather_masters(engine_, group, groups_[group].params(), states.back(), to);
@@ -234,7 +245,11 @@ void InnerUpdate::put_states(torch::optim::Optimizer& optimizer, const WholeStat
       if (!whole) continue;
       auto part = whole->clone();
       for (const auto& [name, tensor] : format.fields(*part).tensors) {
-        if (tensor->defined()) *tensor = part_of(*tensor, parameter, pieces[i]).clone();
+        if (!tensor->defined()) continue;
+        const at::Tensor copy =
+            at::empty_strided(shards[i].sizes(), shards[i].strides(), tensor->options());
+        elements_of(copy, shards[i]).copy_(part_of(*tensor, parameter, pieces[i]));
+        *tensor = copy;
       }
       optimizer.state()[shards[i].unsafeGetTensorImpl()] = std::move(part);
     }

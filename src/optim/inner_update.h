@@ -10,7 +10,7 @@
 
 namespace farandole {
 
-/// Any element-wise torch::optim::Optimizer, of shards as tensors of one dimension.
+/// Any torch::optim::Optimizer, of shards as tensors of one dimension or as whole parameters.
 class InnerUpdate final : public ShardUpdate {
  public:
   using Factory = std::function<std::unique_ptr<torch::optim::Optimizer>(Groups)>;

@@ -15,7 +15,7 @@ bool ShardState::make(const std::string& name, size_t bucket) {
   if (arrays[bucket].defined()) return false;
   const auto& planned = plan_.buckets.buckets[bucket];
   arrays[bucket] =
-      at::zeros({plan_.shard_elements(bucket)},
+      at::zeros({plan_.shard_elements(bucket, rank_)},
                 at::TensorOptions(planned.device).dtype(state_dtype_of(planned.dtype)));
   return true;
 }

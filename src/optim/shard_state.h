@@ -20,7 +20,7 @@ at::ScalarType state_dtype_of(at::ScalarType dtype);
 /// Threads: one at a time.
 class ShardState {
  public:
-  explicit ShardState(ShardPlan plan) : plan_(std::move(plan)) {}
+  ShardState(ShardPlan plan, int rank) : plan_(std::move(plan)), rank_(rank) {}
 
   /// Makes an array of zeros if it is not there. True if it was not.
   bool make(const std::string& name, size_t bucket);
@@ -36,6 +36,7 @@ class ShardState {
 
  private:
   const ShardPlan plan_;
+  const int rank_;
   std::map<std::string, std::vector<at::Tensor>> arrays_;
 };
 

@@ -14,8 +14,8 @@ namespace farandole {
 inline constexpr char kMasterParameter[] = "master_parameter";
 
 /// This rank's pieces as parameters of an optimizer that knows nothing of shards: tensors of one
-/// dimension. They share the memory of the parameters, or of the float32 values of those of half
-/// types. Threads: one at a time.
+/// dimension, or whole parameters in their shape. They share the memory of the parameters, or of
+/// the float32 values of those of half types. Threads: one at a time.
 class ShardTensors {
  public:
   /// The float32 values have been made.
@@ -24,9 +24,13 @@ class ShardTensors {
   const at::Tensor& tensor(size_t piece) const { return tensors_[piece]; }
   /// Memory for its gradient.
   const at::Tensor& gradient(size_t piece) const { return gradients_[piece]; }
+  /// Takes back what the optimizer has moved to other memory (p.data = ...), with its values.
+  /// Throws InvalidArgument if it has another dtype, device or number of elements now.
+  void bring_home();
 
  private:
   std::vector<at::Tensor> tensors_;
+  std::vector<at::Tensor> homes_;  ///< the same memory, whatever becomes of tensors_
   std::vector<at::Tensor> gradients_;
 };
 

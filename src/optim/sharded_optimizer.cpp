@@ -2,7 +2,7 @@
 // What a sharded optimizer is made of. Its steps: sharded_step.cpp; its state: sharded_state.cpp.
 #include "farandole/optim/sharded_optimizer.h"
 
-#include <ATen/MemoryOverlap.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <numeric>
@@ -11,6 +11,7 @@
 
 #include "farandole/error.h"
 #include "optim/check_halves.h"
+#include "optim/check_parameters.h"
 #include "optim/flat_parameters.h"
 #include "optim/gradient_sources.h"
 #include "optim/joint_change.h"
@@ -25,75 +26,14 @@ namespace {
 /// What travels as one over groups without shared memory.
 constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
-void check_parameter(const at::Tensor& parameter, const std::string& name) {
-  if (!parameter.is_leaf()) {
-    throw InvalidArgument("'" + name + "' is no parameter: it was computed.",
-                          "an optimizer changes leaves of the graph, which get gradients.",
-                          "pass model.parameters().");
-  }
-  if (parameter.layout() == at::kStrided &&
-      (parameter.is_floating_point() || parameter.is_complex())) {
-    return;
-  }
-  throw InvalidArgument("parameter '" + name + "' is of dtype " +
-                            std::string(c10::toString(parameter.scalar_type())) +
-                            (parameter.layout() == at::kStrided ? "." : " and sparse."),
-                        "a sharded optimizer steps dense floating-point and complex tensors.",
-                        "leave it out of the optimizer.");
-}
-
-/// Two parameters in one place would become two, each with values of its own.
-void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<std::string>& names) {
-  struct Range {
-    uintptr_t begin;
-    uintptr_t end;
-    size_t parameter;
-  };
-  std::vector<Range> ranges;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const at::Tensor& tensor = parameters[i];
-    if (tensor.numel() == 0 || tensor.const_data_ptr() == nullptr) continue;
-    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-      throw InvalidArgument("elements of parameter '" + names[i] + "' share memory.",
-                            "each would be stepped by itself, and they would no longer be one.",
-                            "make the parameter without expand(), and expand it in forward.");
-    }
-    int64_t last = 0;
-    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-    const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-    ranges.push_back({begin, begin + static_cast<size_t>(last + 1) * tensor.element_size(), i});
-  }
-  std::sort(ranges.begin(), ranges.end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  size_t widest = 0;
-  for (size_t i = 1; i < ranges.size(); ++i) {
-    if (ranges[i].begin < ranges[widest].end) {
-      throw InvalidArgument("parameters '" + names[ranges[widest].parameter] + "' and '" +
-                                names[ranges[i].parameter] + "' share memory.",
-                            "each gets a place of its own in the shards, and they would no longer "
-                            "be one.",
-                            "tie modules by one Parameter object, or make one of them a view of "
-                            "the other in forward.");
-    }
-    if (ranges[i].end > ranges[widest].end) widest = i;
-  }
-}
-
-/// A hash of the values.
-uint64_t hash_of(const at::Tensor& parameter) {
-  const at::Tensor dense = parameter.is_non_overlapping_and_dense()
-                               ? parameter.detach()
-                               : parameter.detach().contiguous();
-  return std::hash<std::string_view>{}(
-      {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
-}
-
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(std::vector<Group> groups, const farandole::Group& group,
-                                   GradientMode mode, const HalfOptions& halves)
+                                   GradientMode mode, const HalfOptions& halves,
+                                   Partition partition)
     : mode_(mode),
       halves_(halves),
+      partition_(partition),
       pass_(std::make_unique<UpdatePass>()),
       updates_(std::make_unique<std::vector<PieceUpdate>>()),
       changes_(std::make_unique<std::vector<GradientChange>>()) {
@@ -107,7 +47,7 @@ ShardedOptimizer::ShardedOptimizer(std::vector<Group> groups, const farandole::G
   if (replica() != nullptr) replica()->await_parameters();  // of another
   choose_group(group);
   check_replica();
-  check_same_values();
+  check_same_parameters(/*with_values=*/false);
   plan_active();
   round_ = make_round(0);
   try {
@@ -190,7 +130,8 @@ void ShardedOptimizer::plan_added(size_t first) {
     if (parameters_[i].tensor.requires_grad()) active.push_back(i);
   }
   check_replica();
-  check_same_values();
+  check_same_parameters(/*with_values=*/false);
+  are_values_known_ = false;
   if (scatter_ && !active.empty()) {
     throw NotSupported("a parameter group was added where gradients travel in buckets.",
                        "with gradients=\"shard\" over this group the buckets of backward are those "
@@ -246,7 +187,8 @@ void ShardedOptimizer::check_replica() const {
   }
 }
 
-void ShardedOptimizer::check_same_values() const {
+/// What ranks must have alike: of each parameter all but, unless asked for, its values.
+uint64_t ShardedOptimizer::hash_of_parameters(bool with_values) const {
   uint64_t hash = parameters_.size();
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& tensor = parameter.tensor;
@@ -256,18 +198,15 @@ void ShardedOptimizer::check_same_values() const {
       hash = hash * 31 + static_cast<uint64_t>(stride);
     }
     hash = hash * 31 + parameter.group * 2 + (tensor.requires_grad() ? 1 : 0);
-    if (tensor.is_cpu()) hash = hash * 31 + hash_of(tensor);
+    if (with_values && tensor.is_cpu()) hash = hash * 31 + hash_of_values(tensor);
   }
-  const std::vector<uint64_t> hashes = group_->all_gather(hash);
+  return hash;
+}
+
+void ShardedOptimizer::check_same_parameters(bool with_values) const {
+  const std::vector<uint64_t> hashes = group_->all_gather(hash_of_parameters(with_values));
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
-    if (hashes[rank] == hashes[0]) continue;
-    throw InvalidArgument(
-        "the parameters of ranks 0 and " + std::to_string(rank) + " in group '" + group_->name() +
-            "' differ.",
-        "each rank steps its shards for all; parameters must have the same shapes, dtypes, groups, "
-        "requires_grad and values on every rank.",
-        "wrap the model in DistributedDataParallel first, which makes them alike, or broadcast "
-        "them.");
+    if (hashes[rank] != hashes[0]) throw_that_parameters_differ(static_cast<int>(rank), *group_);
   }
 }
 
@@ -292,17 +231,31 @@ void ShardedOptimizer::plan(const std::vector<size_t>& indices) {
     tensors.push_back(tensor);
     names.push_back(parameter.name);
   }
-  const ShardPlan plan = make_shard_plan(planned, kBucketBytes, group_->world_size());
+  const ShardPlan plan =
+      make_shard_plan(planned, kBucketBytes, group_->world_size(), {partition_, loads()});
   Part part;
   part.parameters = indices;
   part.flat = std::make_unique<FlatParameters>(tensors, names, plan, *group_);
-  part.state = std::make_unique<ShardState>(plan);
+  part.state = std::make_unique<ShardState>(plan, rank());
   parts_.reserve(parts_.size() + 1);
   for (size_t i = 0; i < indices.size(); ++i) {
     parameters_[indices[i]].part = parts_.size();
     parameters_[indices[i]].index_in_part = i;
   }
   parts_.push_back(std::move(part));
+}
+
+/// Elements that each rank owns so far.
+std::vector<int64_t> ShardedOptimizer::loads() const {
+  std::vector<int64_t> loads(static_cast<size_t>(world_size()), 0);
+  for (const Part& part : parts_) {
+    for (int rank = 0; rank < world_size(); ++rank) {
+      for (const ShardPiece& piece : part.flat->plan().pieces_of(rank)) {
+        loads[static_cast<size_t>(rank)] += piece.elements;
+      }
+    }
+  }
+  return loads;
 }
 
 Replica* ShardedOptimizer::replica() const { return replica_ ? replica_->replica : nullptr; }
@@ -332,8 +285,8 @@ void ShardedOptimizer::attach() {
   if (is_shared) {
     gradients_ = std::make_unique<PeerGradients>(replica_, this);
   } else {
-    const ShardPlan plan =
-        parts_.empty() ? ShardPlan{{}, {}, group_->world_size()} : parts_.front().flat->plan();
+    const ShardPlan plan = parts_.empty() ? ShardPlan{{}, {}, group_->world_size(), partition_}
+                                          : parts_.front().flat->plan();
     scatter_ =
         std::make_shared<GradientScatter>(group_->group(), plan, replica->options().wire_dtype);
     gradients_ = std::make_unique<ScatteredGradients>(replica_, this, scatter_);
@@ -415,14 +368,17 @@ int64_t ShardedOptimizer::state_bytes() const {
 int64_t ShardedOptimizer::bytes_moved() const {
   int64_t bytes = 0;
   for (const Part& part : parts_) {
-    for (const auto& bucket : part.flat->plan().buckets.buckets) {
+    const ShardPlan& plan = part.flat->plan();
+    for (size_t i = 0; i < plan.groups.size(); ++i) {
+      const auto& bucket = plan.buckets.buckets[i];
       const auto wire = scatter_ ? scatter_->wire_of(bucket.dtype) : std::nullopt;
-      const size_t gradient = c10::elementSize(wire.value_or(bucket.dtype));
-      bytes +=
-          bucket.padded_elements * static_cast<int64_t>(gradient + c10::elementSize(bucket.dtype));
+      const int64_t own = plan.shard_elements(i, rank());
+      const auto gradient = static_cast<int64_t>(c10::elementSize(wire.value_or(bucket.dtype)));
+      const auto parameter = static_cast<int64_t>(c10::elementSize(bucket.dtype));
+      bytes += (bucket.padded_elements - own) * gradient + own * (world_size() - 1) * parameter;
     }
   }
-  return bytes / world_size() * (world_size() - 1);
+  return bytes;
 }
 
 }  // namespace farandole

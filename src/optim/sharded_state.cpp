@@ -52,10 +52,14 @@ void ShardedOptimizer::make_masters() {
 /// float32 values of parameters of half types.
 void ShardedOptimizer::make_masters(Part& part) {
   if (part.has_masters) return;
+  const auto& buckets = part.flat->plan().buckets.buckets;
+  // Also those of which this rank has no piece: all ranks have the same arrays.
+  for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+    if (!c10::isReducedFloatingType(buckets[bucket].dtype)) continue;
+    part.state->make(kMasterParameter, bucket);
+  }
   for (const ShardPiece& piece : part.flat->pieces()) {
-    const auto& bucket = part.flat->plan().buckets.buckets[piece.bucket];
-    if (!c10::isReducedFloatingType(bucket.dtype)) continue;
-    part.state->make(kMasterParameter, piece.bucket);
+    if (!c10::isReducedFloatingType(buckets[piece.bucket].dtype)) continue;
     part.state->piece(kMasterParameter, piece).copy_(part.flat->tensor_of(piece));
   }
   part.has_masters = true;
@@ -147,13 +151,13 @@ std::vector<at::Tensor> ShardedOptimizer::gather(size_t group,
     for (size_t bucket = 0; bucket < plan.groups.size(); ++bucket) {
       if (plan.groups[bucket] != group) continue;
       const at::Device device = plan.buckets.buckets[bucket].device;
-      const at::Tensor shard =
-          at::zeros({plan.shard_elements(bucket)}, at::TensorOptions(device).dtype(dtype));
+      const at::Tensor shard = at::zeros({plan.shard_elements(bucket, part.flat->rank())},
+                                         at::TensorOptions(device).dtype(dtype));
       for (const ShardPiece& piece : part.flat->pieces()) {
         if (piece.bucket != bucket) continue;
         shard.narrow(0, piece.shard_offset, piece.elements).copy_(pieces[next++]);
       }
-      const at::Tensor all = gather_bucket(shard, plan.world_size, to);
+      const at::Tensor all = gather_bucket(plan, bucket, shard, to);
       if (!all.defined()) continue;
       for (const auto& slot : plan.buckets.buckets[bucket].slots) {
         const Parameter& parameter = parameters_[part.parameters[slot.parameter]];
@@ -171,20 +175,15 @@ std::vector<at::Tensor> ShardedOptimizer::gather(size_t group,
 }
 
 /// The shards of all ranks one after the other, on rank `to` or on all.
-at::Tensor ShardedOptimizer::gather_bucket(const at::Tensor& shard, int old_world, int to) const {
-  at::Tensor all;
-  const bool is_receiver = to < 0 || to == rank();
-  if (is_receiver) all = at::empty({old_world * shard.numel()}, shard.options());
-  if (!owners_.empty()) {
-    for (int old_rank = 0; old_rank < old_world; ++old_rank) {
-      const int owner = owners_[static_cast<size_t>(old_rank)];
-      at::Tensor piece = owner == rank() ? shard : at::empty_like(shard);
-      group_->broadcast({piece}, owner);
-      if (is_receiver) all.narrow(0, old_rank * shard.numel(), shard.numel()).copy_(piece);
-    }
-    return all;
+at::Tensor ShardedOptimizer::gather_bucket(const ShardPlan& plan, size_t bucket,
+                                           const at::Tensor& shard, int to) const {
+  if (!owners_.empty() || plan.partition == Partition::kParameters) {
+    return broadcast_shards(plan, bucket, shard, to);
   }
   if (world_size() == 1) return shard;
+  at::Tensor all;
+  const bool is_receiver = to < 0 || to == rank();
+  if (is_receiver) all = at::empty({world_size() * shard.numel()}, shard.options());
   if (to < 0) {
     c10d::AllgatherOptions options;
     options.asyncOp = false;
@@ -198,10 +197,32 @@ at::Tensor ShardedOptimizer::gather_bucket(const at::Tensor& shard, int old_worl
   options.asyncOp = false;
   std::vector<at::Tensor> inputs{shard};
   std::vector<std::vector<at::Tensor>> outputs;
-  if (is_receiver) outputs.push_back(all.chunk(old_world));
+  if (is_receiver) outputs.push_back(all.chunk(world_size()));
   const auto work = group_->group()->gather(outputs, inputs, options);
   if (work) work->wait();
   return all;
+}
+
+/// The same for shards of several lengths, and in a rebuild for those of the ranks of before: zeros
+/// for one that is gone.
+at::Tensor ShardedOptimizer::broadcast_shards(const ShardPlan& plan, size_t bucket,
+                                              const at::Tensor& shard, int to) const {
+  at::Tensor all;
+  const bool is_receiver = to < 0 || to == rank();
+  if (is_receiver) all = at::empty({plan.buckets.buckets[bucket].padded_elements}, shard.options());
+  for (int old_rank = 0; old_rank < plan.world_size; ++old_rank) {
+    const int64_t elements = plan.shard_elements(bucket, old_rank);
+    if (elements == 0) continue;
+    const int owner = owners_.empty() ? old_rank : owners_[static_cast<size_t>(old_rank)];
+    at::Tensor piece = owner == rank() ? shard : at::zeros({elements}, shard.options());
+    if (owner >= 0) group_->broadcast({piece}, owner);
+    if (is_receiver) all.narrow(0, plan.shard_begin(bucket, old_rank), elements).copy_(piece);
+  }
+  return all;
+}
+
+void ShardedOptimizer::broadcast(const at::Tensor& tensor, int root) const {
+  group_->broadcast({tensor}, root);
 }
 
 void ShardedOptimizer::begin_rebuild(const farandole::Group& group) {
@@ -223,10 +244,7 @@ void ShardedOptimizer::begin_rebuild(const farandole::Group& group) {
   const bool has_state =
       std::any_of(parameters_.begin(), parameters_.end(),
                   [](const Parameter& parameter) { return parameter.steps > 0; });
-  if (lost == owners_.end() || !has_state) {
-    std::replace(owners_.begin(), owners_.end(), -1, 0);
-    return;
-  }
+  if (lost == owners_.end() || !has_state) return;
   const auto lost_rank = std::to_string(lost - owners_.begin());
   forget_rebuild();
   throw InvalidArgument("rebuild() cannot find the optimizer state of rank " + lost_rank + " of " +
@@ -302,7 +320,8 @@ void ShardedOptimizer::finish_rebuild(const std::function<void()>& then) {
   try {
     if (replica_ && replica_->replica != nullptr) replica_->replica->await_parameters();
     check_replica();
-    check_same_values();
+    check_same_parameters(/*with_values=*/true);
+    are_values_known_ = true;
   } catch (const std::exception&) {
     forget_rebuild();
     throw;
@@ -361,8 +380,7 @@ void ShardedOptimizer::move_state(const Part& old) {
   const ShardPlan& plan = old.flat->plan();
   for (size_t bucket = 0; bucket < plan.groups.size(); ++bucket) {
     for (const std::string& name : old.state->names(bucket)) {
-      const at::Tensor all =
-          gather_bucket(old.state->array(name, bucket), plan.world_size, /*to=*/-1);
+      const at::Tensor all = gather_bucket(plan, bucket, old.state->array(name, bucket), /*to=*/-1);
       for (const auto& slot : plan.buckets.buckets[bucket].slots) {
         take_state(old.parameters[slot.parameter], name, all.narrow(0, slot.offset, slot.elements));
       }

@@ -8,6 +8,7 @@
 
 #include "ddp/rank_text.h"
 #include "farandole/error.h"
+#include "optim/check_parameters.h"
 
 namespace farandole {
 namespace {
@@ -24,6 +25,7 @@ struct StepRound::Head {
   uint32_t is_entry;
   uint64_t step;
   uint64_t description;  ///< its hash
+  uint64_t parameters;   ///< StepNote's
 };
 
 StepRound::StepRound(std::shared_ptr<ReplicaGroup> group, std::vector<std::string> names,
@@ -39,12 +41,13 @@ bool StepRound::enter(const StepNote& note) {
   inside_ = false;
   ++step_;
   const uint32_t outcome = note.leaves_out ? kLeavesOut : kWell;
-  const Head head{outcome, 1, step_, std::hash<std::string>{}(note.description)};
+  const Head head{outcome, 1, step_, std::hash<std::string>{}(note.description), note.parameters};
   exchange(head, note.has_gradient);
   judge_failures();
   judge_steps();
   judge_descriptions(note.description);
   judge_gradients();
+  judge_parameters();
   inside_ = true;
   for (int rank = 0; rank < group_->world_size(); ++rank) {
     inside_ = inside_ && head_of(rank).outcome != kLeavesOut;
@@ -54,7 +57,7 @@ bool StepRound::enter(const StepNote& note) {
 
 void StepRound::leave() {
   inside_ = false;
-  exchange({kWell, 0, step_, 0}, {});
+  exchange({kWell, 0, step_, 0, 0}, {});
   judge_failures();
 }
 
@@ -62,7 +65,7 @@ void StepRound::fail(const std::string& error) noexcept {
   try {
     const bool was_inside = std::exchange(inside_, false);
     if (!was_inside) ++step_;
-    const Head head{kFailed, was_inside ? 0U : 1U, step_, 0};
+    const Head head{kFailed, was_inside ? 0U : 1U, step_, 0, 0};
     try {
       exchange(head, {});
     } catch (const MismatchError&) {
@@ -181,6 +184,14 @@ void StepRound::judge_gradients() const {
                     "parts of it belong to each of them, and it would be stepped in part.",
                     "give it a gradient on all ranks or on none: DistributedDataParallel does.",
                     {without, "step"});
+  }
+}
+
+void StepRound::judge_parameters() const {
+  for (int rank = 1; rank < group_->world_size(); ++rank) {
+    if (head_of(rank).parameters != head_of(0).parameters) {
+      throw_that_parameters_differ(rank, *group_);
+    }
   }
 }
 

@@ -16,13 +16,15 @@ struct StepNote {
   std::string description;         ///< the hyperparameters
   std::vector<bool> has_gradient;  ///< by parameter
   bool leaves_out = false;         ///< a gradient is Inf or NaN here: no rank is to take the step
+  uint64_t parameters = 0;         ///< a hash of their values, where ranks are to compare them
 };
 
 /// The two ends of an optimizer step, at which the ranks wait for each other.
 ///
 /// Protocol. Step k on each rank is
-///   enter: tell k, a hash of the hyperparameters and which parameters have gradients; wait until
-///          all have told; all judge the same notes, and throw or leave the step out alike.
+///   enter: tell k, a hash of the hyperparameters and which parameters have gradients, in the first
+///          step also a hash of their values; wait until all have told; all judge the same notes,
+///          and throw or leave the step out alike.
 ///   then:  store own shards into the parameters of every rank.
 ///   leave: tell how that went; wait until all have told.
 /// So no parameter is stored before every rank has entered, and none returns before all stores are
@@ -30,7 +32,8 @@ struct StepNote {
 /// what comes after it on every rank (acquire). A rank that cannot enter, or is done without having
 /// done its part, says why in place of its note.
 ///
-/// Errors: StepError on every rank; else what collectives throw. Threads: one at a time.
+/// Errors: StepError on every rank, InvalidArgument for values that differ; else what collectives
+/// throw. Threads: one at a time.
 class StepRound {
  public:
   /// `names`: of the parameters. `step`: the last one so far.
@@ -60,6 +63,7 @@ class StepRound {
   void judge_steps();
   void judge_descriptions(const std::string& own) const;
   void judge_gradients() const;
+  void judge_parameters() const;
   bool has_gradient(int rank, size_t parameter) const;
   std::string subject() const;
 

@@ -2,8 +2,14 @@
 #include "farandole/optim/zero_redundancy_optimizer.h"
 
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
@@ -14,6 +20,7 @@
 #include "farandole/error.h"
 #include "optim/fused_update.h"
 #include "optim/inner_update.h"
+#include "optim/shard_state.h"
 #include "optim/state_format.h"
 #include "optim/whole_states.h"
 
@@ -41,18 +48,31 @@ Groups one_group(std::vector<at::Tensor> parameters) {
   return groups;
 }
 
-void check_element_wise(const Options& options) {
+void check_can_be_divided(const Options& options) {
   if (dynamic_cast<const torch::optim::LBFGSOptions*>(&options) == nullptr) return;
   throw InvalidArgument(
       "ZeroRedundancyOptimizer cannot shard " + class_of(options) + ".",
-      "its step comes from dot products over all parameters, but shards cut parameters anywhere.",
+      "its step comes from dot products over all parameters, but each rank updates its own.",
       "take another optimizer, or this one unsharded, as after DistributedDataParallel.");
 }
 
-/// What `make` gives groups that have no options.
-std::unique_ptr<Options> defaults_of(const Factory& make) {
-  auto optimizer = make(one_group({at::zeros({1})}));
-  if (optimizer != nullptr) return optimizer->defaults().clone();
+/// Tensors like the parameters, but with one element in memory.
+std::vector<at::Tensor> stand_ins_of(const Groups& groups) {
+  std::vector<at::Tensor> stand_ins;
+  for (const auto& group : groups) {
+    for (const at::Tensor& parameter : group.params()) {
+      const at::Tensor element =
+          at::zeros({}, parameter.options().dtype(state_dtype_of(parameter.scalar_type())));
+      stand_ins.push_back(element.expand(parameter.sizes()).set_requires_grad(true));
+    }
+  }
+  return stand_ins;
+}
+
+/// Of groups that have no options.
+std::unique_ptr<torch::optim::Optimizer> sample_of(const Factory& make, const Groups& groups) {
+  auto optimizer = make(one_group(stand_ins_of(groups)));
+  if (optimizer != nullptr) return optimizer;
   throw InvalidArgument("the factory made no optimizer of the parameter groups that it got.",
                         "it is called with the shards of this rank, group by group.",
                         "pass its argument on to the optimizer's constructor.");
@@ -74,6 +94,30 @@ Factory factory_of(const Options& defaults, bool is_on_cpu) {
   throw InvalidArgument("ZeroRedundancyOptimizer got options of type " + class_of(defaults) + ".",
                         "known are those of SGD, Adam, AdamW, RMSprop, Adagrad, LAMB and LARS.",
                         "pass a factory, which makes the optimizer of parameter groups.");
+}
+
+/// Of what a factory has made. What derives from LibTorch's classes may change anything.
+Partition partition_for(const torch::optim::Optimizer& optimizer) {
+  const std::type_info& type = typeid(optimizer);
+  const bool is_element_wise =
+      type == typeid(torch::optim::SGD) || type == typeid(torch::optim::Adam) ||
+      type == typeid(torch::optim::AdamW) || type == typeid(torch::optim::RMSprop) ||
+      type == typeid(torch::optim::Adagrad);
+  return is_element_wise ? Partition::kElements : Partition::kParameters;
+}
+
+/// All groups have options of one type, which an archive has. Asked before LibTorch takes the
+/// group: since 2.15 it puts options of the optimizer's own type in the place of others.
+void check_options_of(const torch::optim::OptimizerParamGroup& group, size_t index,
+                      const Options& defaults) {
+  if (!group.has_options()) return;
+  const Options& options = group.options();
+  if (typeid(options) == typeid(defaults)) return;
+  throw InvalidArgument("parameter group " + std::to_string(index) + " has options of type " +
+                            class_of(options) + ".",
+                        "the optimizer's are of type " + class_of(defaults) +
+                            ", and all its groups are stepped and saved alike.",
+                        "make an optimizer for each type.");
 }
 
 /// By TensorImpl: what DistributedDataParallel calls parameters.
@@ -119,18 +163,30 @@ std::vector<at::Tensor> steps_in(torch::serialize::InputArchive& archive, const 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(Groups groups, const Options& defaults,
                                                  const ZeroOptions& zero)
     : Optimizer(Groups(), defaults.clone()) {
-  begin(std::move(groups), {}, zero);
+  begin(std::move(groups), {}, zero, Partition::kElements);
 }
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters,
                                                  const Options& defaults, const ZeroOptions& zero)
     : ZeroRedundancyOptimizer(one_group(std::move(parameters)), defaults, zero) {}
 
+struct ZeroRedundancyOptimizer::Sample {
+  explicit Sample(const torch::optim::Optimizer& optimizer)
+      : defaults(optimizer.defaults().clone()), partition(partition_for(optimizer)) {}
+
+  std::unique_ptr<Options> defaults;
+  Partition partition;
+};
+
+ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(Groups groups, Factory make, Sample sample,
+                                                 const ZeroOptions& zero)
+    : Optimizer(Groups(), std::move(sample.defaults)) {
+  begin(std::move(groups), std::move(make), zero, sample.partition);
+}
+
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(Groups groups, Factory make,
                                                  const ZeroOptions& zero)
-    : Optimizer(Groups(), defaults_of(make)) {
-  begin(std::move(groups), std::move(make), zero);
-}
+    : ZeroRedundancyOptimizer(groups, make, Sample(*sample_of(make, groups)), zero) {}
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, Factory make,
                                                  const ZeroOptions& zero)
@@ -144,9 +200,11 @@ std::vector<at::Tensor> ZeroRedundancyOptimizer::tensors_of(const Replica& repli
   return tensors;
 }
 
-/// What the constructors have in common. `make`: none for options that are known.
-void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptions& zero) {
-  for (const auto& group : groups) Optimizer::add_param_group(group);
+/// What the constructors have in common. `make`: none for options that are known. `known`: how to
+/// divide, unless `zero` says.
+void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptions& zero,
+                                    Partition known) {
+  for (const auto& group : groups) take_group(group);
   check_options();
   bool is_on_cpu = true;
   std::vector<ShardedOptimizer::Group> planned;
@@ -157,7 +215,7 @@ void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptio
   const bool is_fused = !make && is_on_cpu && update_rule_of(*defaults_) != nullptr;
   if (!make && !is_fused) make = factory_of(*defaults_, is_on_cpu);
   engine_ = std::make_unique<ShardedOptimizer>(std::move(planned), zero.group, zero.gradients,
-                                               zero.halves);
+                                               zero.halves, zero.partition.value_or(known));
   for (const auto& group : param_groups_) known_groups_.push_back(group.params());
   if (is_fused) {
     update_ = std::make_unique<FusedUpdate>(*engine_, param_groups_);
@@ -166,17 +224,21 @@ void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptio
   }
 }
 
-/// All groups have options of one type, which an archive has.
+/// With its own options where LibTorch does not know their type: since 2.15 it puts the defaults in
+/// their place.
+void ZeroRedundancyOptimizer::take_group(const torch::optim::OptimizerParamGroup& group) {
+  check_options_of(group, param_groups_.size(), *defaults_);
+  Optimizer::add_param_group(group);
+  const StateFormat* const format = state_format_of(*defaults_);
+  const bool is_libtorchs = format != nullptr && format->make_optimizer({}, *defaults_) != nullptr;
+  if (is_libtorchs || !group.has_options()) return;
+  param_groups_.back().set_options(group.options().clone());
+}
+
 void ZeroRedundancyOptimizer::check_options() const {
-  check_element_wise(*defaults_);
+  check_can_be_divided(*defaults_);
   for (size_t i = 0; i < param_groups_.size(); ++i) {
-    const Options& options = param_groups_[i].options();
-    if (typeid(options) == typeid(*defaults_)) continue;
-    throw InvalidArgument(
-        "parameter group " + std::to_string(i) + " has options of type " + class_of(options) + ".",
-        "the optimizer's are of type " + class_of(*defaults_) +
-            ", and all its groups are stepped and saved alike.",
-        "make an optimizer for each type.");
+    check_options_of(param_groups_[i], i, *defaults_);
   }
 }
 
@@ -250,7 +312,7 @@ void ZeroRedundancyOptimizer::clip_grad_value_(double clip_value) {
 
 void ZeroRedundancyOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
   forget_consolidated();
-  Optimizer::add_param_group(group);
+  take_group(group);
   try {
     check_options();
     take_new_groups();

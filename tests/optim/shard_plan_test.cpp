@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <utility>
@@ -45,8 +46,8 @@ void check_pieces(const ShardPlan& plan, const std::vector<ShardedParameter>& pa
       EXPECT_EQ(bucket.dtype, parameters[piece.parameter].planned.dtype);
       EXPECT_EQ(plan.groups[piece.bucket], parameters[piece.parameter].group);
       EXPECT_GT(piece.elements, 0);
-      EXPECT_LE(piece.shard_offset + piece.elements, plan.shard_elements(piece.bucket));
-      EXPECT_EQ(piece.bucket_offset, piece.shard_offset + rank * plan.shard_elements(piece.bucket));
+      EXPECT_LE(piece.shard_offset + piece.elements, plan.shard_elements(piece.bucket, rank));
+      EXPECT_EQ(piece.bucket_offset, piece.shard_offset + plan.shard_begin(piece.bucket, rank));
       for (const auto& slot : bucket.slots) {
         if (slot.parameter != piece.parameter) continue;
         EXPECT_EQ(piece.bucket_offset, slot.offset + piece.parameter_offset);
@@ -84,14 +85,71 @@ TEST(ShardPlan, CutsBucketsIntoEqualShardsOfWholeCacheLines) {
     ASSERT_EQ(plan.groups.size(), plan.buckets.buckets.size());
     for (size_t i = 0; i < plan.groups.size(); ++i) {
       const BucketPlan::Bucket& bucket = plan.buckets.buckets[i];
-      EXPECT_EQ(plan.shard_elements(i) * world_size, bucket.padded_elements);
+      EXPECT_EQ(plan.shard_elements(i, 0) * world_size, bucket.padded_elements);
       const auto bytes = static_cast<int64_t>(c10::elementSize(bucket.dtype));
-      EXPECT_EQ(plan.shard_elements(i) * bytes % 64, 0);
+      EXPECT_EQ(plan.shard_elements(i, 0) * bytes % 64, 0);
+      EXPECT_EQ(plan.shard_lengths(i),
+                std::vector<int64_t>(static_cast<size_t>(world_size), plan.shard_elements(i, 0)));
       // No rank has more than its part and the padding of the last lines.
       EXPECT_LT(bucket.padded_elements - bucket.elements,
                 64 * world_size * static_cast<int64_t>(bucket.slots.size() + 1));
     }
   }
+}
+
+/// Elements of each rank, without padding.
+std::vector<int64_t> loads_of(const ShardPlan& plan) {
+  std::vector<int64_t> loads;
+  for (int rank = 0; rank < plan.world_size; ++rank) {
+    loads.push_back(0);
+    for (const ShardPiece& piece : plan.pieces_of(rank)) loads.back() += piece.elements;
+  }
+  return loads;
+}
+
+TEST(ShardPlan, GivesWholeParametersToRanks) {
+  std::mt19937 random(19);
+  for (int trial = 0; trial < 200; ++trial) {
+    const std::vector<ShardedParameter> parameters = random_parameters(random);
+    const int world_size = 1 + static_cast<int>(random() % 16);
+    const int64_t bucket_bytes = 1 + static_cast<int64_t>(random() % 20000);
+    const ShardPlan plan =
+        make_shard_plan(parameters, bucket_bytes, world_size, {Partition::kParameters});
+    ASSERT_NO_FATAL_FAILURE(check_pieces(plan, parameters)) << "trial " << trial;
+    int64_t largest = 0;
+    for (int rank = 0; rank < world_size; ++rank) {
+      for (const ShardPiece& piece : plan.pieces_of(rank)) {
+        EXPECT_EQ(piece.elements, parameters[piece.parameter].planned.elements);
+        largest = std::max(largest, piece.elements);
+      }
+    }
+    for (size_t i = 0; i < plan.groups.size(); ++i) {
+      const BucketPlan::Bucket& bucket = plan.buckets.buckets[i];
+      EXPECT_EQ(bucket.elements, bucket.padded_elements);
+      for (int rank = 0; rank < world_size; ++rank) {
+        const auto bytes = static_cast<int64_t>(c10::elementSize(bucket.dtype));
+        EXPECT_EQ(plan.shard_begin(i, rank) * bytes % 64, 0);
+      }
+      EXPECT_EQ(plan.shard_begin(i, world_size), bucket.padded_elements);
+    }
+    const std::vector<int64_t> loads = loads_of(plan);
+    const auto [least, most] = std::minmax_element(loads.begin(), loads.end());
+    EXPECT_LE(*most - *least, largest);
+  }
+}
+
+TEST(ShardPlan, GivesTheLargestParametersFirst) {
+  std::vector<ShardedParameter> parameters;
+  for (const int64_t elements : {5, 90, 10, 40, 50, 100, 5, 20, 30}) {
+    parameters.push_back(parameter_of(elements));
+  }
+  const ShardDivision empty{Partition::kParameters};
+  EXPECT_EQ(loads_of(make_shard_plan(parameters, 1000, 3, empty)),
+            (std::vector<int64_t>{115, 120, 115}));
+  // To those first that have the least.
+  const ShardDivision loaded{Partition::kParameters, {350, 0, 350}};
+  EXPECT_EQ(loads_of(make_shard_plan(parameters, 1000, 3, loaded)),
+            (std::vector<int64_t>{0, 350, 0}));
 }
 
 TEST(ShardPlan, LaysBucketsOutOneAfterTheOther) {

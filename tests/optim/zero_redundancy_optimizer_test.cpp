@@ -695,6 +695,11 @@ TEST(ZeroRedundancyOptimizer, RefusesOptimizersThatItCannotShard) {
     EXPECT_THAT(test::error_of<InvalidArgument>(
                     [&] { Zero(groups, AdamOptions(0.1), ZeroOptions{group}); }),
                 HasSubstr("parameter group 0 has options of type torch::optim::SGDOptions."));
+    Zero optimizer(std::vector<at::Tensor>{weight}, AdamOptions(0.1), ZeroOptions{group});
+    groups[0].params() = {at::ones({3}).requires_grad_()};
+    EXPECT_THAT(test::error_of<InvalidArgument>([&] { optimizer.add_param_group(groups[0]); }),
+                HasSubstr("parameter group 1 has options of type torch::optim::SGDOptions."));
+    EXPECT_EQ(optimizer.param_groups().size(), 1U);
   });
 }
 
@@ -710,6 +715,76 @@ TEST(ZeroRedundancyOptimizer, RefusesParametersThatWereExchanged) {
         }),
         HasSubstr("parameter 'weight0' was passed twice."));
     EXPECT_EQ(rank.optimizer->param_groups().size(), 1U);
+  });
+}
+
+/// Needs a parameter in its shape: a row of its gradient is taken less the mean of rows.
+class Centered final : public optim::Optimizer {
+ public:
+  explicit Centered(const Zero::Groups& groups)
+      : Optimizer(groups, std::make_unique<OwnOptions>()) {}
+  at::Tensor step(LossClosure) override {
+    const c10::NoGradGuard no_grad;
+    for (auto& group : param_groups_) {
+      for (auto& parameter : group.params()) {
+        const at::Tensor& gradient = parameter.grad();
+        if (!gradient.defined()) continue;
+        EXPECT_EQ(gradient.sizes(), parameter.sizes());
+        const bool has_rows = parameter.dim() > 1;
+        parameter.sub_(has_rows ? gradient - gradient.mean(0, true) : gradient,
+                       group.options().get_lr());
+      }
+    }
+    return {};
+  }
+};
+
+TEST(ZeroRedundancyOptimizer, GivesOtherClassesWholeParameters) {
+  Bowl plain;
+  Centered unsharded(one_group(plain.weights));
+  const auto expected = trained(plain, 3, 4, [&] { unsharded.step(nullptr); });
+  for (const std::string backend : {"farandole", "gloo"}) {
+    for (const GradientMode mode : kBothModes) {
+      run_replicas(backend, 3, [&](const Group& group) {
+        ZeroRank rank(group, Zero::Factory([](const Zero::Groups& groups) {
+                        return std::make_unique<Centered>(groups);
+                      }),
+                      mode);
+        EXPECT_EQ(rank.optimizer->engine().partition(), Partition::kParameters);
+        for (int step = 1; step <= 4; ++step) rank.step(step);
+        expect_weights(*rank.model, expected.back(), 1e-5, backend);
+      });
+    }
+  }
+}
+
+TEST(ZeroRedundancyOptimizer, DividesWholeParametersIfAsked) {
+  Bowl plain;
+  optim::RMSprop unsharded(plain.weights, optim::RMSpropOptions(0.05).momentum(0.5));
+  const auto expected = trained(plain, 2, 6, [&] { unsharded.step(); });
+  run_replicas("farandole", 2, [&](const Group& group) {
+    const auto model = bowl();
+    Ddp ddp(model, group);
+    ZeroOptions zero;
+    zero.partition = Partition::kParameters;
+    Zero optimizer(ddp, optim::RMSpropOptions(0.05).momentum(0.5), zero);
+    std::string archive;
+    for (int step = 1; step <= 6; ++step) {
+      optimizer.zero_grad();
+      ddp.forward(group->getRank(), step).backward();
+      optimizer.step();
+      if (step == 3) {
+        optimizer.rebuild();
+        optimizer.consolidate_state_dict(1);
+        const std::string own = group->getRank() == 1 ? saved(optimizer) : std::string();
+        archive = optimizer.engine().all_gather(own)[1];
+        load(optimizer, archive);
+      }
+    }
+    expect_weights(*model, expected.back(), 1e-5, "");
+    Bowl other;
+    optim::RMSprop libtorchs(other.weights, optim::RMSpropOptions(0.05).momentum(0.5));
+    load(libtorchs, archive);
   });
 }
 

@@ -84,16 +84,18 @@ def added_in_vain(rank: int, world_size: int, gradients: str) -> None:
         late = nn.Parameter(torch.full((5,), float(rank)))
         for _ in range(2):
             with pytest.raises(InvalidArgument, match="differ"):
-                trial.sharded.add_param_group({"params": [late]})
+                trial.sharded.add_param_group({"params": [nn.Parameter(torch.ones(2 + rank))]})
         assert len(trial.sharded.param_groups) == 1
         trial.train(range(2, 4))
         trial.check("without the group")
-        with torch.no_grad():
-            late.fill_(1)
         trial.sharded.add_param_group({"params": [late], "lr": 0.5})
         trial.zero_grad()
         trial.backward(4)
         late.grad = torch.ones(5)
+        with pytest.raises(InvalidArgument, match="differ"):
+            trial.sharded.step()
+        with torch.no_grad():
+            late.fill_(1)
         trial.step()
         trial.check("with the group")
         assert (late < 1).all()

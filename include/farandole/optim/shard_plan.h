@@ -16,6 +16,19 @@ struct ShardedParameter {
   size_t group = 0;  ///< of the optimizer's parameter groups
 };
 
+/// How parameters are divided among ranks.
+enum class Partition {
+  kElements,    ///< into shards of one size, which begin and end in the middle of parameters
+  kParameters,  ///< whole, by balanced size: for updates that need a parameter in its shape
+};
+
+/// How make_shard_plan() divides.
+struct ShardDivision {
+  Partition partition = Partition::kElements;
+  /// kParameters: elements that each rank owns already; none if empty.
+  std::vector<int64_t> loads = {};
+};
+
 /// The part of one parameter that lies in one rank's shard of one bucket. Offsets count elements;
 /// those of a parameter in the order of its memory.
 struct ShardPiece {
@@ -30,17 +43,30 @@ struct ShardPiece {
 /// Which rank owns which elements of the parameters, and of their optimizer state (ZeRO stage 1:
 /// Rajbhandari et al. 2020, arXiv 1910.02054).
 ///
-/// Parameters lie in buckets of one dtype and one parameter group. Each bucket is padded so that it
-/// divides into world_size shards, equal to the element and of whole cache lines; rank r owns shard
-/// r of every bucket. So shards begin and end in the middle of parameters, and no rank has more
-/// than another.
+/// Parameters lie in buckets of one dtype and one parameter group. Each bucket divides into
+/// world_size shards of whole cache lines; rank r owns shard r of every bucket.
+///
+/// With kElements buckets are padded so that shards are equal to the element: they begin and end in
+/// the middle of parameters, and no rank has more than another. With kParameters a shard is some
+/// whole parameters, or none, and its last line is padded (which `elements` of a bucket counts
+/// there). Each parameter, from the largest to the
+/// smallest, goes to the rank with the fewest elements so far, over all buckets (Graham 1969,
+/// "Bounds on multiprocessing timing anomalies": longest processing time first); the largest load
+/// is at most 4/3 - 1/(3 world_size) of the best one.
 struct FARANDOLE_API ShardPlan {
   BucketPlan buckets;
   std::vector<size_t> groups;  ///< the parameter group of each bucket
   int world_size = 1;
+  Partition partition = Partition::kElements;
+  /// Of each bucket: where the shard of each rank begins, and the end of the last; in elements.
+  std::vector<std::vector<int64_t>> bounds = {};
 
-  /// Elements of each rank's shard of `bucket`, padding included.
-  int64_t shard_elements(size_t bucket) const;
+  /// Where the shard of `rank` begins in `bucket`.
+  int64_t shard_begin(size_t bucket, int rank) const;
+  /// Elements of that shard, padding included.
+  int64_t shard_elements(size_t bucket, int rank) const;
+  /// Of all ranks in rank order.
+  std::vector<int64_t> shard_lengths(size_t bucket) const;
   /// What `rank` owns, by bucket and in the order of memory; without empty pieces.
   std::vector<ShardPiece> pieces_of(int rank) const;
 };
@@ -51,6 +77,7 @@ struct FARANDOLE_API ShardPlan {
 /// Pure: no network, any thread. Throws InvalidArgument for parameters on several devices, and for
 /// what make_bucket_plan() refuses.
 FARANDOLE_API ShardPlan make_shard_plan(const std::vector<ShardedParameter>& parameters,
-                                        int64_t bucket_bytes, int world_size);
+                                        int64_t bucket_bytes, int world_size,
+                                        const ShardDivision& division = {});
 
 }  // namespace farandole

@@ -18,6 +18,10 @@
 #include "farandole/optim/shard_plan.h"
 #include "farandole/optim/update_rule.h"
 
+namespace at {
+struct RecordFunction;
+}
+
 namespace farandole {
 
 class FlatParameters;
@@ -55,9 +59,10 @@ struct ScaledStep {
 /// wire_dtype of the DistributedDataParallel by all_to_all, see gradient_scatter.h) and by
 /// all_gather after step(), which the next forward of the DistributedDataParallel awaits.
 ///
-/// A step is either step(), with rules that run here, or begin_step(), whatever changes the tensors
-/// of shards(), and end_step(). No parameter is stored before every rank has entered the step, and
-/// none returns before all stores are seen (where they travel: wait()).
+/// A profiler sees a step as "farandole:sharded_step". It is either step(), with rules that run
+/// here, or begin_step(), whatever changes the tensors of shards(), and end_step(). No parameter is
+/// stored before every rank has entered the step, and none returns before all stores are seen
+/// (where they travel: wait()).
 ///
 /// Parameters that have requires_grad are planned when they come; others when they first have a
 /// gradient in a step. Parameters of half types have float32 values of their own on the rank that
@@ -79,10 +84,10 @@ class FARANDOLE_API ShardedOptimizer {
     int64_t elements;
   };
 
-  /// `groups`: the same on every rank, with the same values. `group`: the ranks; those of the
-  /// parameters' DistributedDataParallel, or the default group, if empty. Collective.
+  /// `groups`: the same on every rank, with the same values by the first step. `group`: the ranks;
+  /// those of the parameters' DistributedDataParallel, or the default group, if empty. Collective.
   ShardedOptimizer(std::vector<Group> groups, const farandole::Group& group, GradientMode mode,
-                   const HalfOptions& halves = {});
+                   const HalfOptions& halves = {}, Partition partition = Partition::kElements);
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
@@ -129,8 +134,9 @@ class FARANDOLE_API ShardedOptimizer {
 
   /// This rank's pieces of `group`.
   std::vector<Piece> pieces(size_t group) const;
-  /// The same as tensors of one dimension, in the memory of the parameters, or of the float32
-  /// values of those of half types. Throws InvalidArgument without master weights.
+  /// The same as tensors of one dimension, or with kParameters of the parameters' shapes; in the
+  /// memory of the parameters, or of the float32 values of those of half types. Throws
+  /// InvalidArgument without master weights.
   std::vector<at::Tensor> shards(size_t group);
 
   /// Makes the arrays that step() with these rules needs, zeros, where they are not there yet.
@@ -157,6 +163,8 @@ class FARANDOLE_API ShardedOptimizer {
   /// tensors of one dimension and one dtype. On rank `to`, or on all if it is -1; else empty.
   /// Collective.
   std::vector<at::Tensor> gather(size_t group, const std::vector<at::Tensor>& pieces, int to) const;
+  /// From rank `root`, in place. Collective.
+  void broadcast(const at::Tensor& tensor, int root) const;
   /// A text of every rank. Collective.
   std::vector<std::string> all_gather(const std::string& text) const;
 
@@ -174,6 +182,7 @@ class FARANDOLE_API ShardedOptimizer {
   const farandole::Group& group() const { return group_->of_program(); }
   GradientMode mode() const { return mode_; }
   const HalfOptions& halves() const { return halves_; }
+  Partition partition() const { return partition_; }
 
  private:
   struct Parameter {
@@ -205,7 +214,9 @@ class FARANDOLE_API ShardedOptimizer {
   bool averages_in_step() const;  ///< p.grad is this rank's own until then
   void choose_group(const farandole::Group& group);
   void check_replica() const;
-  void check_same_values() const;
+  void check_same_parameters(bool with_values) const;
+  uint64_t hash_of_parameters(bool with_values) const;
+  std::vector<int64_t> loads() const;
   void plan(const std::vector<size_t>& indices);
   void plan_active();
   void attach();
@@ -216,6 +227,7 @@ class FARANDOLE_API ShardedOptimizer {
       size_t group, const std::function<void(const Part&, size_t, const ShardPiece&)>& call) const;
 
   // sharded_step.cpp
+  void begin_record();
   bool enter(const std::function<std::string()>& describe);
   void within_step(const std::function<void()>& work);
   void prepare();
@@ -243,7 +255,10 @@ class FARANDOLE_API ShardedOptimizer {
   static void make_masters(Part& part);
   void make_shard_tensors();
   at::ScalarType common_dtype(const std::vector<at::Tensor>& pieces) const;
-  at::Tensor gather_bucket(const at::Tensor& shard, int old_world, int to) const;
+  at::Tensor gather_bucket(const ShardPlan& plan, size_t bucket, const at::Tensor& shard,
+                           int to) const;
+  at::Tensor broadcast_shards(const ShardPlan& plan, size_t bucket, const at::Tensor& shard,
+                              int to) const;
   void forget_rebuild();
   struct Plan;
   Plan take_plan();
@@ -256,6 +271,7 @@ class FARANDOLE_API ShardedOptimizer {
 
   const GradientMode mode_;
   const HalfOptions halves_;
+  const Partition partition_;
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> tensors_;          ///< of the same
   std::vector<std::string> names_;           ///< likewise
@@ -273,10 +289,12 @@ class FARANDOLE_API ShardedOptimizer {
   std::vector<double> sums_;            ///< kMostSums a parameter
   std::optional<ScaledStep> scaled_;    ///< what the next step is
   bool was_left_out_ = false;
+  bool are_values_known_ = false;               ///< to be the same on all ranks
+  std::unique_ptr<at::RecordFunction> record_;  ///< of the step that is under way, for a profiler
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< shards under way
   size_t parts_shown_ = 0;                             ///< by shards()
   std::shared_ptr<ReplicaGroup> previous_group_;       ///< in a rebuild
-  std::vector<int> owners_;  ///< in a rebuild: who has shard r of the old ranks
+  std::vector<int> owners_;  ///< in a rebuild: who has shard r of the old ranks; -1: nobody
 };
 
 }  // namespace farandole

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,10 @@ struct ZeroOptions {
   GradientMode gradients = GradientMode::kFull;
   /// Whether float32 values of half parameters are kept, and how parameters are rounded without.
   HalfOptions halves = {};
+  /// Whether shards cut parameters anywhere or are whole parameters. nullopt: kElements for
+  /// optimizers of LibTorch and of Farandole, which update each element alone; kParameters for
+  /// others, which come from a factory.
+  std::optional<Partition> partition = {};
 };
 
 /// An optimizer of LibTorch that lets each rank update a shard of the parameters, and keep the
@@ -41,10 +46,12 @@ struct ZeroOptions {
 ///
 /// The options choose what is computed. SGD, Adam, AdamW, LAMB and LARS are one pass over
 /// gradients, state and the parameters of all ranks, and keep parameters of half types in float32
-/// too, or round them (ZeroOptions::halves). Others come from a Factory and run unchanged on
-/// tensors of one dimension, the shards; so do LibTorch's RMSprop and Adagrad, by their options.
-/// Whatever it is, it must update each element from that element's gradient and state alone (but
-/// for LAMB and LARS).
+/// too, or round them (ZeroOptions::halves). Others come from a Factory and run unchanged on the
+/// shards; so do LibTorch's RMSprop and Adagrad, by their options. Where each element is updated
+/// from its own gradient and state alone, shards cut parameters anywhere, and are tensors of one
+/// dimension (Partition::kElements). Other classes get whole parameters, in their shapes, which are
+/// divided among ranks by size (Partition::kParameters): each must be updated from its own gradient
+/// and state.
 ///
 /// What takes a torch::optim::Optimizer takes it: zero_grad(), LRScheduler, torch::save(). Options
 /// of param_groups() may be changed between steps, on all ranks alike.
@@ -69,7 +76,8 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
                           const ZeroOptions& zero = {})
       : ZeroRedundancyOptimizer(tensors_of(model.replica()), defaults, zero) {}
 
-  /// `make` is also called with a parameter that nobody has, to learn the default options.
+  /// `make` is also called with stand-ins of one element in the shapes of the parameters, to learn
+  /// its class and the default options.
   ZeroRedundancyOptimizer(Groups groups, Factory make, const ZeroOptions& zero = {});
   ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, Factory make,
                           const ZeroOptions& zero = {});
@@ -127,7 +135,11 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
  private:
   static std::vector<at::Tensor> tensors_of(const Replica& replica);
 
-  void begin(Groups groups, Factory make, const ZeroOptions& zero);
+  struct Sample;  ///< what a factory makes
+
+  ZeroRedundancyOptimizer(Groups groups, Factory make, Sample sample, const ZeroOptions& zero);
+  void begin(Groups groups, Factory make, const ZeroOptions& zero, Partition known);
+  void take_group(const torch::optim::OptimizerParamGroup& group);
   void check_options() const;
   void check_known_groups() const;
   ShardedOptimizer::Group planned_group(size_t index) const;

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which optimizers may run on a part of a parameter."""
+"""How an optimizer's parameters may be divided among ranks."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import optim
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.optim.fused_rules import RULES
+
+Partition = Literal["elements", "parameters"]
+"""Shards of one size, cut anywhere, or whole parameters."""
 
 _ELEMENT_WISE: frozenset[object] = frozenset(
     {
+        *RULES,
         optim.Adadelta,
         optim.Adagrad,
         optim.Adamax,
@@ -21,39 +26,90 @@ _ELEMENT_WISE: frozenset[object] = frozenset(
         optim.Rprop,
     }
 )
+"""These classes themselves; what derives from them may change anything."""
 _NEED_WHOLE_PARAMETERS: dict[type[optim.Optimizer], str] = {
-    optim.LBFGS: "its step comes from dot products over all parameters",
-    optim.SparseAdam: "it takes sparse gradients, and those of shards are dense",
     optim.Adafactor: "it factors second moments by the rows and columns of a matrix",
     optim.Muon: "it orthogonalizes whole matrices",
 }
+_NEED_ALL_PARAMETERS: dict[type[optim.Optimizer], str] = {
+    optim.LBFGS: "its step comes from dot products over all parameters, but each rank updates its "
+    "own.",
+    optim.SparseAdam: "it takes sparse gradients, and those of shards are dense.",
+}
 
 
-def check_element_wise(optimizer_class: Any, element_wise: bool | None) -> None:
-    """Check that a class without fused loops may run on shards, which cut parameters anywhere.
+def is_element_wise(optimizer_class: object) -> bool:
+    """Whether a class is known to update each element alone (LAMB and LARS know shards)."""
+    return optimizer_class in _ELEMENT_WISE
+
+
+def partition_for(
+    optimizer_class: Any, element_wise: bool | None, partition: Partition | None
+) -> Partition:
+    """How to divide parameters for a class.
+
+    Args:
+        optimizer_class: Of torch, or any other.
+        element_wise: What the program says of it, if anything.
+        partition: What the program chose, if it did.
 
     Raises:
-        InvalidArgument: it needs whole parameters, or nobody knows.
+        InvalidArgument: it can be divided in no way, or not in that one.
     """
-    if element_wise is None and optimizer_class in _ELEMENT_WISE:
-        return
+    _check_can_be_divided(optimizer_class)
+    if partition not in (None, "elements", "parameters"):
+        raise InvalidArgument(
+            sentences(
+                f"ZeroRedundancyOptimizer got partition={partition!r}.",
+                'parameters are divided into shards of one size ("elements") or go to one rank '
+                'each ("parameters").',
+                "pass one of these, or leave it out.",
+            )
+        )
+    if partition is None and element_wise is not None:
+        partition = "elements" if element_wise else "parameters"
+    if partition is None:
+        partition = "elements" if is_element_wise(optimizer_class) else "parameters"
+    if partition == "elements":
+        _check_needs_no_whole_parameters(optimizer_class, element_wise)
+    return partition
+
+
+def _check_can_be_divided(optimizer_class: Any) -> None:
+    why = ""
+    if isinstance(optimizer_class, type) and not issubclass(optimizer_class, optim.Optimizer):
+        why = "it is no torch.optim.Optimizer."
+    for known, reason in _NEED_ALL_PARAMETERS.items():
+        if isinstance(optimizer_class, type) and issubclass(optimizer_class, known):
+            why = reason
+    if why:
+        raise InvalidArgument(
+            sentences(
+                f"ZeroRedundancyOptimizer cannot shard {name_of(optimizer_class)}.",
+                why,
+                "take another optimizer, or this one unsharded, as after DistributedDataParallel.",
+            )
+        )
+
+
+def _check_needs_no_whole_parameters(optimizer_class: Any, element_wise: bool | None) -> None:
     why = ""
     if isinstance(optimizer_class, type):
         for known, reason in _NEED_WHOLE_PARAMETERS.items():
             if issubclass(optimizer_class, known):
-                why = f"{reason}, but shards cut parameters anywhere."
+                why = f"{reason}, but these shards cut parameters anywhere."
+    if element_wise is False:
+        why = "it was called with element_wise=False, but these shards cut parameters anywhere."
     if why:
-        fix = "take another optimizer, or this one unsharded, as after DistributedDataParallel."
-    elif element_wise:
-        return
-    elif element_wise is not None:
-        why = "it was called with element_wise=False, and shards cut parameters anywhere."
-        fix = "take another optimizer, or this one unsharded, as after DistributedDataParallel."
-    else:
-        why = "shards cut parameters anywhere, and it is not known to treat each element alone."
-        fix = (
-            "pass element_wise=True if it updates each element from its own gradient and state "
-            "and from hyperparameters, and from nothing else."
+        raise InvalidArgument(
+            sentences(
+                f"ZeroRedundancyOptimizer cannot shard {name_of(optimizer_class)} by elements.",
+                why,
+                'pass partition="parameters", or leave partition and element_wise out.',
+            )
         )
-    name = getattr(optimizer_class, "__qualname__", repr(optimizer_class))
-    raise InvalidArgument(sentences(f"ZeroRedundancyOptimizer cannot shard {name}.", why, fix))
+
+
+def name_of(optimizer_class: Any) -> str:
+    """As messages call it."""
+    return getattr(optimizer_class, "__qualname__", repr(optimizer_class))

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from farandole import _C
 from farandole.optim.fused_rules import COUNT_STEPS, RULES
-from farandole.optim.gathering import HALVES, gather, gather_masters, load_masters
+from farandole.optim.gathering import gather, gather_masters, load_masters, state_dtype
 from farandole.optim.memory_order import part_of
 from farandole.optim.parameter_groups import Group
 from farandole.optim.state_dicts import State, States
@@ -68,9 +68,7 @@ class FusedUpdate:
         states: list[State] = [{} for _ in parameters]
         if self._counts_steps or self._engine.stochastic_rounding:  # which goes on from there
             states = [{"step": _as_torch_counts(group, n)} if n > 0 else {} for n in steps]
-        dtypes = [
-            _state_dtype(p) if n > 0 else None for p, n in zip(parameters, steps, strict=True)
-        ]
+        dtypes = [state_dtype(p) if n > 0 else None for p, n in zip(parameters, steps, strict=True)]
         for name in self._rules[index].state_names:
             whole = gather(self._engine, index, self._engine.state(index, name), dtypes, to)
             for state, tensor in zip(states, whole, strict=False):
@@ -113,10 +111,6 @@ class FusedUpdate:
         if "step" in state:
             return int(state["step"])
         return int(any(value is not None for value in state.values()))
-
-
-def _state_dtype(parameter: torch.Tensor) -> torch.dtype:
-    return torch.float32 if parameter.dtype in HALVES else parameter.dtype
 
 
 def _as_torch_counts(group: Group, step: int) -> torch.Tensor:

@@ -17,6 +17,11 @@ MASTER = "master_parameter"
 HALVES = (torch.float16, torch.bfloat16)
 
 
+def state_dtype(parameter: torch.Tensor) -> torch.dtype:
+    """Of the optimizer's state, and of what an optimizer that runs on shards gets."""
+    return torch.float32 if parameter.dtype in HALVES else parameter.dtype
+
+
 def gather(
     engine: _C.ShardedOptimizer,
     index: int,

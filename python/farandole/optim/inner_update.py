@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any element-wise optimizer of torch on this rank's shards."""
+"""Any optimizer of torch on this rank's shards."""
 
 from __future__ import annotations
 
 import contextlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from farandole.optim.gathering import MASTER, gather, gather_masters, load_maste
 from farandole.optim.memory_order import part_of
 from farandole.optim.parameter_groups import Group, describe, hyperparameters
 from farandole.optim.state_dicts import SCALARS, State, States
+from farandole.optim.whole_states import gather_whole
 
 MakeOptimizer = Callable[[list[Group]], Optimizer]
 
@@ -125,6 +127,8 @@ class InnerUpdate:
     def gather(self, groups: Sequence[Group], to: int) -> States:
         """The states of whole parameters on rank ``to`` (-1: on all). Collective."""
         self._catch_up(groups)
+        if self._engine.has_whole_parameters:
+            return self._gather_whole(groups, to)
         own = [self._outline(index) for index in range(len(groups))]
         everyone = [pickle.loads(data) for data in self._engine.all_gather(pickle.dumps(own))]
         states = []
@@ -136,6 +140,23 @@ class InnerUpdate:
             self._fill(index, in_order, to)
             gather_masters(self._engine, index, group["params"], in_order, to)
             states.append(in_order)
+        return states
+
+    def _gather_whole(self, groups: Sequence[Group], to: int) -> States:
+        """The same where no state is cut. Collective."""
+        own = []
+        for index, inner in enumerate(self.optimizer.param_groups):
+            pieces = zip(self._engine.pieces(index), inner["params"], strict=True)
+            own.append(
+                {
+                    piece.parameter: self.optimizer.state[shard]
+                    for piece, shard in pieces
+                    if shard in self.optimizer.state
+                }
+            )
+        states = gather_whole(self._engine, groups, own, to)
+        for index, group in enumerate(groups):
+            gather_masters(self._engine, index, group["params"], states[index], to)
         return states
 
     def _outline(self, index: int) -> dict[int, State]:
@@ -200,12 +221,15 @@ class InnerUpdate:
             for piece, shard in zip(self._engine.pieces(index), shards, strict=True):
                 parameter = group["params"][piece.parameter]
                 state = states[index][piece.parameter]
+                own = {name: value for name, value in state.items() if name != MASTER}
+                if self._engine.has_whole_parameters:
+                    yield shard, deepcopy(own)
+                    continue
                 yield (
                     shard,
                     {
                         name: _cut_value(name, value, parameter, piece)
-                        for name, value in state.items()
-                        if name != MASTER
+                        for name, value in own.items()
                     },
                 )
 

@@ -66,7 +66,10 @@ def groups_of(
 
 
 def states_of(
-    state_dict: Mapping[str, Any], groups: Sequence[Group], required: Sequence[Sequence[str]]
+    state_dict: Mapping[str, Any],
+    groups: Sequence[Group],
+    required: Sequence[Sequence[str]],
+    has_shapes_of_parameters: bool = True,
 ) -> States:
     """What was saved of each parameter.
 
@@ -74,6 +77,7 @@ def states_of(
         state_dict: As torch saves it.
         groups: Those of this optimizer.
         required: Of each group, what a state that there is must have.
+        has_shapes_of_parameters: Whether what it has more than once must have a parameter's shape.
 
     Raises:
         InvalidArgument: a state misses something or has another shape than its parameter; or it is
@@ -96,12 +100,13 @@ def states_of(
             names_of(groups, index), group["params"], states[index], strict=True
         ):
             if state:
-                _check(name, parameter, state, required[index])
+                _check_has(name, state, required[index])
+            if state and has_shapes_of_parameters:
+                _check_shapes(name, parameter, state, required[index])
     return states
 
 
-def _check(name: str, parameter: torch.Tensor, state: State, required: Sequence[str]) -> None:
-    shape = tuple(parameter.shape)
+def _check_has(name: str, state: State, required: Sequence[str]) -> None:
     missing = [key for key in required if key not in state]
     if missing:
         raise InvalidArgument(
@@ -111,6 +116,12 @@ def _check(name: str, parameter: torch.Tensor, state: State, required: Sequence[
                 "load what an optimizer of the same class and with the same options has saved.",
             )
         )
+
+
+def _check_shapes(
+    name: str, parameter: torch.Tensor, state: State, required: Sequence[str]
+) -> None:
+    shape = tuple(parameter.shape)
     for key, value in state.items():
         is_once = key in SCALARS or not isinstance(value, torch.Tensor)
         if not is_once and tuple(value.shape) != shape and (value.dim() > 0 or key in required):

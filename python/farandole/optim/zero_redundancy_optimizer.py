@@ -16,9 +16,10 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from farandole import _C, arguments
 from farandole.errors import Error, InvalidArgument, NotSupported, sentences
-from farandole.optim.element_wise import check_element_wise
+from farandole.optim.element_wise import Partition, is_element_wise, name_of, partition_for
 from farandole.optim.fused_rules import LAYER_WISE, RULES
 from farandole.optim.fused_update import FusedUpdate
+from farandole.optim.gathering import state_dtype
 from farandole.optim.inner_update import InnerUpdate
 from farandole.optim.joining import JoinedRank
 from farandole.optim.parameter_groups import Group, hyperparameters, names_of
@@ -42,14 +43,17 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         model(x).sum().backward()
         optimizer.step()  # every rank has all new parameters
 
-    Shards are cut anywhere and have one size on all ranks. SGD, Adam, AdamW, LAMB and LARS are one
-    pass in C++ over gradients, state and the parameters of all ranks, and keep half parameters in
-    float32 too, unless master_weights=False. Other element-wise classes run unchanged on 1-D
-    tensors. Parameters may have several dtypes; step() is right from the first one.
+    SGD, Adam, AdamW, LAMB and LARS are one pass in C++ over gradients, state and the parameters of
+    all ranks, and keep half parameters in float32 too, unless master_weights=False. Other classes
+    run unchanged on shards. Those of classes that are known to update each element alone are cut
+    anywhere and have one size on all ranks; other classes get whole parameters, divided among ranks
+    by size. Parameters may have several dtypes; step() is right from the first one.
 
     Args:
         params: As of any optimizer of torch: parameters, (name, parameter) pairs or groups.
-        optimizer_class: torch.optim's, farandole.optim.LAMB or LARS.
+        optimizer_class: Any that updates each parameter from its own gradient and state: of
+            torch.optim all but LBFGS and SparseAdam, farandole.optim.LAMB or LARS, or one of your
+            own.
         process_group: Of any backend. If None, that of the DistributedDataParallel which has all
             these parameters, else the default group.
         parameters_as_bucket_view: Without effect: parameters always lie in flat buffers.
@@ -60,8 +64,13 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             Then p.grad beyond that is nothing to look at: torch's GradScaler is refused, and
             torch.nn.utils.clip_grad_norm_(), which cannot be, is wrong; clip_grad_norm_() of the
             optimizer is right in both.
+        partition: "elements": shards of one size, cut anywhere, which other than fused classes get
+            as tensors of one dimension. "parameters": each parameter is whole on one rank, in its
+            shape. None: "elements" for classes that are known to update each element alone, else
+            "parameters", which a line in the log says.
         element_wise: True says that a class which is not known updates each element from its own
-            gradient and state alone.
+            gradient and state alone, as partition="elements" does; False is
+            partition="parameters".
         master_weights: Whether half parameters have float32 values on the rank that owns them,
             which steps are added to. False saves these 4 bytes an element of the shard; a step
             then computes in float32 from the parameter and rounds. Of fused classes alone.
@@ -89,6 +98,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         overlap_with_ddp: bool = False,
         *,
         gradients: Gradients = "full",
+        partition: Partition | None = None,
         element_wise: bool | None = None,
         master_weights: bool = True,
         stochastic_rounding: bool = False,
@@ -96,8 +106,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         **defaults: Any,
     ) -> None:
         _be_taken_for_torchs()
-        if optimizer_class not in RULES:
-            check_element_wise(optimizer_class, element_wise)
+        self.partition: Partition = partition_for(optimizer_class, element_wise, partition)
         self._is_consolidated = False
         self._frozen: set[torch.Tensor] = set()  # when shards were cut
         Optimizer.__init__(self, params, {})
@@ -111,6 +120,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 "overlap_with_ddp=True has nothing to do: new parameters are stored straight into "
                 "the other ranks, and step() is right from the first one."
             )
+        if self.partition == "parameters" and partition is None and element_wise is None:
+            _logger.info(
+                "ZeroRedundancyOptimizer: %s is not known to update each element alone, so each "
+                'parameter is whole on one rank (partition="parameters").',
+                name_of(optimizer_class),
+            )
         groups = self.param_groups
         if process_group is not None:
             arguments.group_of("ZeroRedundancyOptimizer", process_group)
@@ -122,6 +137,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             bool(master_weights),
             bool(stochastic_rounding),
             _seed_of(rounding_seed),
+            self.partition,
         )
         self.process_group = self._engine.group
         self._update: FusedUpdate | InnerUpdate
@@ -131,6 +147,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._update = InnerUpdate(
                 self._engine, groups, lambda shards: optimizer_class(shards, **defaults)
             )
+        self._has_shapes_of_parameters = self.partition == "elements" or is_element_wise(
+            optimizer_class
+        )
         self._note_frozen(groups)
 
     def _note_frozen(self, groups: Sequence[Group]) -> None:
@@ -140,15 +159,27 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     def _take_defaults(self, optimizer_class: type[Optimizer], given: dict[str, Any]) -> None:
         """Let the class check its hyperparameters and tell those that were not given."""
+        groups = self.param_groups
         stand_ins = [
-            {**hyperparameters(group), "params": [torch.zeros(1)]} for group in self.param_groups
+            {**hyperparameters(group), "params": self._stand_ins(group)} for group in groups
         ]
         self._pattern = optimizer_class(stand_ins, **given)
         self.defaults = dict(self._pattern.defaults)
-        for group in self.param_groups:
+        for group in groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
             _check_not_differentiable(group)
+
+    def _stand_ins(self, group: Group) -> list[torch.Tensor]:
+        """Like what the class will get of a group on some rank, but with one element in memory."""
+        if self.partition == "elements":
+            return [torch.zeros(1)]
+        return [
+            torch.zeros((), dtype=state_dtype(p), device=p.device)
+            .expand(p.shape)
+            .requires_grad_(p.is_floating_point() or p.is_complex())
+            for p in group["params"]
+        ]
 
     def _has_fused_loops(self, optimizer_class: type[Optimizer]) -> bool:
         devices = {p.device.type for group in self.param_groups for p in group["params"]}
@@ -421,7 +452,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         groups = groups_of(
             state_dict["param_groups"], self.param_groups, self.defaults, self._pattern
         )
-        states = states_of(state_dict, groups, self._update.required(groups))
+        states = states_of(
+            state_dict, groups, self._update.required(groups), self._has_shapes_of_parameters
+        )
         self._forget_consolidated()
         if self._has_state_of_frozen(groups, states):
             self._rebuild(groups, None)  # which plans what has been stepped
