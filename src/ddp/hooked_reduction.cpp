@@ -99,6 +99,19 @@ bool HookedReduction::is_group_over() const {
   return backend && backend->getError() != c10d::ErrorType::SUCCESS;
 }
 
+/// Whether peers have failed in the same collective: in the group that they would be told through,
+/// where they are elsewhere by now.
+bool HookedReduction::all_ranks_know() const {
+  if (own_backend()) return false;
+  try {
+    std::rethrow_exception(failure_);
+  } catch (const MismatchError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 void HookedReduction::launch(size_t bucket) {
   times_[bucket].published_ns = comm::now_ns();
   launched_ = bucket + 1;
@@ -239,7 +252,7 @@ void HookedReduction::launch_rest() {
 bool HookedReduction::finish(const Note& note, bool complete) {
   const c10::NoGradGuard no_grad;
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) collect(bucket);
-  if (failure_ && is_group_over()) std::rethrow_exception(failure_);
+  if (failure_ && (is_group_over() || all_ranks_know())) std::rethrow_exception(failure_);
   try {
     messages_ = exchange(note, complete && !failure_);
   } catch (...) {

@@ -59,6 +59,7 @@ class HookedReduction final : public BucketConsumer {
   void note_failure(size_t bucket, std::exception_ptr error);
   c10::intrusive_ptr<ProcessGroupFarandole> own_backend() const;
   bool is_group_over() const;
+  bool all_ranks_know() const;
   uint64_t started() const;
   void start_barrier();
   void make_up();
