@@ -48,6 +48,16 @@ bool is_done_within(c10::ivalue::Future& future, std::chrono::milliseconds timeo
   return event->changed.wait_for(lock, timeout, [&] { return event->is_done; });
 }
 
+/// A longer one has padding behind it.
+void check_size(const at::Tensor& result, const at::Tensor& flat, size_t bucket) {
+  if (result.numel() >= flat.numel()) return;
+  throw InvalidArgument("a communication hook returned " + std::to_string(result.numel()) +
+                            " elements for bucket " + std::to_string(bucket) + ", which has " +
+                            std::to_string(flat.numel()) + ".",
+                        "the result takes the place of the bucket's gradients.",
+                        "return a tensor like bucket.buffer().");
+}
+
 }  // namespace
 
 HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
@@ -235,6 +245,7 @@ void HookedReduction::collect(size_t bucket) {
     times_[bucket].reduced_ns = comm::now_ns();
     if (result_ == Result::kElsewhere) return;
     const at::Tensor flat = buckets_->flat(bucket);
+    check_size(result, flat, bucket);
     if (result.const_data_ptr() != flat.const_data_ptr()) {
       flat.copy_(result.reshape({-1}).slice(0, 0, flat.numel()));
     }
