@@ -107,7 +107,8 @@ void Birthplace::evict() {
 }
 
 void Birthplace::take_back() {
-  if (!fork_guard_.in_creator()) return;  // the child's pages are copies, and its mutex may be taken
+  if (!fork_guard_.in_creator())
+    return;  // the child's pages are copies, and its mutex may be taken
   const std::lock_guard<std::mutex> lock(mutex_);
   if (state_ == State::kLent) credit_ = std::min(credit_ + 1, kMostCredit);
   const bool is_place =

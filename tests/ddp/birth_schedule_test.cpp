@@ -51,9 +51,10 @@ class Births : public testing::Test {
   }
 
   /// As the Reducer does. Whether the gradient was born.
-  bool came(size_t parameter, const at::Tensor& gradient) {
+  bool came(size_t parameter, at::Tensor gradient) {
     const bool is_born = places_[parameter]->holds(gradient);
     if (!is_born) schedule_->learn(parameter, gradient);
+    gradient.reset();  // p.grad is the place
     places_[parameter]->evict();
     return is_born;
   }
@@ -65,7 +66,7 @@ class Births : public testing::Test {
     watch_allocations(schedule_);
     const std::function<void()> function(body);
     InNode::body = &function;
-    InNode::apply(at::ones({}, at::TensorOptions().requires_grad(true))).backward();
+    InNode::apply(at::ones({}).requires_grad_()).backward();
     watch_allocations(nullptr);
     schedule_->end();
   }
