@@ -186,7 +186,7 @@ TEST(Formation, NamesRankZeroThatCannotMakeTheSegment) {
 TEST(Formation, CallsALackOfDescriptorsByItsName) {
   const auto exhaust = [](const std::string& key, bool) {
     if (!ends_with(key, "/exchange")) return;
-    const rlimit files{static_cast<rlim_t>(::dup(0)) + 5, 4096};  // sockets, but no segment
+    const rlimit files{static_cast<rlim_t>(::dup(0)) + 4, 4096};  // sockets, but no segment
     ::setrlimit(RLIMIT_NOFILE, &files);
   };
   const std::vector<std::string> texts = form_in_processes(0, exhaust);

@@ -820,11 +820,24 @@ TEST(ShardedOptimizer, RefusesWhatItCannotStep) {
   });
 }
 
-TEST(ShardedOptimizer, RefusesParametersThatDiffer) {
+TEST(ShardedOptimizer, RefusesParametersOfOtherShapes) {
   run_replicas("farandole", 2, [](const Group& group) {
-    const at::Tensor weight = at::full({3}, group->getRank(), at::kFloat).requires_grad_();
+    const at::Tensor weight = at::ones({3 + group->getRank()}).requires_grad_();
     EXPECT_THAT(refused({{{weight}, {"a"}}}, group),
                 HasSubstr("the parameters of ranks 0 and 1 in group 'default"));
+  });
+}
+
+TEST(ShardedOptimizer, RefusesOtherValuesInTheFirstStep) {
+  run_replicas("farandole", 2, [](const Group& group) {
+    const at::Tensor weight = at::full({3}, group->getRank(), at::kFloat).requires_grad_();
+    ShardedOptimizer optimizer({{{weight}, {"a"}}}, group, GradientMode::kFull);
+    weight.mutable_grad() = at::ones({3});
+    const auto step = [&] { optimizer.step({std::make_shared<SgdRule>(SgdHyperparameters())}); };
+    EXPECT_THAT(test::error_of<InvalidArgument>(step),
+                HasSubstr("the parameters of ranks 0 and 1 in group 'default"));
+    weight.detach().fill_(1);
+    EXPECT_NO_THROW(step());
   });
 }
 

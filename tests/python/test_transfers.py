@@ -253,7 +253,9 @@ def late(rank: int, world_size: int) -> None:
     if rank == 1:
         time.sleep(2.5)
         return
-    with pytest.raises(farandole.TimeoutError, match=r"transfer of 4 bytes.*timeout of .* on rank 0"):
+    with pytest.raises(
+        farandole.TimeoutError, match=r"transfer of 4 bytes.*timeout of .* on rank 0"
+    ):
         dist.recv(torch.empty(1), 1)
 
 

@@ -32,10 +32,11 @@ struct BucketTimes {
 /// into later ones: no thread of its own, no call that waits until finish().
 ///
 /// A round is begin(), then for each bucket that this rank has filled publish(), in any order (or
-/// skip(), for one that no rank fills), and progress() as often as one likes, then finish(). Whoever finds a bucket that all ranks have
-/// published reduces its own shard of it then and there, from all ranks' buffers into all of them.
-/// After finish() every element is sum_r(buffer_r) / sum_r(weight_r), added in rank order, half
-/// types in float32: the same bits for any layout of buckets, on every rank and in every run.
+/// skip(), for one that no rank fills), and progress() as often as one likes, then finish().
+/// Whoever finds a bucket that all ranks have published reduces its own shard of it then and there,
+/// from all ranks' buffers into all of them. After finish() every element is sum_r(buffer_r) /
+/// sum_r(weight_r), added in rank order, half types in float32: the same bits for any layout of
+/// buckets, on every rank and in every run.
 ///
 /// From publish() to finish() a bucket belongs to the reduction; else it is the caller's, and no
 /// peer touches it.
@@ -60,17 +61,17 @@ class FARANDOLE_API BucketReduction {
   virtual void begin(double weight, bool looks = false) = 0;
   /// This rank has filled `bucket` (once a round). Also makes progress.
   virtual void publish(size_t bucket) = 0;
-  /// `bucket` stays as it is in this round (once a round): nobody reads or stores it. All ranks skip
-  /// the same; one that a rank skips and another publishes is not reduced, and undefined.
+  /// `bucket` stays as it is in this round (once a round): nobody reads or stores it. All ranks
+  /// skip the same; one that a rank skips and another publishes is not reduced, and undefined.
   virtual void skip(size_t bucket) = 0;
   /// Reduces this rank's shards of the buckets that all ranks have published. Cheap if there are
   /// none, and nothing outside of a round.
   virtual void progress() = 0;
 
   /// Ends the round on all ranks: a collective. `note`, note_bytes() of them, is told to all. With
-  /// `complete` on all ranks, each has published or skipped all buckets; then they are reduced and the result
-  /// is true. If a rank is not complete the result is false on every rank, no peer touches the
-  /// buffer any more, and what it holds is undefined; the next round may begin.
+  /// `complete` on all ranks, each has published or skipped all buckets; then they are reduced and
+  /// the result is true. If a rank is not complete the result is false on every rank, no peer
+  /// touches the buffer any more, and what it holds is undefined; the next round may begin.
   virtual bool finish(const void* note, bool complete, const CollectiveOptions& options) = 0;
   /// Whether no average that this rank has stored in the last round is Inf or NaN, as far as it has
   /// looked. Other ranks have stored the others.
