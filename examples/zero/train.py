@@ -83,4 +83,14 @@ for x, y in batches(3):
     loss_of(model(x.bfloat16()).float(), y).backward()
     optimizer.step()
 
+# Muon for the matrices: each rank orthogonalizes those that it owns.
+muon_model = farandole.DistributedDataParallel(
+    nn.Sequential(nn.Linear(16, 64, bias=False), nn.ReLU(), nn.Linear(64, 4, bias=False))
+)
+muon = farandole.ZeroRedundancyOptimizer(muon_model.parameters(), torch.optim.Muon, lr=1e-3)
+for x, y in batches(3):
+    muon.zero_grad()
+    loss_of(muon_model(x), y).backward()
+    muon.step()
+
 farandole.destroy()
