@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/process_stat.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 namespace farandole::comm {
@@ -21,13 +20,32 @@ std::string own_pid_namespace() { return target_of("/proc/self/ns/pid"); }
 
 }  // namespace
 
+// Not by std::ifstream: its buffer throws where a read fails, as it does of a process that has just
+// ended.
+std::optional<std::string> read_file_of_process(const std::string& pid, const std::string& name) {
+  const int file = ::open(("/proc/" + pid + "/" + name).c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  std::string text;
+  char part[4096];
+  ssize_t bytes = 0;
+  do {
+    bytes = ::read(file, part, sizeof part);
+    if (bytes > 0) text.append(part, static_cast<size_t>(bytes));
+  } while (bytes > 0 || (bytes < 0 && errno == EINTR));
+  const int error = errno;
+  ::close(file);
+  errno = error;
+  if (bytes < 0) return std::nullopt;
+  return text;
+}
+
 ProcessStat read_process_stat(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/stat");
-  if (!file) {
+  const auto read = read_file_of_process(pid, "stat");
+  if (!read) {
     const bool gone = errno == ENOENT || errno == ESRCH;
     return {gone ? ProcessStat::kGone : ProcessStat::kUnknown, ""};
   }
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string& text = *read;
   const size_t after_name = text.rfind(')');
   if (after_name == std::string::npos) return {};
   std::istringstream fields(text.substr(after_name + 1));

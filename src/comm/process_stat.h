@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace farandole::comm {
@@ -13,6 +14,9 @@ struct ProcessStat {
   char state = kGone;
   std::string start_time;  ///< a later process with this pid has another
 };
+/// /proc/<pid>/<name>, whole; none, and errno, if it cannot be read, as of a process that ends
+/// meanwhile. `pid` is a number, or "self".
+std::optional<std::string> read_file_of_process(const std::string& pid, const std::string& name);
 /// `pid` is a number, or "self".
 ProcessStat read_process_stat(const std::string& pid);
 

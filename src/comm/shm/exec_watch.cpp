@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "comm/process_stat.h"
@@ -16,8 +14,7 @@ namespace {
 constexpr std::chrono::milliseconds kInterval{500};
 
 std::string maps_of(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/maps");
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return read_file_of_process(pid, "maps").value_or("");
 }
 
 /// Device and inode of what this process has mapped at `address`, as maps write them:
@@ -69,9 +66,13 @@ bool ExecWatch::has_exec_ed(int rank) const {
   if (now.count() < next.load(std::memory_order_relaxed)) return false;
   next.store((now + Clock::duration(kInterval)).count(), std::memory_order_relaxed);
   if (segment().empty()) return false;
-  const std::string maps = maps_of(std::to_string(pid));
-  // A process that is about to end, or that may not be looked at, shows no maps.
-  return !maps.empty() && maps.find(segment()) == std::string::npos;
+  const auto lacks_segment = [&] {
+    const std::string maps = maps_of(std::to_string(pid));
+    // A process that is about to end, or that may not be looked at, shows no maps.
+    return !maps.empty() && maps.find(segment()) == std::string::npos;
+  };
+  // One that ends during a read shows a part of its maps, and none the next time.
+  return lacks_segment() && lacks_segment();
 }
 
 }  // namespace farandole::comm::shm

@@ -339,7 +339,9 @@ RankState Lockstep::state_of(int rank) const {
 
 /// Whether the program of `rank` is no more.
 bool Lockstep::is_dead(int rank) const {
-  return liveness_.is_dead(rank) || exec_watch_.has_exec_ed(rank);
+  if (liveness_.is_dead(rank)) return true;
+  // In this order: a rank that leaves says so before it gives its memory back.
+  return exec_watch_.has_exec_ed(rank) && state_of(rank) != RankState::kLeft;
 }
 
 std::string Lockstep::cause_of_death(int rank) const {
