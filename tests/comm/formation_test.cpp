@@ -106,6 +106,10 @@ std::vector<std::string> form_in_processes(int faulty, const Hook& hook,
     CommunicatorOptions options = base;
     options.rank = rank;
     const std::string text = form(store, options, faulty, hook);
+    rlimit files{};
+    ::getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);  // what is kept of a group may be all that there were
     std::ofstream(directory.path() + "/text." + std::to_string(rank)) << text;
     ::_exit(0);
   }
@@ -183,6 +187,7 @@ TEST(Formation, NamesRankZeroThatCannotMakeTheSegment) {
   EXPECT_THAT(texts[0], AllOf(HasSubstr("(errno 27)"), HasSubstr("(ulimit -f)")));
 }
 
+#ifndef FARANDOLE_SANITIZED  // UBSan opens a pipe for each look at an object's type
 TEST(Formation, CallsALackOfDescriptorsByItsName) {
   const auto exhaust = [](const std::string& key, bool) {
     if (!ends_with(key, "/exchange")) return;
@@ -192,6 +197,7 @@ TEST(Formation, CallsALackOfDescriptorsByItsName) {
   const std::vector<std::string> texts = form_in_processes(0, exhaust);
   EXPECT_THAT(texts[0], AllOf(HasSubstr("(errno 24)"), HasSubstr("(ulimit -n)")));
 }
+#endif
 
 TEST(Formation, SurvivesAStormOfSignals) {
   const auto storm = [] {
