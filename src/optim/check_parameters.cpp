@@ -77,8 +77,7 @@ void throw_that_parameters_differ(int rank, const ReplicaGroup& group) {
       "the parameters of ranks 0 and " + std::to_string(rank) + " in group '" + group.name() +
           "' differ.",
       "each rank steps its shards for all; parameters must have the same shapes, dtypes, groups "
-      "and "
-      "requires_grad on every rank, and the same values by the first step.",
+      "and requires_grad on every rank, and the same values by the first step.",
       "wrap the model in DistributedDataParallel first, which makes them alike, or broadcast "
       "them.");
 }
