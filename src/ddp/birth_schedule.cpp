@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ddp/birth_schedule.h"
 
+#include <c10/util/hash.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <utility>
@@ -30,15 +31,19 @@ void BirthSchedule::settle(std::vector<std::shared_ptr<Birthplace>> places) {
 
 void BirthSchedule::begin() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (branches_ > kMostBranches) {
-    tree_.assign(1, {});
-    branches_ = 0;
-  }
+  if (branches_ > kMostBranches || (was_wrong_ && !all_tell_)) replant();
   is_running_ = true;
   here_ = 0;
   is_new_ = false;
+  trail_ = 0;
   latest_.clear();
   allocation_of_.assign(bytes_.size(), kNone);
+}
+
+void BirthSchedule::replant() {
+  tree_.assign(1, {});
+  branches_ = 0;
+  all_tell_ = was_wrong_;
 }
 
 void BirthSchedule::end() {
@@ -46,31 +51,34 @@ void BirthSchedule::end() {
   is_running_ = false;
 }
 
-bool BirthSchedule::counts(size_t bytes) const {
-  return is_running_ && bytes != 0 && sizes_.count(bytes) != 0 &&
+/// Whether an allocation is one of a node of autograd in a backward.
+bool BirthSchedule::is_seen(size_t bytes) const {
+  return is_running_ && bytes != 0 && (all_tell_ || sizes_.count(bytes) != 0) &&
          torch::autograd::get_current_node() != nullptr;
 }
 
 /// To the next allocation of this backward: one that is known, or a new one.
 void BirthSchedule::advance(size_t bytes) {
   for (const size_t next : tree_[here_].next) {
-    if (tree_[next].bytes != bytes) continue;
+    if (tree_[next].bytes != bytes || tree_[next].trail != trail_) continue;
     here_ = next;
     return;
   }
   if (!std::exchange(is_new_, true)) ++branches_;
   tree_[here_].next.push_back(tree_.size());
   here_ = tree_.size();
-  tree_.push_back({bytes, kNone, {}});
+  tree_.push_back({bytes, trail_, kNone, {}});
 }
 
 at::DataPtr BirthSchedule::serve(size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!counts(bytes)) return {};
+  if (!is_seen(bytes)) return {};
+  if (all_tell_) trail_ = c10::hash_combine(trail_, bytes);
+  if (sizes_.count(bytes) == 0) return {};
   advance(bytes);
   const size_t parameter = tree_[here_].parameter;
   if (parameter == kNone) return {};
-  allocation_of_[parameter] = here_;
+  was_wrong_ |= std::exchange(allocation_of_[parameter], here_) != kNone;  // it cannot be both
   const auto& place = places_[parameter];
   at::DataPtr data = place && place->bytes() == bytes ? place->lend() : at::DataPtr();
   if (data) latest_[data.get()] = here_;
@@ -79,20 +87,23 @@ at::DataPtr BirthSchedule::serve(size_t bytes) {
 
 void BirthSchedule::on_served(const void* data, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (counts(bytes)) latest_[data] = here_;
+  if (is_seen(bytes) && sizes_.count(bytes) != 0) latest_[data] = here_;
 }
 
 void BirthSchedule::learn(size_t parameter, const at::Tensor& gradient) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  size_t& allocation = allocation_of_[parameter];
-  if (allocation != kNone) tree_[allocation].parameter = kNone;
-  allocation = kNone;
   const auto found = latest_.find(gradient.const_data_ptr());
-  if (found == latest_.end() || gradient.storage().nbytes() != tree_[found->second].bytes) return;
-  allocation = found->second;
-  size_t& owner = tree_[allocation].parameter;
+  const size_t allocation =
+      found != latest_.end() && gradient.storage().nbytes() == tree_[found->second].bytes
+          ? found->second
+          : kNone;
+  const size_t guessed = std::exchange(allocation_of_[parameter], allocation);
+  if (guessed == allocation) return;
+  if (guessed != kNone) tree_[guessed].parameter = kNone;
+  size_t owner = kNone;
+  if (allocation != kNone) owner = std::exchange(tree_[allocation].parameter, parameter);
   if (owner != kNone) allocation_of_[owner] = kNone;
-  owner = parameter;
+  was_wrong_ |= guessed != kNone || owner != kNone;
 }
 
 }  // namespace farandole

@@ -25,8 +25,11 @@ namespace farandole {
 /// what is known, and nothing more is lent until it ends; what it does is learned beside the rest,
 /// as a branch of a tree.
 ///
-/// Where sizes are equal and the guess is wrong all the same, a Birthplace keeps values right; the
-/// gradient is copied into its place as any other, and the schedule learns that.
+/// Where sizes are equal and the guess is wrong all the same (a convolution computes other tensors
+/// first when its batch is small), a Birthplace keeps values right, and the gradient is copied into
+/// its place as any other. From then on the sizes of all that nodes allocate tell backwards apart,
+/// not those of gradients alone; what is known is learned anew. Not from the start: where batches
+/// have sequences of any length, each would be a branch of its own.
 ///
 /// Threads: any; the thread of begin() is the one whose allocations count.
 class FARANDOLE_API BirthSchedule final : public AllocationWatch {
@@ -52,11 +55,13 @@ class FARANDOLE_API BirthSchedule final : public AllocationWatch {
   /// An allocation, after all those before it in a backward.
   struct Allocation {
     size_t bytes = 0;
+    size_t trail = 0;          ///< hash of the sizes up to it, if all of them tell
     size_t parameter = kNone;  ///< whose gradient it became; kNone: no gradient's
     std::vector<size_t> next;  ///< that have followed it
   };
 
-  bool counts(size_t bytes) const;
+  bool is_seen(size_t bytes) const;
+  void replant();
   void advance(size_t bytes);
 
   const std::vector<size_t> bytes_;         ///< by parameter
@@ -66,10 +71,13 @@ class FARANDOLE_API BirthSchedule final : public AllocationWatch {
   bool is_running_ = false;
   std::vector<Allocation> tree_;  ///< the first stands for the begin of a backward
   size_t branches_ = 0;           ///< of tree_
+  bool was_wrong_ = false;        ///< a guess, in some backward
+  bool all_tell_ = false;         ///< sizes of other allocations too
 
   // The present backward.
   size_t here_ = 0;                                 ///< latest allocation
   bool is_new_ = false;                             ///< it was in none before
+  size_t trail_ = 0;                                ///< hash of sizes so far; 0 unless all tell
   std::unordered_map<const void*, size_t> latest_;  ///< allocation, by address
   std::vector<size_t> allocation_of_;               ///< by parameter; kNone: not known
 };

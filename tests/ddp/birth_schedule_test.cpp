@@ -124,6 +124,38 @@ TEST_F(Births, AreLearnedAnewWhereEachBackwardWasAnother) {
   EXPECT_EQ(born, 2);
 }
 
+struct EqualBirths : Births {
+  EqualBirths() : Births({kSmall, kSmall}) {}
+};
+
+TEST_F(EqualBirths, AreToldApartByOtherAllocationsOnceAGuessWasWrong) {
+  for (int step = 0; step < 12; ++step) {
+    const size_t first = step % 4 == 3 ? 1 : 0;  // the last batch is small, and turns them about
+    const bool is_known = step == 1 || step == 2 || (step >= 5 && step != 7);
+    backward([&] {
+      allocate(first == 1 ? 100 : 200);
+      EXPECT_EQ(came(first, allocate(kSmall)), is_known) << step;
+      EXPECT_EQ(came(1 - first, allocate(kSmall)), is_known) << step;
+    });
+  }
+}
+
+TEST_F(Births, AreToldApartWhereAShorterBackwardIsTheBeginOfALongerOne) {
+  for (int step = 0; step < 12; ++step) {
+    const bool is_short = step % 4 == 3;
+    const bool is_known = step == 1 || step == 2 || step >= 6;
+    backward([&] {
+      allocate(is_short ? 100 : 200);
+      if (!is_short) allocate(kSmall);  // the gradient of the short one
+      if (step != 3 && step != 4 && step != 7) {
+        EXPECT_EQ(came(0, allocate(kSmall)), is_known) << step;
+      } else {
+        came(0, allocate(kSmall));
+      }
+    });
+  }
+}
+
 TEST_F(Births, DoNotCountAllocationsOutsideOfNodes) {
   schedule_->begin();
   watch_allocations(schedule_);

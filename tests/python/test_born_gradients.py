@@ -227,6 +227,7 @@ def test_convolutions_of_other_batches_do_not_disturb_onednn() -> None:
     """oneDNN allocates by address alone (raw_allocate), and other sizes for each batch."""
     (copied,) = ranks.run(train_on_odd_batches, 1)
     assert copied[1] == copied[2] == copied[3] < copied[0] / 100  # batches of one size
+    assert copied[9] == copied[11] == copied[3]  # told apart by all sizes since the sixth
 
 
 def triple(parameter: Tensor) -> None:
