@@ -56,6 +56,7 @@ struct alignas(kNoSharing) RankBlock {
   std::atomic<int> core;  ///< 1 + where the rank last entered a collective; a hint, 0: unknown
   alignas(kNoSharing) std::atomic<RankState> state;
   std::array<char, 512> reason;  ///< why kAborted; written before it
+  int lost_rank;                 ///< that ended or left, if that is why; else -1; as `reason`
 };
 
 struct alignas(kNoSharing) GroupBlock {

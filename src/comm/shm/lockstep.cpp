@@ -26,6 +26,10 @@ constexpr int kLooksPerClock = 64;
 constexpr int kYields = 32;
 /// The longest sleep of a rank that has something to do meanwhile: nobody wakes it for that.
 constexpr std::chrono::microseconds kNap{500};
+constexpr auto kFixOfDeath =
+    "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
+    "or "
+    "go on without it.";
 
 /// The order of looks at peers' posts: it makes visible what they wrote before they posted. A twin
 /// of this library, built for ThreadSanitizer's tests alone, looks without it: a race to be
@@ -242,20 +246,31 @@ void Lockstep::look_for_failures(Post post, bool look_at_processes) {
 void Lockstep::look_for_abort() {
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     if (state_of(rank) != RankState::kAborted) continue;
-    const std::string reason = ranks_[rank].reason.data();
-    fail(std::make_exception_ptr(AbortedError(
-             describe_current() + " was aborted by " + topology_.describe(rank) + ".", reason,
-             "mend the cause on that rank; destroy this group and make a new one to go on.",
-             fault_of({rank}))),
-         reason);
+    const Fault fault = fault_of({});
+    try {
+      throw_aborted(rank, describe_current(), fault.collective);
+    } catch (const CommError&) {
+      fail(std::current_exception(), ranks_[rank].reason.data(), ranks_[rank].lost_rank);
+    }
   }
 }
 
-void Lockstep::fail_dead(int rank) {
-  fail_lost(rank, cause_of_death(rank),
-            "look at that rank's own output and at the kernel log (out of memory?), then restart "
-            "the job or go on without it.");
+/// `rank` has aborted. Who lost a peer gets the same error whether it saw that or was told.
+void Lockstep::throw_aborted(int rank, const std::string& subject,
+                             const std::string& collective) const {
+  const std::string reason = ranks_[rank].reason.data();
+  const int lost = ranks_[rank].lost_rank;
+  if (lost >= 0 && lost != topology_.rank) {
+    throw PeerFailure(subject + ": " + topology_.describe(rank) + " found the end of " +
+                          topology_.describe(lost) + ".",
+                      reason, kFixOfDeath, {{lost}, collective});
+  }
+  throw AbortedError(subject + " was aborted by " + topology_.describe(rank) + ".", reason,
+                     "mend the cause on that rank; destroy this group and make a new one to go on.",
+                     {{rank}, collective});
 }
+
+void Lockstep::fail_dead(int rank) { fail_lost(rank, cause_of_death(rank), kFixOfDeath); }
 
 void Lockstep::fail_left(int rank) {
   fail_lost(rank, "left the group",
@@ -266,7 +281,7 @@ void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fi
   const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + how + ".";
   const std::string why = last_reached(rank) + ".";
   fail(std::make_exception_ptr(PeerFailure(what, why, fix + recent_history(), fault_of({rank}))),
-       what + " " + why);
+       what + " " + why, rank);
 }
 
 void Lockstep::fail_missing(Post post, milliseconds timeout) {
@@ -294,9 +309,9 @@ void Lockstep::fail_late(const std::string& names, const std::string& whys, std:
        what + " " + whys + ".");
 }
 
-void Lockstep::fail(std::exception_ptr error, const std::string& reason) {
+void Lockstep::fail(std::exception_ptr error, const std::string& reason, int lost_rank) {
   failure_ = error;
-  abort("rank " + std::to_string(topology_.rank) + " gave up: " + reason);
+  abort("rank " + std::to_string(topology_.rank) + " gave up: " + reason, lost_rank);
   std::rethrow_exception(error);
 }
 
@@ -352,7 +367,7 @@ bool Lockstep::is_gone(int rank) const {
   return state_of(rank) == RankState::kLeft || is_dead(rank);
 }
 
-void Lockstep::abort(const std::string& reason) {
+void Lockstep::abort(const std::string& reason, int lost_rank) {
   if (!fork_guard_.in_creator()) return;
   RankBlock& own = ranks_[topology_.rank];
   RankState expected = RankState::kActive;
@@ -360,6 +375,7 @@ void Lockstep::abort(const std::string& reason) {
   const size_t length = std::min(reason.size(), own.reason.size() - 1);
   std::memcpy(own.reason.data(), reason.data(), length);
   own.reason[length] = '\0';
+  own.lost_rank = lost_rank;
   own.state.store(RankState::kAborted, std::memory_order_seq_cst);
   group_->broken.store(1, std::memory_order_seq_cst);
   wake_all();
@@ -395,8 +411,7 @@ void Lockstep::check_alive() const {
     if (!is_dead(rank)) continue;
     throw PeerFailure("group '" + options_.group + "' cannot go on: " + topology_.describe(rank) +
                           " " + cause_of_death(rank) + ".",
-                      "all of its ranks are needed.",
-                      "look at that rank's own output, then restart the job or go on without it.");
+                      "all of its ranks are needed.", kFixOfDeath, {{rank}, ""});
   }
 }
 
@@ -404,10 +419,7 @@ void Lockstep::check_peers() const {
   if (group_->broken.load(std::memory_order_relaxed) == 0) return;
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     if (state_of(rank) != RankState::kAborted) continue;
-    throw AbortedError(
-        "group '" + options_.group + "' was aborted by " + topology_.describe(rank) + ".",
-        ranks_[rank].reason.data(),
-        "mend the cause; destroy this group and make a new one to go on.", {{rank}, ""});
+    throw_aborted(rank, "group '" + options_.group + "'", "");
   }
 }
 

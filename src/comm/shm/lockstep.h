@@ -108,15 +108,17 @@ class Lockstep {
   /// Whether `rank` has ended, runs another program or left; for waits that this class does not
   /// see.
   bool is_gone(int rank) const;
-  /// Tells peers the first reason, then calls before_abort: the caller holds no lock.
-  void abort(const std::string& reason);
+  /// Tells peers the first reason, then calls before_abort: the caller holds no lock. `lost_rank`:
+  /// of the peer whose end or leave is that reason; -1: it is another.
+  void abort(const std::string& reason, int lost_rank = -1);
   /// Tells peers that this rank will not come again. Does nothing in a forked child.
   void leave();
   /// Throws if the group is over or this is a forked child. The caller of collectives alone.
   void check_usable() const;
   /// Throws if a rank has aborted or its process has ended. Any thread.
   void check_alive() const;
-  /// Throws AbortedError if a rank has aborted. Any thread.
+  /// Throws if a rank has aborted: PeerFailure if it did because of a peer that ended or left, else
+  /// AbortedError. Any thread.
   void check_peers() const;
   /// Throws in a forked child. Any thread.
   void check_in_creator() const;
@@ -142,7 +144,9 @@ class Lockstep {
   [[noreturn]] void fail_missing(Post post, std::chrono::milliseconds timeout);
   [[noreturn]] void fail_late(const std::string& names, const std::string& whys,
                               std::vector<int> late, std::chrono::milliseconds timeout);
-  [[noreturn]] void fail(std::exception_ptr error, const std::string& reason);
+  [[noreturn]] void fail(std::exception_ptr error, const std::string& reason, int lost_rank = -1);
+  [[noreturn]] void throw_aborted(int rank, const std::string& subject,
+                                  const std::string& collective) const;
   int differing_rank() const;
   void count_mismatch();
   [[noreturn]] void fail_mismatch(int rank) const;

@@ -510,9 +510,10 @@ void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
 }
 
 /// All transfers will fail with `error` once the group has been told why: see tell_group(). Needs
-/// mutex_.
-void PointToPoint::give_up(const std::string& why, std::exception_ptr error) {
+/// mutex_. `lost_rank`: see Lockstep::abort().
+void PointToPoint::give_up(const std::string& why, std::exception_ptr error, int lost_rank) {
   if (is_over()) return;
+  lost_rank_ = lost_rank;
   gave_up_ = "rank " + std::to_string(topology_.rank) + " gave up: " + why;
   error_ = std::move(error);
 }
@@ -523,7 +524,7 @@ void PointToPoint::tell_group(Lock& lock) {
   if (gave_up_.empty()) return;
   const std::string reason = std::exchange(gave_up_, "");
   lock.unlock();
-  lockstep_.abort(reason);
+  lockstep_.abort(reason, lost_rank_);
   lock.lock();
   fail_all(error_);
 }
@@ -562,10 +563,13 @@ void PointToPoint::look_for_failures() {
   if (gone < 0) return;
   const std::string what = "a transfer between rank " + std::to_string(topology_.rank) + " and " +
                            topology_.describe(gone) + " was cut off.";
-  give_up(what, std::make_exception_ptr(PeerFailure(
-                    what, "that rank ended or left the group.",
-                    "look at that rank's own output, then restart the job or go on without it.",
-                    Fault{{gone}, ""})));
+  give_up(what,
+          std::make_exception_ptr(
+              PeerFailure(what, "that rank ended or left the group.",
+                          "look at that rank's own output, then restart the job or go on without "
+                          "it.",
+                          Fault{{gone}, ""})),
+          gone);
 }
 
 void PointToPoint::fail_all(std::exception_ptr error) {

@@ -90,7 +90,7 @@ class PointToPoint {
   void say_who_is_wanted();
   void look_for_failures();
   void fail_late(const Operation& operation, std::chrono::milliseconds timeout);
-  void give_up(const std::string& why, std::exception_ptr error);
+  void give_up(const std::string& why, std::exception_ptr error, int lost_rank = -1);
   bool is_over() const { return failure_ != nullptr || error_ != nullptr; }
   void fail_all(std::exception_ptr error);
   void tell_group(Lock& lock);
@@ -129,6 +129,7 @@ class PointToPoint {
   bool closing_ = false;
   std::exception_ptr failure_;
   std::string gave_up_;       ///< why, until the group is told
+  int lost_rank_ = -1;        ///< that gave_up_ is about
   std::exception_ptr error_;  ///< what this rank gave up for
   std::thread helper_;
 };

@@ -387,7 +387,8 @@ std::shared_ptr<Mapping> SharedMemoryCommunicator::share_allocation(const Call& 
     mapping->populate(segment, part_bytes * static_cast<size_t>(rank()), part_bytes);
     return mapping;
   } catch (const PeerFailure& error) {
-    abort("rank " + std::to_string(rank()) + " gave up: " + reason_of(error.what()));
+    lockstep_.abort("rank " + std::to_string(rank()) + " gave up: " + reason_of(error.what()),
+                    error.rank().value_or(-1));
     throw;
   }
 }

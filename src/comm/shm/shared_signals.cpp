@@ -117,7 +117,7 @@ void SharedSignals::look_for_failure(int peer) {
   const std::string what = "rank " + std::to_string(topology_.rank) + " of group '" +
                            options_.group + "' waited for a signal of " + topology_.describe(peer) +
                            ", which is gone.";
-  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
+  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what, peer);
   throw PeerFailure(what, "that rank ended or left the group before it signalled.",
                     "look at that rank's own output, then restart the job or go on without it.",
                     {{peer}, "wait_signal"});
