@@ -57,6 +57,24 @@ void bind_stats(py::module_& module) {
       .def_readonly("ranks", &BackwardStats::ranks, "By rank.");
 }
 
+/// torch's future of Python keeps what set_exception() got as its value.
+class PythonHook final : public c10d::PythonCommHook {
+ public:
+  using PythonCommHook::PythonCommHook;
+
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    if (result.isPyObject()) {
+      const py::gil_scoped_acquire gil;
+      const auto value = py::reinterpret_borrow<py::object>(result.toPyObject());
+      if (PyExceptionInstance_Check(value.ptr())) {
+        PyErr_SetObject(py::type::handle_of(value).ptr(), value.ptr());
+        throw py::error_already_set();
+      }
+    }
+    return PythonCommHook::parseHookResult(result);
+  }
+};
+
 void bind_options(py::module_& module) {
   py::class_<ReplicaOptions>(module, "ReplicaOptions", "How replicas are kept alike.")
       .def(py::init<>(), "The defaults.")
@@ -108,7 +126,7 @@ void bind_replica(py::module_& module) {
       .def(
           "set_python_hook",
           [](Replica& self, py::object state, py::object hook) {
-            auto given = std::make_shared<c10d::PythonCommHook>(std::move(state), std::move(hook));
+            auto given = std::make_shared<PythonHook>(std::move(state), std::move(hook));
             const py::gil_scoped_release no_gil;
             self.set_hook(std::move(given));
           },

@@ -42,6 +42,8 @@ __all__ = [
     "is_available",
     "is_torchelastic_launched",
     "isend",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
     "recv_object_list",
     "reduce_scatter_tensor",
     "scatter_object_list",
@@ -75,6 +77,8 @@ get_world_size = _needs_group(dist.get_world_size)
 get_backend = _needs_group(dist.get_backend)
 get_global_rank = _needs_group(dist.get_global_rank)
 get_group_rank = _needs_group(dist.get_group_rank)
+new_subgroups = _needs_group(dist.new_subgroups)
+new_subgroups_by_enumeration = _needs_group(dist.new_subgroups_by_enumeration)
 get_process_group_ranks = _needs_group(dist.get_process_group_ranks)
 
 all_gather_into_tensor = all_gather

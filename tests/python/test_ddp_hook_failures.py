@@ -97,8 +97,9 @@ def fails_on_one_rank(make: Callable[[], Fault], fails_in: int, own: type[BaseEx
             outcome.append("peer" if named else str(error))
         except TimeoutError as error:
             outcome.append(str(error))
-        except (own, RuntimeError):
-            outcome.append("own")
+        except (own, RuntimeError) as error:
+            is_its_own = isinstance(error, own) or make() is not future_of_an_exception
+            outcome.append("own" if is_its_own else str(error))
         else:
             outcome.append("good")
             assert_gradients(ddp, wanted)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
 import torch
 import torch.distributed as dist
-from farandole import DistributedDataParallel, ZeroRedundancyOptimizer
+from farandole import BackwardError, DistributedDataParallel, ZeroRedundancyOptimizer
 from farandole.optim.zero_redundancy_optimizer import Gradients
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
@@ -153,12 +154,37 @@ def zeroed_after_sharded_steps(rank: int, world_size: int) -> None:
         assert all(p.grad is None for p in ddp.parameters())
 
 
+def raise_lost(_: Tensor) -> Tensor:
+    raise ValueError("lost")
+
+
+def left_by_an_exception(rank: int, world_size: int) -> None:
+    """Peers wait in a backward of which they are told in the next forward."""
+    ddp = DistributedDataParallel(seeded(Layers))
+    with ddp.join():
+        for step in range(steps_of(0) + 1):
+            ddp.zero_grad()
+            output = ddp(batch(rank, step, 4, 8))
+            if step == 1 and rank == 0:
+                output.register_hook(raise_lost)
+            left = (ValueError, "lost") if rank == 0 else (BackwardError, "rank 0")
+            with pytest.raises(left[0], match=left[1]) if step == 1 else contextlib.nullcontext():
+                square(output).backward()
+    alone = copy.deepcopy(ddp.module)
+    alone.zero_grad()
+    for other in range(world_size):
+        (square(alone(batch(other, step, 4, 8))) / world_size).backward()
+    for own, other in zip(ddp.module.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad)
+
+
 CHECKS = [
     uneven_with_weights,
     uneven_with_buffers,
     early_end,
     zeroed_after_steps,
     zeroed_after_sharded_steps,
+    left_by_an_exception,
 ]
 
 

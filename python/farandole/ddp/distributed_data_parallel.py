@@ -271,12 +271,12 @@ class DistributedDataParallel(nn.Module, Joinable):
         self, replica: _C.Replica | None, inputs: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         self._take_optimizers_in_backward(replica)
+        if replica is not None:
+            replica.synchronize = self.require_backward_grad_sync
+            replica.before_forward()  # peers may wait in a backward that this rank left
         work = Join.notify_join_context(self)
         if work is not None:
             work.wait()
-        if replica is not None:
-            replica.synchronize = self.require_backward_grad_sync
-            replica.before_forward()
         if self._syncs_buffers(after_forward=False):
             self._sync_buffers()
         if self._join_config.enable:

@@ -77,7 +77,9 @@ def partition_for(
 
 def _check_can_be_divided(optimizer_class: Any) -> None:
     why = ""
-    if isinstance(optimizer_class, type) and not issubclass(optimizer_class, optim.Optimizer):
+    if not callable(optimizer_class):
+        why = "it is no class, and nothing that makes an optimizer when it is called."
+    elif isinstance(optimizer_class, type) and not issubclass(optimizer_class, optim.Optimizer):
         why = "it is no torch.optim.Optimizer."
     for known, reason in _NEED_ALL_PARAMETERS.items():
         if isinstance(optimizer_class, type) and issubclass(optimizer_class, known):
