@@ -140,7 +140,26 @@ def different_gradients(rank: int, world_size: int, gradients: str) -> None:
         assert_same_everywhere(model)
 
 
+def sparse_on_one_rank_when_clipped(rank: int, world_size: int, gradients: str) -> None:
+    trial = Trial(Bowl(SMALL), optim.AdamW, gradients=gradients)
+    trial.train(range(2))
+    trial.backward(2)
+    weight = trial.model.weights[0]
+    whole = weight.grad
+    if rank == 1:
+        weight.grad = torch.ones_like(weight).to_sparse()
+        with pytest.raises(farandole.NotSupported, match="has a sparse gradient"):
+            trial.sharded.clip_grad_norm_(1.0)
+    else:
+        with pytest.raises(farandole.StepError, match="failed on rank 1"):
+            trial.sharded.clip_grad_norm_(1.0)
+    weight.grad = whole
+    trial.step()
+    trial.check("after a clip that failed on one rank")
+
+
 STEP_CHECKS = [
+    sparse_on_one_rank_when_clipped,
     raises_in_closure,
     raises_in_inner_step,
     different_hyperparameters,
