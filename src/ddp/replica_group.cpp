@@ -167,6 +167,7 @@ std::vector<uint64_t> ReplicaGroup::all_gather(uint64_t number) const {
 std::vector<std::string> ReplicaGroup::all_gather(const std::string& text) const {
   const std::vector<uint64_t> sizes = all_gather(uint64_t{text.size()});
   const size_t longest = *std::max_element(sizes.begin(), sizes.end());
+  if (longest == 0) return std::vector<std::string>(sizes.size());
   std::vector<std::byte> packed(longest);
   std::memcpy(packed.data(), text.data(), text.size());
   const std::vector<std::byte> all = all_gather(packed);
