@@ -24,6 +24,7 @@ define pip_install
 headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-isolation \
 	--config-settings=build-dir=$(BUILD) \
 	--config-settings=cmake.define.FARANDOLE_HEADERS_ALONE=$(if $(FARANDOLE_TEST_ALL),ON,OFF) \
+	--config-settings=cmake.define.FARANDOLE_UNITY=$(if $(FARANDOLE_TEST_ALL),OFF,ON) \
 	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
 endef
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
@@ -76,7 +77,7 @@ format: $(VENV)/requirements-dev.stamp  ## rewrite C++ and Python in the project
 
 sanitize: sanitize-asan sanitize-tsan  ## test comm under ASan, UBSan and TSan
 
-sanitize-ddp: sanitize-asan-ddp sanitize-tsan-ddp  ## the same for ddp, optim and amp, which CI leaves out
+sanitize-ddp: sanitize-asan-ddp sanitize-tsan-ddp  ## the same for ddp, optim and amp; of CI, the first half
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
