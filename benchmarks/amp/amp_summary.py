@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of amp.jsonl as README.md has them. Needs no torch."""
+"""The results of amp.jsonl as docs/benchmarks.md has them. Needs no torch."""
 
 from amp_lanes import UNSCALING, WIRE
 from report import Row, markdown

@@ -34,7 +34,7 @@ def commit() -> str:
     if found.returncode:
         return "unknown"
     command = [*git, "status", "--porcelain", "--untracked-files=no"]
-    command += ["--", ":!benchmarks/results", ":!README.md"]
+    command += ["--", ":!benchmarks/results", ":!README.md", ":!docs"]
     changed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return found.stdout.strip() + ("-changed" if changed else "")
 

@@ -107,7 +107,7 @@ def cell_text(results: Results, lane: str, ranks: int, size: int) -> str:
 
 
 def markdown(lines: list[list[str]]) -> str:
-    """A table of README.md: heads, how they are aligned, and the rest."""
+    """A Markdown table: heads, how they are aligned, and the rest."""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

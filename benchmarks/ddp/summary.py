@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of ddp.jsonl as README.md has them. Needs no torch."""
+"""The results of ddp.jsonl as docs/benchmarks.md has them. Needs no torch."""
 
 from operations import MIB
 from report import Row, markdown

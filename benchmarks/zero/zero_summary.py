@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of zero.jsonl as README.md has them. Needs no torch."""
+"""The results of zero.jsonl as docs/benchmarks.md has them. Needs no torch."""
 
 from operations import MIB
 from report import Row, markdown
@@ -7,7 +7,7 @@ from zero_lanes import LANES
 
 MODELS = {"transformer": "33.6 M parameters", "gpt2": "125 M parameters"}
 HEADS = ["step", "against no communication", "middle half", "forward, backward", "step()"]
-HEADS += ["memory", "of it state"]
+HEADS += ["memory", "optimizer state"]
 
 
 def summary(rows: list[Row]) -> str:
@@ -42,7 +42,7 @@ def table(rows: list[Row], task: str, ranks: int) -> str:
 
 
 def first_of_lanes(rows: list[Row]) -> list[Row]:
-    """In the order of LANES; "local" runs with every set of lanes, of which the first is told."""
+    """In the order of LANES; "local" runs with every set of lanes, of which the first counts."""
     found: dict[str, Row] = {}
     for row in rows:
         found.setdefault(row["lane"], row)

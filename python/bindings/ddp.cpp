@@ -140,6 +140,8 @@ void bind_replica(py::module_& module) {
       .def("will_send_buffers", &Replica::will_send_buffers, "Whether the next forward does.")
       .def("join_backward", &Replica::join_backward, py::arg("weight") = 0, NoGil(),
            "Take part in one backward of the others; whether one had inputs. Collective.")
+      .def("end_abandoned", &Replica::end_abandoned, NoGil(),
+           "Tell peers of a backward that an exception has left. Collective if there is one.")
       .def("end_join", &Replica::end_join,
            "Drop p.grad if it has the averages of backwards in which only others had inputs.")
       .def("set_group", &Replica::set_group, py::arg("group"), NoGil(),

@@ -117,8 +117,8 @@ Partition partition_of(const std::string& partition) {
                         "pass \"elements\" (shards of one size) or \"parameters\" (whole ones).");
 }
 
-ShardedOptimizer::Group group_of(std::vector<at::Tensor> parameters,
-                                 std::vector<std::string> names) {
+ShardedOptimizer::ParameterGroup group_of(std::vector<at::Tensor> parameters,
+                                          std::vector<std::string> names) {
   return {std::move(parameters), std::move(names)};
 }
 
@@ -131,7 +131,7 @@ struct DeleteWithoutGil {
 };
 
 void bind_optimizer(py::module_& module) {
-  const HalfOptions defaults;
+  const MasterWeightOptions defaults;
   using Optimizer = ShardedOptimizer;
   py::class_<Optimizer::Piece>(module, "Piece", "A part of a parameter that this rank owns.")
       .def_readonly("parameter", &Optimizer::Piece::parameter, "Index in its group.")
@@ -146,16 +146,16 @@ void bind_optimizer(py::module_& module) {
                        const std::string& partition) {
              const GradientMode mode = mode_of(gradients);
              const Partition division = partition_of(partition);
-             const HalfOptions halves{master_weights, stochastic_rounding, rounding_seed};
-             std::vector<Optimizer::Group> groups;
+             const MasterWeightOptions masters{master_weights, stochastic_rounding, rounding_seed};
+             std::vector<Optimizer::ParameterGroup> groups;
              for (size_t i = 0; i < parameters.size(); ++i) {
                groups.push_back(group_of(std::move(parameters[i]), std::move(names.at(i))));
              }
-             return std::unique_ptr<Optimizer, DeleteWithoutGil>(
-                 new Optimizer(std::move(groups), group.value_or(Group()), mode, halves, division));
+             return std::unique_ptr<Optimizer, DeleteWithoutGil>(new Optimizer(
+                 std::move(groups), group.value_or(Group()), mode, masters, division));
            }),
            py::arg("groups"), py::arg("names"), py::arg("group"), py::arg("gradients"),
-           py::arg("master_weights") = defaults.master_weights,
+           py::arg("master_weights") = defaults.keep,
            py::arg("stochastic_rounding") = defaults.stochastic_rounding,
            py::arg("rounding_seed") = defaults.rounding_seed, py::arg("partition") = "elements",
            NoGil(), "Make the parameters views of flat buffers. Collective.")
@@ -167,11 +167,11 @@ void bind_optimizer(py::module_& module) {
           [](const Optimizer& self) { return self.partition() == Partition::kParameters; },
           "Whether each piece is a whole parameter.")
       .def_property_readonly(
-          "master_weights", [](const Optimizer& self) { return self.halves().master_weights; },
+          "master_weights", [](const Optimizer& self) { return self.master_weights().keep; },
           "Whether half parameters have float32 values.")
       .def_property_readonly(
           "stochastic_rounding",
-          [](const Optimizer& self) { return self.halves().stochastic_rounding; },
+          [](const Optimizer& self) { return self.master_weights().stochastic_rounding; },
           "Whether those of bfloat16 are rounded by chance.")
       .def(
           "add_group",
@@ -196,6 +196,8 @@ void bind_optimizer(py::module_& module) {
            "Tell the others that this rank raised. Collective.")
       .def_property_readonly("was_left_out", &Optimizer::was_left_out,
                              "Whether the last step was, for an Inf or NaN under a GradScaler.")
+      .def_property_readonly("join_failed", &Optimizer::join_failed,
+                             "Whether the others got an error in the last backward after a join.")
       .def("clip_grad_norm", &Optimizer::clip_grad_norm, py::arg("max_norm"), py::arg("norm_type"),
            py::arg("error_if_nonfinite"), NoGil(), "The norm before. Collective.")
       .def("clip_grad_value", &Optimizer::clip_grad_value, py::arg("clip_value"), NoGil(),

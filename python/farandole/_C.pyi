@@ -570,6 +570,10 @@ class Replica:
         """
         Send the buffers of ``root`` to all. Collective.
         """
+    def end_abandoned(self) -> None:
+        """
+        Tell peers of a backward that an exception has left. Collective if there is one.
+        """
     def end_join(self) -> None:
         """
         Drop p.grad if it has the averages of backwards in which only others had inputs.
@@ -757,6 +761,11 @@ class ShardedOptimizer:
     def has_whole_parameters(self) -> bool:
         """
         Whether each piece is a whole parameter.
+        """
+    @property
+    def join_failed(self) -> bool:
+        """
+        Whether the others got an error in the last backward after a join.
         """
     @property
     def master_weights(self) -> bool:

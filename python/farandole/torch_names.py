@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from farandole.arguments import default_group
+from farandole.arguments import default_group, timeout_of
 from farandole.collectives import all_gather, all_to_all, reduce_scatter
 from farandole.distributed import destroy
 
@@ -58,7 +58,10 @@ def _needs_group(function: Callable[_Parameters, _Result]) -> Callable[_Paramete
     @wraps(function)
     def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         default_group()
-        return function(*args, **kwargs)
+        given: dict[str, Any] = dict(kwargs)
+        if "timeout" in given:
+            given["timeout"] = timeout_of(function.__name__, given["timeout"])
+        return function(*args, **given)
 
     return call
 

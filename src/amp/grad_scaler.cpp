@@ -89,7 +89,7 @@ void check_alike(const std::vector<uint64_t>& findings, const std::vector<uint64
   for (size_t rank = 0; rank < findings.size(); ++rank) {
     if (static_cast<Finding>(findings[own]) == Finding::kFailed) return;
     if (static_cast<Finding>(findings[rank]) == Finding::kFailed) {
-      refuse(group, rank, "met an exception.", "mend the cause there; nothing was stepped.");
+      refuse(group, rank, "met an exception.", "fix the cause there; nothing was stepped.");
     }
   }
   for (size_t rank = 1; rank < findings.size(); ++rank) {

@@ -13,8 +13,8 @@
 
 #include "ddp/move_loops.h"
 #include "farandole/error.h"
-#include "optim/parallel.h"
-#include "process_group/flat_tensor.h"
+#include "optim/step/parallel.h"
+#include "process_group/data_type.h"
 
 namespace farandole {
 namespace {

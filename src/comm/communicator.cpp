@@ -7,7 +7,7 @@ Communicator::~Communicator() = default;
 
 std::shared_ptr<BucketReduction> Communicator::make_bucket_reduction(
     std::shared_ptr<SymmetricMemory> /*memory*/, const std::vector<BucketRange>& /*buckets*/,
-    size_t /*note_bytes*/) {
+    size_t /*report_bytes*/) {
   return nullptr;
 }
 Transfer::~Transfer() = default;

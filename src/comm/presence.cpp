@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <istream>
 
-#include "comm/shm/system_call.h"
+#include "comm/shm/system/system_call.h"
 
 namespace farandole::comm {
 namespace {

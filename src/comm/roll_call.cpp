@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "comm/process_stat.h"
-#include "comm/shm/reason.h"
+#include "comm/shm/system/reason.h"
 #include "farandole/error.h"
 
 namespace farandole::comm {
@@ -191,7 +191,7 @@ bool RollCall::may_go() {
   if (line == std::string::npos || text->substr(0, line) != kFailed + session_) return false;
   throw AbortedError(
       "group '" + group_ + "' did not form: " + known_[0].presence.describe(0) + " gave up.",
-      text->substr(line + 1), "mend the cause on that rank, then make the group again.", {{0}, ""});
+      text->substr(line + 1), "fix the cause on that rank, then make the group again.", {{0}, ""});
 }
 
 /// True if this is another try of that rank than the one known.

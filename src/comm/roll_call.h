@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/presence.h"
-#include "comm/shm/process_watch.h"
+#include "comm/shm/bootstrap/process_watch.h"
 #include "farandole/comm/store.h"
 
 namespace farandole::comm {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "farandole/error.h"
-#include "process_group/flat_tensor.h"
+#include "process_group/data_type.h"
 
 namespace farandole {
 namespace {
@@ -94,13 +94,13 @@ at::Tensor Buckets::resizable(size_t bucket) const {
       .make_tensor();
 }
 
-at::Tensor Buckets::place_of(size_t bucket, const BucketPlan::Slot& slot,
-                             const at::Tensor& parameter) const {
+at::Tensor Buckets::slot_tensor(size_t bucket, const BucketPlan::Slot& slot,
+                                const at::Tensor& parameter) const {
   return tensor_at(plan_.buckets[bucket], slot.offset, parameter.sizes(),
-                   strides_of_place(parameter));
+                   strides_of_slot(parameter));
 }
 
-std::vector<int64_t> Buckets::strides_of_place(const at::Tensor& parameter) {
+std::vector<int64_t> Buckets::strides_of_slot(const at::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense() ? parameter.strides().vec()
                                                   : row_major(parameter.sizes());
 }

@@ -10,11 +10,11 @@
 namespace farandole {
 
 std::unique_ptr<BucketConsumer> CooperativeReduction::make(
-    const std::shared_ptr<const Buckets>& buckets, const ReplicaGroup& group, size_t note_bytes) {
+    const std::shared_ptr<const Buckets>& buckets, const ReplicaGroup& group, size_t report_bytes) {
   const auto communicator = group.communicator();
   const auto& memory = buckets->symmetric();
   if (!communicator || !memory || buckets->plan().devices().size() != 1) return nullptr;
-  auto reduction = communicator->make_bucket_reduction(memory, buckets->ranges(), note_bytes);
+  auto reduction = communicator->make_bucket_reduction(memory, buckets->ranges(), report_bytes);
   if (!reduction) return nullptr;
   return std::unique_ptr<BucketConsumer>(
       new CooperativeReduction(buckets, communicator, std::move(reduction)));
@@ -27,7 +27,7 @@ CooperativeReduction::CooperativeReduction(std::shared_ptr<const Buckets> bucket
       communicator_(std::move(communicator)),
       reduction_(std::move(reduction)) {}
 
-void CooperativeReduction::begin(double weight, bool looks) {
+void CooperativeReduction::begin(double weight, bool checks_finite) {
   const bool records = at::hasCallbacks();
   if (records && !records_) {
     reduction_->set_recorder(
@@ -36,11 +36,11 @@ void CooperativeReduction::begin(double weight, bool looks) {
     reduction_->set_recorder(nullptr);
   }
   records_ = records;
-  reduction_->begin(weight, looks);
+  reduction_->begin(weight, checks_finite);
 }
 
-bool CooperativeReduction::finish(const Note& note, bool complete) {
-  return reduction_->finish(note.data(), complete, {});
+bool CooperativeReduction::finish(const RankReport& report, bool complete) {
+  return reduction_->finish(report.data(), complete, {});
 }
 
 }  // namespace farandole

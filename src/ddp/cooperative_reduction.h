@@ -14,16 +14,17 @@ class CooperativeReduction final : public BucketConsumer {
  public:
   /// Null if the group has no such reduction, or buckets are elsewhere. Collective.
   static std::unique_ptr<BucketConsumer> make(const std::shared_ptr<const Buckets>& buckets,
-                                              const ReplicaGroup& group, size_t note_bytes);
+                                              const ReplicaGroup& group, size_t report_bytes);
 
   bool in_plan_order() const override { return false; }
-  void begin(double weight, bool looks) override;
+  void begin(double weight, bool checks_finite) override;
   void launch(size_t bucket) override { reduction_->publish(bucket); }
   void skip(size_t bucket) override { reduction_->skip(bucket); }
   void progress() override { reduction_->progress(); }
-  bool finish(const Note& note, bool complete) override;
+  bool is_awaited() const override { return reduction_->in_round(); }
+  bool finish(const RankReport& report, bool complete) override;
   std::optional<bool> are_finite() const override { return reduction_->are_finite(); }
-  const std::byte* note_of(int rank) const override { return reduction_->note_of(rank); }
+  const std::byte* report_of(int rank) const override { return reduction_->report_of(rank); }
   comm::BucketTimes times_of(size_t bucket) const override { return reduction_->times_of(bucket); }
 
  private:

@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <mutex>
 
-#include "ddp/birth_schedule.h"
+#include "ddp/allocation/allocation_predictor.h"
+#include "ddp/backward_report.h"
+#include "ddp/check_backward.h"
 #include "ddp/cooperative_reduction.h"
 #include "ddp/hooked_reduction.h"
 #include "ddp/kept_plans.h"
 #include "ddp/parameter_gradient.h"
-#include "ddp/round_note.h"
-#include "ddp/round_verdict.h"
 #include "farandole/comm/events.h"
 #include "farandole/ddp/hooks/all_reduce_hook.h"
 #include "farandole/ddp/hooks/compress_hook.h"
@@ -26,7 +26,7 @@
 namespace farandole {
 namespace {
 
-/// Freed memory that goes back to the system while gradients move into their places.
+/// Freed memory that goes back to the system while gradients move into their slots.
 constexpr size_t kFreedBytes = 32 << 20;
 
 /// Backward passes with a plan until memory is used as in all that follow: in the first, gradients
@@ -61,6 +61,7 @@ void Reducer::end_backward(uint32_t flags) {
   });
   end_ns_ = comm::now_ns();
   averages_are_finite_.reset();
+  has_averages_ = false;
   const bool is_first = !consumer_;
   if (is_first) {
     give_back_memory();
@@ -68,31 +69,43 @@ void Reducer::end_backward(uint32_t flags) {
     start_buckets();
   }
   afterwards = State::kAbandoned;  // if a hook throws: peers wait
-  const bool complete = settle_unready(flags);
+  const bool complete = finish_unready(flags);
   consumer_->launch_rest();
   afterwards = State::kIdle;
   bool reduced = false;
-  std::vector<RoundNote> notes;
-  naming_mismatches([&] { notes = exchange(flags, complete, &reduced); });
+  std::vector<BackwardReport> reports;
+  naming_mismatches([&] { reports = exchange(flags, complete, &reduced); });
   if (unsettled_ > 0) {
     --unsettled_;
     give_back_memory();
   }
   if (const auto failure = consumer_->failure()) std::rethrow_exception(failure);
-  check_round(notes, {group_->name(), group_->rank(), backward_, reduced, names_});
-  if (!reduced) return;
-  check_skipped(notes);
+  check_reports(reports, reduced);
+  if (!has_averages_) return;
   forward_failed_ = false;
   plan_round_ = ++rounds_;
   kept_->forget_idle(rounds_);
-  publish_gradients(notes);
-  average_sparse(notes);
-  note_results(notes);
-  keep_stats(notes);
+  publish_gradients(reports);
+  average_sparse(reports);
+  record_results(reports);
+  keep_stats(reports);
   if (is_first && options_.static_graph && !joined_weight_) {
     for (Progress& progress : progress_) progress.expected = progress.gradients;
   }
-  judge_nonfinite(notes);
+  apply_nonfinite_policy(reports);
+}
+
+/// Throws if the backward passes of the ranks do not belong together; not on a rank that has
+/// joined: it is in nobody's backward, and takes part in the next one.
+void Reducer::check_reports(const std::vector<BackwardReport>& reports, bool reduced) {
+  try {
+    check_backward(reports, {group_->name(), group_->rank(), backward_, reduced, names_});
+    if (reduced) check_skipped(reports);
+  } catch (const BackwardError&) {
+    if (joined_weight_) return;
+    throw;
+  }
+  has_averages_ = reduced;
 }
 
 /// Ranks that are in different collectives here have different plans, or one is elsewhere.
@@ -112,23 +125,23 @@ void Reducer::naming_mismatches(const std::function<void()>& function) const {
 }
 
 /// What the optimizer will find.
-void Reducer::note_results(const std::vector<RoundNote>& notes) {
+void Reducer::record_results(const std::vector<BackwardReport>& reports) {
   for (const auto& parameter : parameters_) parameter->note_result();
-  const bool all_looked = std::all_of(notes.begin(), notes.end(), [](const RoundNote& note) {
-    return note.has(RoundNote::kLooked);
-  });
-  if (all_looked) averages_are_finite_ = consumer_->are_finite();
+  const bool all_checked = std::all_of(
+      reports.begin(), reports.end(),
+      [](const BackwardReport& report) { return report.has(BackwardReport::kCheckedFinite); });
+  if (all_checked) averages_are_finite_ = consumer_->are_finite();
 }
 
 /// What is to become of gradients with Inf or NaN.
-void Reducer::judge_nonfinite(const std::vector<RoundNote>& notes) {
+void Reducer::apply_nonfinite_policy(const std::vector<BackwardReport>& reports) {
   has_dropped_gradients_ = false;
-  const auto has_seen = [](const RoundNote& note) { return note.nonfinite >= 0; };
-  const auto first = std::find_if(notes.begin(), notes.end(), has_seen);
-  if (first == notes.end()) return;
+  const auto has_seen = [](const BackwardReport& report) { return report.nonfinite >= 0; };
+  const auto first = std::find_if(reports.begin(), reports.end(), has_seen);
+  if (first == reports.end()) return;
   const NonfinitePolicy policy = options_.report_nonfinite;
   const std::string text =
-      nonfinite_gradients(notes, {group_->name(), group_->rank(), backward_, true, names_},
+      nonfinite_gradients(reports, {group_->name(), group_->rank(), backward_, true, names_},
                           [this](size_t parameter) { return progress_[parameter].bucket; });
   if (policy != NonfinitePolicy::kWarn) {
     for (const auto& parameter : parameters_) {
@@ -136,9 +149,11 @@ void Reducer::judge_nonfinite(const std::vector<RoundNote>& notes) {
     }
     has_dropped_gradients_ = true;
   }
-  // A rank that has joined is in nobody's backward.
-  if (policy == NonfinitePolicy::kRaise && !joined_weight_) throw_nonfinite(text, notes);
-  if (group_->rank() == first - notes.begin()) log(LogLevel::kWarning, text);
+  if (policy == NonfinitePolicy::kRaise) {
+    has_averages_ = false;
+    if (!joined_weight_) throw_nonfinite(text, reports);  // it is in nobody's backward
+  }
+  if (group_->rank() == first - reports.begin()) log(LogLevel::kWarning, text);
 }
 
 /// Parameters as their first gradients came, then those that got none, the last first. As long on
@@ -159,14 +174,14 @@ std::vector<int64_t> Reducer::first_order() const {
   return order;
 }
 
-/// Plans the buckets and gives each gradient its place.
+/// Plans the buckets and gives each gradient its slot.
 void Reducer::make_plan() {
   if (sharded_ && sharded_->plan) check_sharded_plan();
   BucketPlan plan = sharded_ && sharded_->plan ? *sharded_->plan : own_plan();
   check_same_plan(plan);
   const bool shares = !hook_ && !(sharded_ && sharded_->scatter);
   buckets_ = std::make_shared<Buckets>(std::move(plan), shares ? group_->communicator() : nullptr);
-  settle_gradients();
+  alias_slots();
   tell_hook_of_plan();
   consumer_ = make_consumer();
   unsettled_ = kUnsettledBackwards;
@@ -185,8 +200,8 @@ void Reducer::keep_plan() {
     KeptPlan plan{std::move(planned_for_),
                   std::move(buckets_),
                   std::move(consumer_),
-                  std::move(births_),
-                  std::move(birthplaces_),
+                  std::move(predictor_),
+                  std::move(aliased_slots_),
                   {},
                   unsettled_,
                   plan_round_};
@@ -194,7 +209,7 @@ void Reducer::keep_plan() {
     kept_->put(std::move(plan));
   }
   consumer_.reset();
-  births_.reset();
+  predictor_.reset();
   buckets_.reset();
 }
 
@@ -210,15 +225,15 @@ void Reducer::take_kept_plan() {
   tell_hook_of_plan();
   buckets_ = std::move(plan->buckets);
   consumer_ = std::move(plan->consumer);
-  births_ = std::move(plan->births);
-  birthplaces_ = std::move(plan->birthplaces);
+  predictor_ = std::move(plan->predictor);
+  aliased_slots_ = std::move(plan->aliased_slots);
   unsettled_ = plan->unsettled;
   plan_round_ = plan->last_round;
   is_launched_.assign(buckets_->size(), false);
   for (size_t index = 0; index < progress_.size(); ++index) {
     progress_[index].expected = plan->expected[index];
   }
-  give_places();
+  assign_slots();
 }
 
 /// Averaging goes another way from now on.
@@ -256,32 +271,32 @@ void Reducer::check_sharded_plan() const {
   }
 }
 
-/// Gives each gradient its place, and lends it to what computes the gradient if the ranks share it.
-void Reducer::settle_gradients() {
-  birthplaces_.assign(parameters_.size(), nullptr);
-  if (!buckets_->symmetric()) births_.reset();
+/// Gives each gradient its slot, and lends it to what computes the gradient if the ranks share it.
+void Reducer::alias_slots() {
+  aliased_slots_.assign(parameters_.size(), nullptr);
+  if (!buckets_->symmetric()) predictor_.reset();
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     for (const auto& slot : buckets_->plan().buckets[bucket].slots) {
-      if (!births_ || !births_->wants(slot.parameter)) continue;
-      const at::Tensor place =
-          buckets_->place_of(bucket, slot, parameters_[slot.parameter]->parameter());
-      birthplaces_[slot.parameter] =
-          Birthplace::of(place.mutable_data_ptr(), place.nbytes(), buckets_);
+      if (!predictor_ || !predictor_->wants(slot.parameter)) continue;
+      const at::Tensor tensor =
+          buckets_->slot_tensor(bucket, slot, parameters_[slot.parameter]->parameter());
+      aliased_slots_[slot.parameter] =
+          AliasedSlot::of(tensor.mutable_data_ptr(), tensor.nbytes(), buckets_);
     }
   }
-  give_places();
-  if (births_) births_->settle(birthplaces_);
+  assign_slots();
+  if (predictor_) predictor_->assign_slots(aliased_slots_);
 }
 
-void Reducer::give_places() {
+void Reducer::assign_slots() {
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     for (const auto& slot : buckets_->plan().buckets[bucket].slots) {
       progress_[slot.parameter].bucket = bucket;
       ParameterGradient& parameter = *parameters_[slot.parameter];
-      const auto make_place = [buckets = buckets_, bucket, slot, tensor = parameter.parameter()] {
-        return buckets->place_of(bucket, slot, tensor);
+      const auto make_slot = [buckets = buckets_, bucket, slot, tensor = parameter.parameter()] {
+        return buckets->slot_tensor(bucket, slot, tensor);
       };
-      parameter.settle(make_place, birthplaces_[slot.parameter]);
+      parameter.assign_slot(make_slot, aliased_slots_[slot.parameter]);
     }
   }
 }
@@ -312,9 +327,9 @@ std::shared_ptr<c10d::CommHookInterface> Reducer::make_own_hook() const {
 }
 
 std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
-  const size_t note_bytes = RoundNote::bytes(parameters_.size());
+  const size_t report_bytes = BackwardReport::bytes(parameters_.size());
   if (!hook_ && !sharded_) {
-    auto cooperative = CooperativeReduction::make(buckets_, *group_, note_bytes);
+    auto cooperative = CooperativeReduction::make(buckets_, *group_, report_bytes);
     if (cooperative) return cooperative;
   }
   std::vector<std::vector<at::Tensor>> parameters(buckets_->size());
@@ -327,13 +342,13 @@ std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
   const auto result =
       sharded_ ? HookedReduction::Result::kElsewhere : HookedReduction::Result::kAverages;
   return std::make_unique<HookedReduction>(buckets_, std::move(parameters), group_, std::move(hook),
-                                           result, note_bytes);
+                                           result, report_bytes);
 }
 
 /// Empty buckets, none launched. Under a static graph those that never get a gradient are full.
 void Reducer::start_buckets() {
-  looks_ = watches_finite_;
-  consumer_->begin(own_weight(), looks_);
+  checks_finite_ = watches_finite_;
+  consumer_->begin(own_weight(), checks_finite_);
   missing_.assign(buckets_->size(), 0);
   is_launched_.assign(buckets_->size(), false);
   is_skipped_.assign(buckets_->size(), false);
@@ -342,9 +357,9 @@ void Reducer::start_buckets() {
     for (const auto& slot : buckets_->plan().buckets[bucket].slots) {
       Progress& progress = progress_[slot.parameter];
       progress.is_ready = progress.expected == 0 && !joined_weight_;
-      if (progress.is_ready) settle_missing(slot.parameter);
+      if (progress.is_ready) fill_missing(slot.parameter);
       if (progress.is_ready) continue;
-      parameters_[slot.parameter]->open_place();
+      parameters_[slot.parameter]->open_slot();
       ++missing_[bucket];
     }
   }
@@ -355,8 +370,8 @@ void Reducer::start_buckets() {
 
 /// Brings every gradient that is not in its bucket there and launches the rest. False if one is
 /// missing or came too late.
-bool Reducer::settle_unready(uint32_t flags) {
-  if ((flags & RoundNote::kAbandoned) != 0) return false;
+bool Reducer::finish_unready(uint32_t flags) {
+  if ((flags & BackwardReport::kAbandoned) != 0) return false;
   bool complete = true;
   size_t moved = 0;
   skip_unused(flags);
@@ -369,12 +384,12 @@ bool Reducer::settle_unready(uint32_t flags) {
       complete = false;
       continue;
     }
-    if (!parameter.has_place() || is_skipped_[progress.bucket]) continue;
+    if (!parameter.has_slot() || is_skipped_[progress.bucket]) continue;
     if (progress.gradients == 0 || is_empty(index)) {
-      settle_missing(index);
+      fill_missing(index);
     } else {
-      if (!parameter.is_home()) moved += parameter.parameter().nbytes();
-      parameter.adopt();
+      if (!parameter.is_in_slot()) moved += parameter.parameter().nbytes();
+      parameter.move_into_slot();
     }
     if (unsettled_ > 0 && moved >= kFreedBytes) {
       give_back_memory();
@@ -389,7 +404,7 @@ bool Reducer::settle_unready(uint32_t flags) {
 /// another.
 void Reducer::skip_unused(uint32_t flags) {
   if (!options_.skip_unused_buckets || !options_.find_unused_parameters || sharded_) return;
-  RoundNote own;
+  BackwardReport own;
   own.flags = flags;
   for (size_t index = 0; index < parameters_.size(); ++index) {
     own.gradients.push_back(outcome_of(index));
@@ -402,25 +417,25 @@ void Reducer::skip_unused(uint32_t flags) {
   if (consumer_->in_plan_order()) launch_in_plan_order();
 }
 
-/// Whether the rank of `note` has left a bucket out.
-bool Reducer::is_skipped(const RoundNote& note, size_t bucket) const {
+/// Whether the rank of `report` has left a bucket out.
+bool Reducer::is_skipped(const BackwardReport& report, size_t bucket) const {
   const auto& slots = buckets_->plan().buckets[bucket].slots;
-  return !note.has(RoundNote::kJoined) &&
+  return !report.has(BackwardReport::kJoined) &&
          std::none_of(slots.begin(), slots.end(),
-                      [&](const auto& slot) { return note.has_gradient(slot.parameter); });
+                      [&](const auto& slot) { return report.has_gradient(slot.parameter); });
 }
 
 /// Throws on every rank if one has left out a bucket that others have not.
-void Reducer::check_skipped(const std::vector<RoundNote>& notes) const {
+void Reducer::check_skipped(const std::vector<BackwardReport>& reports) const {
   if (!options_.skip_unused_buckets || !options_.find_unused_parameters || sharded_) return;
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     std::vector<int> ranks;
-    for (size_t rank = 0; rank < notes.size(); ++rank) {
-      if (is_skipped(notes[rank], bucket)) ranks.push_back(static_cast<int>(rank));
+    for (size_t rank = 0; rank < reports.size(); ++rank) {
+      if (is_skipped(reports[rank], bucket)) ranks.push_back(static_cast<int>(rank));
     }
-    if (ranks.empty() || ranks.size() == notes.size()) continue;
+    if (ranks.empty() || ranks.size() == reports.size()) continue;
     throw_skipped(ranks, names_[buckets_->plan().buckets[bucket].slots[0].parameter],
-                  {group_->name(), group_->rank(), backward_, true, names_}, notes.size());
+                  {group_->name(), group_->rank(), backward_, true, names_}, reports.size());
   }
 }
 
@@ -432,25 +447,25 @@ bool Reducer::is_empty(size_t index) const {
 /// What came of a parameter's gradient on this rank.
 uint8_t Reducer::outcome_of(size_t index) const {
   const Progress& progress = progress_[index];
-  if (progress.is_late) return RoundNote::kLate;
-  if (is_empty(index)) return RoundNote::kEmpty;
-  if (progress.gradients > 0 || !parameters_[index]->is_active()) return RoundNote::kReady;
-  return progress.was_touched ? RoundNote::kEarlier : RoundNote::kNone;
+  if (progress.is_late) return BackwardReport::kLate;
+  if (is_empty(index)) return BackwardReport::kEmpty;
+  if (progress.gradients > 0 || !parameters_[index]->is_active()) return BackwardReport::kReady;
+  return progress.was_touched ? BackwardReport::kEarlier : BackwardReport::kNone;
 }
 
 /// A parameter without a gradient in this backward: zero, or what p.grad has from earlier ones.
-void Reducer::settle_missing(size_t index) {
+void Reducer::fill_missing(size_t index) {
   ParameterGradient& parameter = *parameters_[index];
   missing_gradients_.emplace_back(index, joined_weight_ ? at::Tensor() : parameter.saved());
-  if (joined_weight_ || !parameter.adopt()) parameter.clear_place();
+  if (joined_weight_ || !parameter.move_into_slot()) parameter.clear_slot();
 }
 
-std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* reduced) {
-  RoundNote own;
-  own.flags = flags | (forward_failed_ ? RoundNote::kForwardFailed : 0U) |
-              (loss_weight_ ? RoundNote::kWeighted : 0U) |
-              (counts_unused() ? RoundNote::kCountsUnused : 0U) |
-              (looks_ ? RoundNote::kLooked : 0U);
+std::vector<BackwardReport> Reducer::exchange(uint32_t flags, bool complete, bool* reduced) {
+  BackwardReport own;
+  own.flags = flags | (forward_failed_ ? BackwardReport::kForwardFailed : 0U) |
+              (loss_weight_ ? BackwardReport::kWeighted : 0U) |
+              (counts_unused() ? BackwardReport::kCountsUnused : 0U) |
+              (checks_finite_ ? BackwardReport::kCheckedFinite : 0U);
   own.weight = own_weight();
   own.forward = forward_;
   own.begin_ns = begin_ns_;
@@ -461,47 +476,51 @@ std::vector<RoundNote> Reducer::exchange(uint32_t flags, bool complete, bool* re
   }
   own.plan = active_parameters();
   *reduced = consumer_->finish(own.pack(), complete);
-  std::vector<RoundNote> notes;
+  std::vector<BackwardReport> reports;
   for (int rank = 0; rank < group_->world_size(); ++rank) {
-    notes.push_back(RoundNote::unpack(consumer_->note_of(rank), parameters_.size()));
-    notes.back().failed_bucket = consumer_->failed_bucket_of(rank);
-    forward_ = std::max(forward_, notes.back().forward);
+    reports.push_back(BackwardReport::unpack(consumer_->report_of(rank), parameters_.size()));
+    reports.back().failed_bucket = consumer_->failed_bucket_of(rank);
+    forward_ = std::max(forward_, reports.back().forward);
   }
   divisor_ = 0;
-  for (const RoundNote& note : notes) divisor_ += note.weight;
+  for (const BackwardReport& report : reports) divisor_ += report.weight;
   if (divisor_ == 0) divisor_ = 1;
-  const auto has_inputs = [](const RoundNote& note) { return !note.has(RoundNote::kJoined); };
-  const auto first = std::find_if(notes.begin(), notes.end(), has_inputs);
-  others_had_inputs_ = first != notes.end();
-  has_joined_ranks_ = !std::all_of(notes.begin(), notes.end(), has_inputs);
-  leader_ = others_had_inputs_ ? static_cast<int>(first - notes.begin()) : 0;
-  return notes;
+  const auto has_inputs = [](const BackwardReport& report) {
+    return !report.has(BackwardReport::kJoined);
+  };
+  const auto first = std::find_if(reports.begin(), reports.end(), has_inputs);
+  others_had_inputs_ = first != reports.end();
+  has_joined_ranks_ = !std::all_of(reports.begin(), reports.end(), has_inputs);
+  leader_ = others_had_inputs_ ? static_cast<int>(first - reports.begin()) : 0;
+  return reports;
 }
 
 /// p.grad of parameters that had no gradient here: the average if another rank had one, else as it
 /// was.
-void Reducer::publish_gradients(const std::vector<RoundNote>& notes) {
+void Reducer::publish_gradients(const std::vector<BackwardReport>& reports) {
   for (const auto& [index, saved] : missing_gradients_) {
-    const bool used = std::any_of(notes.begin(), notes.end(), [i = index](const RoundNote& note) {
-      return !note.has(RoundNote::kJoined) && note.has_gradient(i);
-    });
+    const bool used =
+        std::any_of(reports.begin(), reports.end(), [i = index](const BackwardReport& report) {
+          return !report.has(BackwardReport::kJoined) && report.has_gradient(i);
+        });
     if (used) {
-      parameters_[index]->expose();
+      parameters_[index]->expose_slot();
     } else {
       parameters_[index]->restore(saved);
     }
   }
 }
 
-/// Sparse gradients have no place in a bucket; each is added up by itself.
-void Reducer::average_sparse(const std::vector<RoundNote>& notes) {
+/// Sparse gradients have no slot in a bucket; each is added up by itself.
+void Reducer::average_sparse(const std::vector<BackwardReport>& reports) {
   double weights = 0;
-  for (const RoundNote& note : notes) weights += note.weight;
+  for (const BackwardReport& report : reports) weights += report.weight;
   for (size_t index = 0; index < parameters_.size(); ++index) {
     const ParameterGradient& parameter = *parameters_[index];
     if (!parameter.is_sparse() || !parameter.is_active()) continue;
-    const bool used = std::any_of(notes.begin(), notes.end(),
-                                  [&](const RoundNote& note) { return note.has_gradient(index); });
+    const bool used =
+        std::any_of(reports.begin(), reports.end(),
+                    [&](const BackwardReport& report) { return report.has_gradient(index); });
     if (!used) continue;
     at::Tensor gradient = joined_weight_ ? at::Tensor() : parameter.parameter().grad();
     if (!gradient.defined()) gradient = nothing_sparse(parameter.parameter());
@@ -513,7 +532,7 @@ void Reducer::average_sparse(const std::vector<RoundNote>& notes) {
   }
 }
 
-void Reducer::keep_stats(const std::vector<RoundNote>& notes) {
+void Reducer::keep_stats(const std::vector<BackwardReport>& reports) {
   stats_ = {};
   stats_.backward = backward_;
   stats_.plans = plans_;
@@ -528,16 +547,16 @@ void Reducer::keep_stats(const std::vector<RoundNote>& notes) {
                               times.published_ns, times.complete_ns, times.reduced_ns});
   }
   uint64_t latest = 0;
-  for (size_t rank = 0; rank < notes.size(); ++rank) {
-    stats_.ranks.push_back({notes[rank].begin_ns, notes[rank].end_ns});
-    if (notes[rank].end_ns > latest) stats_.latest_rank = static_cast<int>(rank);
-    latest = std::max(latest, notes[rank].end_ns);
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    stats_.ranks.push_back({reports[rank].begin_ns, reports[rank].end_ns});
+    if (reports[rank].end_ns > latest) stats_.latest_rank = static_cast<int>(rank);
+    latest = std::max(latest, reports[rank].end_ns);
   }
 }
 
 /// Whatever became of it, the backward is over. The caller says what state_ is then.
 void Reducer::reset() {
-  watch_births(false);
+  watch_allocations_of_backward(false);
   for (Progress& progress : progress_) {
     if (progress.expected != 0 || progress.gradients != 0) {
       progress.expected = std::max(progress.expected, progress.gradients);
@@ -557,23 +576,27 @@ void Reducer::reset() {
 }
 
 /// An exception has left this backward. Until peers know, averages are stored into buckets: by them
-/// where they were launched, by hooks when they are. So p.grad leaves its place: zeros that the
+/// where they were launched, by hooks when they are. So p.grad leaves its slot: zeros that the
 /// program writes stay zeros. Does not throw.
 void Reducer::abandon() {
   state_ = State::kAbandoned;
-  watch_births(false);
+  watch_allocations_of_backward(false);
   for (size_t index = 0; index < parameters_.size(); ++index) {
     try {
-      parameters_[index]->leave_place();
+      parameters_[index]->leave_slot();
     } catch (const std::exception&) {  // no memory: then there is no gradient
       parameters_[index]->parameter().mutable_grad() = at::Tensor();
     }
   }
 }
 
-/// Ends a backward that an exception has left: peers wait in it. Collective if there is one.
+/// Ends a backward that an exception has left: peers wait in it, unless a mismatch has told them.
+/// Collective if there is one.
 void Reducer::tell_of_abandoned() {
-  if (state_ == State::kAbandoned) end_backward(RoundNote::kAbandoned);
+  if (state_ != State::kAbandoned) return;
+  if (!consumer_ || consumer_->is_awaited()) return end_backward(BackwardReport::kAbandoned);
+  reset();
+  state_ = State::kIdle;
 }
 
 void Reducer::end_abandoned() {
@@ -591,7 +614,7 @@ bool Reducer::join_backward(double weight) {
   begin_ns_ = comm::now_ns();
   if (consumer_) start_buckets();
   others_had_inputs_ = false;
-  end_backward(RoundNote::kJoined);
+  end_backward(BackwardReport::kJoined);
   return others_had_inputs_;
 }
 

@@ -5,7 +5,7 @@
 #include <ATen/ops/isfinite.h>
 
 #include "comm/finite_kernels.h"
-#include "process_group/flat_tensor.h"
+#include "process_group/data_type.h"
 
 namespace farandole {
 

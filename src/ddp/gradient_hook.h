@@ -13,12 +13,12 @@
 
 namespace farandole {
 
-// The two sides of autograd's node that adds a gradient to p.grad. A node's hooks cannot all be
-// taken away again; one whose owner is gone does nothing.
+// Hooks in front of and behind the autograd node that adds a gradient to p.grad. Not all hooks of a
+// node can be removed; a hook whose owner is gone does nothing.
 
-/// Stands before the node. It gets the gradient when all uses of the parameter in one graph task
-/// have been added up, after the tensor's own hooks, and returns what the node still has to add:
-/// nothing, if the gradient is in its bucket.
+/// Runs before the node, after the tensor's own hooks. It gets the sum of the gradients of all uses
+/// of the parameter in one graph task, and returns what the node still has to add: nothing if the
+/// gradient is in its bucket.
 class GradientHook final : public torch::autograd::FunctionPreHook {
  public:
   using Take = std::function<at::Tensor(const at::Tensor& gradient)>;
@@ -33,8 +33,7 @@ class GradientHook final : public torch::autograd::FunctionPreHook {
   Take take_;
 };
 
-/// Stands behind the node: p.grad is as it will be, and what the program hung to it with
-/// register_post_accumulate_grad_hook() has run.
+/// Runs after the node and after the program's post-accumulate hooks: p.grad is final.
 class AccumulatedHook final : public torch::autograd::FunctionPostHook {
  public:
   AccumulatedHook(std::weak_ptr<void> owner, std::function<void()> count);
@@ -47,12 +46,12 @@ class AccumulatedHook final : public torch::autograd::FunctionPostHook {
   std::function<void()> count_;
 };
 
-/// Runs `callback` at the end of the graph task that runs on this thread, on its thread; what it
-/// throws leaves backward. If the task ends with an exception, runs `abandoned` instead, which must
-/// not throw. Must be called within a backward.
+/// Runs `callback` at the end of the graph task that runs on this thread, on the same thread; its
+/// exceptions leave backward. If the task ends with an exception, runs `abandoned` instead, which
+/// must not throw. Call it within a backward.
 void at_end_of_backward(std::function<void()> callback, std::function<void()> abandoned);
 
-/// Runs what belongs to a hook; what it throws keeps its type on the way through autograd.
+/// Runs the body of a hook so that its exceptions keep their type on the way through autograd.
 template <class Function>
 auto throwing_through_autograd(const Function& function) {
   try {
@@ -65,7 +64,7 @@ auto throwing_through_autograd(const Function& function) {
 /// The graph task that runs on this thread; -1 outside of backward.
 int current_graph_task();
 
-/// Whether that task may run `node`: autograd::grad() and backward(inputs) run those alone that
+/// Whether this task may run `node`: autograd::grad() and backward(inputs) run only the nodes that
 /// they need.
 bool current_graph_task_runs(torch::autograd::Node* node);
 

@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "ddp/move_loops.h"
-#include "process_group/flat_tensor.h"
+#include "process_group/data_type.h"
 
 namespace farandole {
 namespace {
@@ -37,80 +37,80 @@ bool is_dense(const at::Tensor& tensor) {
 }
 
 /// The loop for tensors in host memory; nullptr if there is none for their dtypes.
-MoveLoop loop_for(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how) {
-  if (!gradient.is_cpu() || !place.is_cpu() || !is_plain_memory(place)) return nullptr;
+MoveLoop loop_for(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
+  if (!gradient.is_cpu() || !slot.is_cpu() || !is_plain_memory(slot)) return nullptr;
   const auto from = data_type_of(gradient.scalar_type());
-  const auto to = data_type_of(place.scalar_type());
+  const auto to = data_type_of(slot.scalar_type());
   if (!from || !to) return nullptr;
   return move_loop(*from, *to, how.accumulate, how.check_finite);
 }
 
 /// Both dense and of equal strides: each is one run of memory.
-bool move_run(MoveLoop loop, const at::Tensor& gradient, const at::Tensor& place,
+bool move_run(MoveLoop loop, const at::Tensor& gradient, const at::Tensor& slot,
               const GradientMove& how) {
   const void* source = gradient.const_data_ptr();
-  void* target = place.mutable_data_ptr();
+  void* target = slot.mutable_data_ptr();
   const bool is_copy = how.scale == 1 && !how.accumulate && !how.check_finite &&
-                       gradient.scalar_type() == place.scalar_type();
-  if (!is_copy) return loop(source, target, static_cast<size_t>(place.numel()), how.scale);
-  if (source != target) std::memcpy(target, source, place.nbytes());
+                       gradient.scalar_type() == slot.scalar_type();
+  if (!is_copy) return loop(source, target, static_cast<size_t>(slot.numel()), how.scale);
+  if (source != target) std::memcpy(target, source, slot.nbytes());
   return true;
 }
 
-/// The same elements in the memory order of `place`, which is dense; in `place` itself where
+/// The same elements in the memory order of `slot`, which is dense; in `slot` itself where
 /// nothing is lost by that.
-at::Tensor laid_out_as(const at::Tensor& gradient, const at::Tensor& place,
+at::Tensor laid_out_as(const at::Tensor& gradient, const at::Tensor& slot,
                        const GradientMove& how) {
-  const bool in_place = !how.accumulate && gradient.scalar_type() == place.scalar_type();
-  at::Tensor same = in_place ? place
-                             : at::empty_strided(place.sizes(), place.strides(),
-                                                 place.options().dtype(gradient.scalar_type()));
+  const bool in_place = !how.accumulate && gradient.scalar_type() == slot.scalar_type();
+  at::Tensor same = in_place ? slot
+                             : at::empty_strided(slot.sizes(), slot.strides(),
+                                                 slot.options().dtype(gradient.scalar_type()));
   return same.copy_(gradient);
 }
 
-/// By way of a dense copy of `place`.
-bool move_into_gaps(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how) {
-  const at::Tensor dense = at::empty_like(place, place.options(), at::MemoryFormat::Contiguous);
-  if (how.accumulate) dense.copy_(place);
+/// By way of a dense copy of `slot`.
+bool move_into_gaps(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
+  const at::Tensor dense = at::empty_like(slot, slot.options(), at::MemoryFormat::Contiguous);
+  if (how.accumulate) dense.copy_(slot);
   const bool finite = move_gradient(gradient, dense, how);
-  place.copy_(dense);
+  slot.copy_(dense);
   return finite;
 }
 
-/// place = scale * gradient, rounded once to the dtype of `place`.
-void store_scaled(const at::Tensor& gradient, at::Tensor place, double scale) {
-  const at::ScalarType wide = c10::promoteTypes(gradient.scalar_type(), place.scalar_type());
-  at::mul_out(place, gradient.to(wide), at::native::wrapped_scalar_tensor(scale));
+/// slot = scale * gradient, rounded once to the dtype of `slot`.
+void store_scaled(const at::Tensor& gradient, at::Tensor slot, double scale) {
+  const at::ScalarType wide = c10::promoteTypes(gradient.scalar_type(), slot.scalar_type());
+  at::mul_out(slot, gradient.to(wide), at::native::wrapped_scalar_tensor(scale));
 }
 
 /// In torch's operations: for devices other than the CPU and for any dtype.
-bool move_by_torch(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how) {
+bool move_by_torch(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
   if (how.accumulate) {
-    place.add_(gradient, how.scale);
+    slot.add_(gradient, how.scale);
   } else if (how.scale == 1) {
-    place.copy_(gradient);
+    slot.copy_(gradient);
   } else {
-    store_scaled(gradient, place, how.scale);
+    store_scaled(gradient, slot, how.scale);
   }
-  return !how.check_finite || at::isfinite(place).all().item<bool>();
+  return !how.check_finite || at::isfinite(slot).all().item<bool>();
 }
 
 }  // namespace
 
-bool move_gradient(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how) {
-  if (place.numel() == 0) return true;
-  const MoveLoop loop = loop_for(gradient, place, how);
+bool move_gradient(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
+  if (slot.numel() == 0) return true;
+  const MoveLoop loop = loop_for(gradient, slot, how);
   const bool one_run =
-      is_plain_memory(gradient) && have_equal_strides(gradient, place) && is_dense(place);
-  if (loop != nullptr && one_run) return move_run(loop, gradient, place, how);
+      is_plain_memory(gradient) && have_equal_strides(gradient, slot) && is_dense(slot);
+  if (loop != nullptr && one_run) return move_run(loop, gradient, slot, how);
   const at::NoGradGuard no_grad;
-  if (loop == nullptr) return move_by_torch(gradient, place, how);
-  if (!is_dense(place)) return move_into_gaps(gradient, place, how);
+  if (loop == nullptr) return move_by_torch(gradient, slot, how);
+  if (!is_dense(slot)) return move_into_gaps(gradient, slot, how);
   if (how.scale == 1 && !how.accumulate && !how.check_finite) {
-    place.copy_(gradient);
+    slot.copy_(gradient);
     return true;
   }
-  return move_run(loop, laid_out_as(gradient, place, how), place, how);
+  return move_run(loop, laid_out_as(gradient, slot, how), slot, how);
 }
 
 }  // namespace farandole

@@ -19,7 +19,7 @@
 
 namespace farandole {
 
-/// What goes before a note, and before a byte for each bucket: has_nonfinite_.
+/// What goes before a report, and before a byte for each bucket: has_nonfinite_.
 struct HookedReduction::Head {
   uint64_t complete;
   double weight;
@@ -64,14 +64,14 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
                                  std::vector<std::vector<at::Tensor>> parameters,
                                  std::shared_ptr<ReplicaGroup> group,
                                  std::shared_ptr<c10d::CommHookInterface> hook, Result result,
-                                 size_t note_bytes)
+                                 size_t report_bytes)
     : buckets_(std::move(buckets)),
       parameters_(std::move(parameters)),
       group_(std::move(group)),
       hook_(std::move(hook)),
       is_foreign_(dynamic_cast<const CommHook*>(hook_.get()) == nullptr),
       result_(result),
-      note_bytes_(note_bytes),
+      report_bytes_(report_bytes),
       started_before_(buckets_->size()),
       is_skipped_(buckets_->size()),
       is_awaited_(buckets_->size()),
@@ -80,7 +80,7 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       results_(buckets_->size()),
       times_(buckets_->size()) {}
 
-void HookedReduction::begin(double weight, bool /*looks*/) {
+void HookedReduction::begin(double weight, bool /*checks_finite*/) {
   weight_ = weight;
   launched_ = 0;
   failure_ = nullptr;
@@ -260,12 +260,12 @@ void HookedReduction::launch_rest() {
 }
 
 /// Waits for every bucket, so that nothing is stored into one any more, before it tells peers.
-bool HookedReduction::finish(const Note& note, bool complete) {
+bool HookedReduction::finish(const RankReport& report, bool complete) {
   const c10::NoGradGuard no_grad;
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) collect(bucket);
   if (failure_ && (is_group_over() || all_ranks_know())) std::rethrow_exception(failure_);
   try {
-    messages_ = exchange(note, complete && !failure_);
+    messages_ = exchange(report, complete && !failure_);
   } catch (...) {
     if (failure_) std::rethrow_exception(failure_);
     throw;
@@ -296,14 +296,14 @@ void HookedReduction::poison() {
   }
 }
 
-Note HookedReduction::exchange(const Note& note, bool complete) const {
+RankReport HookedReduction::exchange(const RankReport& report, bool complete) const {
   const Head head{complete ? 1U : 0U, weight_, failure_ ? failed_bucket_ + 1 : 0U, left_out_,
                   started() - started_at_begin_};
   const size_t flags = has_nonfinite_.size();
-  Note message(sizeof(head) + flags + note.size());
+  RankReport message(sizeof(head) + flags + report.size());
   std::memcpy(message.data(), &head, sizeof(head));
   if (flags != 0) std::memcpy(message.data() + sizeof(head), has_nonfinite_.data(), flags);
-  std::memcpy(message.data() + sizeof(head) + flags, note.data(), note.size());
+  std::memcpy(message.data() + sizeof(head) + flags, report.data(), report.size());
   // Hooks of others may wait for a future until the timeout, and then tell.
   if (is_foreign_ && own_backend()) return group_->all_gather(message, group_->timeout() * 5 / 4);
   return group_->all_gather(message);
@@ -311,7 +311,7 @@ Note HookedReduction::exchange(const Note& note, bool complete) const {
 
 const std::byte* HookedReduction::message_of(int rank) const {
   return messages_.data() +
-         static_cast<size_t>(rank) * (sizeof(Head) + has_nonfinite_.size() + note_bytes_);
+         static_cast<size_t>(rank) * (sizeof(Head) + has_nonfinite_.size() + report_bytes_);
 }
 
 HookedReduction::Head HookedReduction::head_of(int rank) const {
@@ -334,7 +334,7 @@ std::exception_ptr HookedReduction::failure() const {
   return failed_bucket_of(group_->rank()) ? failure_ : nullptr;
 }
 
-const std::byte* HookedReduction::note_of(int rank) const {
+const std::byte* HookedReduction::report_of(int rank) const {
   return message_of(rank) + sizeof(Head) + has_nonfinite_.size();
 }
 

@@ -13,22 +13,22 @@
 
 namespace farandole {
 
-/// Gives each bucket to a communication hook as soon as its turn has come; any group serves. The
-/// end of backward exchanges one small note more.
+/// Passes each bucket to a communication hook as soon as it is its turn; works with any group. The
+/// end of backward exchanges one additional small report.
 ///
-/// A hook that throws, and a future that holds an error or is never completed, fail the round on
-/// all ranks at its end. Their peers meanwhile wait in the collectives that were not started. A
-/// hook that threw before it started one is called again. If no collective of the bucket was
-/// started after all, then on a group of Farandole this rank starts another one in its place, a
-/// barrier: its peers get a MismatchError from theirs, before any tensor is touched. Ranks tell how
-/// many collectives they started, and those that started fewer make up for it, so that the group
-/// is in step again.
+/// If a hook throws, or a future holds an error or is never completed, the round fails on all ranks
+/// at its end. Until then the other ranks wait in the collectives that were not started. A hook
+/// that threw before it started a collective is called again. If it still starts none, and the
+/// group is a Farandole group, this rank starts a barrier instead: the collective of the other
+/// ranks ends with a MismatchError, before any tensor is touched. The ranks exchange how many
+/// collectives they started, and those that started fewer make up for it, so that the group stays
+/// in step.
 class HookedReduction final : public BucketConsumer {
  public:
-  /// What the hook makes of gradients.
+  /// What the hook does with gradients.
   enum class Result {
-    kAverages,   ///< its future has them, and they become the bucket's contents
-    kElsewhere,  ///< it keeps what it made; buckets stay as they are
+    kAverages,   ///< its future has averages, which become the bucket's contents
+    kElsewhere,  ///< it keeps its result; buckets stay unchanged
   };
 
   /// `parameters`: of each bucket, in the order of its slots. `hook` may be null if its result is
@@ -36,17 +36,18 @@ class HookedReduction final : public BucketConsumer {
   HookedReduction(std::shared_ptr<const Buckets> buckets,
                   std::vector<std::vector<at::Tensor>> parameters,
                   std::shared_ptr<ReplicaGroup> group,
-                  std::shared_ptr<c10d::CommHookInterface> hook, Result result, size_t note_bytes);
+                  std::shared_ptr<c10d::CommHookInterface> hook, Result result,
+                  size_t report_bytes);
 
   bool in_plan_order() const override { return true; }
-  void begin(double weight, bool looks) override;
+  void begin(double weight, bool checks_finite) override;
   void launch(size_t bucket) override;
   void skip(size_t bucket) override;
   void launch_rest() override;
-  bool finish(const Note& note, bool complete) override;
+  bool finish(const RankReport& report, bool complete) override;
   std::exception_ptr failure() const override;
   std::optional<size_t> failed_bucket_of(int rank) const override;
-  const std::byte* note_of(int rank) const override;
+  const std::byte* report_of(int rank) const override;
   comm::BucketTimes times_of(size_t bucket) const override { return times_[bucket]; }
 
  private:
@@ -65,7 +66,7 @@ class HookedReduction final : public BucketConsumer {
   void make_up();
   void poison();
   void collect(size_t bucket);
-  Note exchange(const Note& note, bool complete) const;
+  RankReport exchange(const RankReport& report, bool complete) const;
   const std::byte* message_of(int rank) const;
   Head head_of(int rank) const;
   void divide_by_weights();
@@ -79,7 +80,7 @@ class HookedReduction final : public BucketConsumer {
   /// may lose an Inf or NaN, which buckets are looked at for; then averages become NaN.
   const bool is_foreign_;
   const Result result_;
-  const size_t note_bytes_;
+  const size_t report_bytes_;
   double weight_ = 1;
   size_t launched_ = 0;
   std::exception_ptr failure_;            ///< the first of this rank in the last backward
@@ -94,7 +95,7 @@ class HookedReduction final : public BucketConsumer {
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;  ///< of the hook, by bucket
   std::vector<at::Tensor> results_;  ///< of the hook, by bucket, until they are in the buckets
   std::vector<comm::BucketTimes> times_;
-  Note messages_;  ///< of all ranks in the last finish()
+  RankReport messages_;  ///< of all ranks in the last finish()
 };
 
 }  // namespace farandole

@@ -8,7 +8,7 @@ namespace farandole {
 
 ParameterKind ParameterKind::of(const at::Tensor& parameter) {
   return {parameter.requires_grad(), parameter.scalar_type(), parameter.device(),
-          parameter.sizes().vec(), Buckets::strides_of_place(parameter)};
+          parameter.sizes().vec(), Buckets::strides_of_slot(parameter)};
 }
 
 bool ParameterKind::operator==(const ParameterKind& other) const {

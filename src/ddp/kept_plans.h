@@ -8,14 +8,14 @@
 #include <optional>
 #include <vector>
 
-#include "ddp/birth_schedule.h"
+#include "ddp/allocation/allocation_predictor.h"
 #include "farandole/ddp/bucket.h"
 #include "farandole/ddp/bucket_consumer.h"
 #include "farandole/export.h"
 
 namespace farandole {
 
-/// What of a parameter decides where its gradient lies.
+/// The properties of a parameter that a plan depends on.
 struct FARANDOLE_API ParameterKind {
   bool is_active;  ///< has requires_grad
   at::ScalarType dtype;
@@ -27,27 +27,27 @@ struct FARANDOLE_API ParameterKind {
   bool operator==(const ParameterKind& other) const;
 };
 
-/// Buckets for one set of active parameters, and all that a Reducer has learned about them.
+/// Buckets for one set of active parameters, and what a Reducer has learned about them.
 struct FARANDOLE_API KeptPlan {
   std::vector<ParameterKind> parameters;
   std::shared_ptr<Buckets> buckets;
   std::unique_ptr<BucketConsumer> consumer;
-  std::shared_ptr<BirthSchedule> births;                 ///< null: gradients are copied
-  std::vector<std::shared_ptr<Birthplace>> birthplaces;  ///< by parameter
-  std::vector<int> expected;                             ///< by parameter: gradients of a backward
-  int unsettled;                                         ///< see Reducer
-  uint64_t last_round;  ///< in which it was used: synchronized backward passes that went well
+  std::shared_ptr<AllocationPredictor> predictor;           ///< null: gradients are copied
+  std::vector<std::shared_ptr<AliasedSlot>> aliased_slots;  ///< by parameter
+  std::vector<int> expected;  ///< by parameter: gradients of a backward
+  int unsettled;              ///< see Reducer
+  uint64_t last_round;        ///< last successful synchronized backward that used it
 
   int64_t bytes() const;  ///< of the gradients
 };
 
-/// The plans that are not in use, for programs that freeze and unfreeze the same parameters again
-/// and again (a GAN's two steps).
+/// The plans that are not in use, for programs that freeze and unfreeze the same parameters
+/// repeatedly (the two steps of a GAN).
 ///
-/// They cost memory, so they leave: the one that was not used for longest where there are more than
-/// kMostPlans or their gradients have more bytes than those of all parameters, and each after
-/// kMostIdleRounds rounds of others. Plans come and leave in rounds that all ranks count alike, so
-/// all ranks have the same. Gradients in a plan that leaves stay valid: they keep the memory.
+/// Plans cost memory, so they are dropped: the least recently used one if there are more than
+/// kMostPlans or their gradients have more bytes than those of all parameters, and each one after
+/// kMostIdleRounds rounds of other plans. All ranks count rounds in the same way, so all have the
+/// same plans. Gradients in a dropped plan stay valid: they keep the memory alive.
 ///
 /// Threads: one at a time.
 class FARANDOLE_API KeptPlans {
@@ -57,11 +57,11 @@ class FARANDOLE_API KeptPlans {
 
   /// Local; the next make_room() counts it.
   void put(KeptPlan plan);
-  /// The plan of these parameters, which is in use from now on; nullopt if there is none.
+  /// Removes and returns the plan of these parameters; nullopt if there is none.
   std::optional<KeptPlan> take(const std::vector<ParameterKind>& parameters);
-  /// A plan was made: lets those go that are too many or have more bytes together than this.
+  /// Call after a plan was made: drops plans while there are too many or they have more bytes.
   void make_room(int64_t most_bytes);
-  /// `round` has gone well: lets those go that were not used for long.
+  /// Call after the successful round `round`: drops plans that were unused for too long.
   void forget_idle(uint64_t round);
   void clear() { plans_.clear(); }
 

@@ -7,14 +7,14 @@
 
 #include <utility>
 
+#include "ddp/allocation/sole_holder.h"
 #include "ddp/gradient_move.h"
-#include "ddp/sole_holder.h"
 #include "farandole/ddp/bucket.h"
 
 namespace farandole {
 namespace {
 
-/// A gradient that lies dense in memory. (A place in a bucket is dense.)
+/// A gradient that lies dense in memory. (A slot in a bucket is dense.)
 at::Tensor dense(const at::Tensor& gradient) {
   return gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
 }
@@ -39,10 +39,10 @@ NodePointer ParameterGradient::renew() {
   active_ = parameter_.requires_grad();
   dtype_ = parameter_.scalar_type();
   device_ = parameter_.device();
-  strides_ = Buckets::strides_of_place(parameter_);
-  make_place_ = nullptr;
-  place_ = at::Tensor();
-  birthplace_.reset();
+  strides_ = Buckets::strides_of_slot(parameter_);
+  make_slot_ = nullptr;
+  slot_ = at::Tensor();
+  aliased_slot_.reset();
   address_ = nullptr;
   finite_version_ = -1;
   if (!active_) return nullptr;
@@ -52,83 +52,83 @@ NodePointer ParameterGradient::renew() {
   return node;
 }
 
-void ParameterGradient::settle(std::function<at::Tensor()> make_place,
-                               std::shared_ptr<Birthplace> birthplace) {
-  make_place_ = std::move(make_place);
-  birthplace_ = std::move(birthplace);
-  place_ = make_place_();
-  address_ = place_.const_data_ptr();
+void ParameterGradient::assign_slot(std::function<at::Tensor()> make_slot,
+                                    std::shared_ptr<AliasedSlot> aliased_slot) {
+  make_slot_ = std::move(make_slot);
+  aliased_slot_ = std::move(aliased_slot);
+  slot_ = make_slot_();
+  address_ = slot_.const_data_ptr();
 }
 
-bool ParameterGradient::is_place(const at::Tensor& tensor) const {
-  return tensor.defined() && lies_as_place(tensor) && tensor.const_data_ptr() == address_;
+bool ParameterGradient::is_slot(const at::Tensor& tensor) const {
+  return tensor.defined() && is_laid_out_as_slot(tensor) && tensor.const_data_ptr() == address_;
 }
 
-bool ParameterGradient::lies_as_place(const at::Tensor& tensor) const {
+bool ParameterGradient::is_laid_out_as_slot(const at::Tensor& tensor) const {
   return tensor.layout() == at::kStrided && tensor.scalar_type() == dtype_ &&
          tensor.strides() == at::IntArrayRef(strides_) && tensor.sizes() == parameter_.sizes();
 }
 
-const at::Tensor& ParameterGradient::place() {
-  if (!is_place(place_)) place_ = make_place_();
-  return place_;
+const at::Tensor& ParameterGradient::slot() {
+  if (!is_slot(slot_)) slot_ = make_slot_();
+  return slot_;
 }
 
-const at::Tensor& ParameterGradient::cleared_place() {
-  close_place();
-  return place();
+const at::Tensor& ParameterGradient::cleared_slot() {
+  close_slot();
+  return slot();
 }
 
-void ParameterGradient::open_place() {
-  if (birthplace_ && !parameter_.grad().defined()) birthplace_->open();
+void ParameterGradient::open_slot() {
+  if (aliased_slot_ && !parameter_.grad().defined()) aliased_slot_->open();
 }
 
-void ParameterGradient::close_place() {
-  if (birthplace_) birthplace_->evict();
+void ParameterGradient::close_slot() {
+  if (aliased_slot_) aliased_slot_->evict();
 }
 
 bool ParameterGradient::could_be_born(const at::Tensor& gradient) const {
-  return !parameter_.grad().defined() && lies_as_place(gradient) && !gradient.is_conj() &&
+  return !parameter_.grad().defined() && is_laid_out_as_slot(gradient) && !gradient.is_conj() &&
          !gradient.is_neg();
 }
 
 bool ParameterGradient::is_born(const at::Tensor& gradient) const {
-  return birthplace_ && could_be_born(gradient) && birthplace_->holds(gradient);
+  return aliased_slot_ && could_be_born(gradient) && aliased_slot_->holds(gradient);
 }
 
 void ParameterGradient::keep_born(const at::Tensor& gradient, double scale) {
-  if (!has_sole_holder(gradient)) birthplace_->evict();
-  if (scale != 1) move_gradient(place(), place(), {scale});
-  expose();
+  if (!has_sole_holder(gradient)) aliased_slot_->evict();
+  if (scale != 1) move_gradient(slot(), slot(), {scale});
+  expose_slot();
 }
 
 void ParameterGradient::take(const at::Tensor& gradient, double scale) {
-  const bool accumulate = adopt();
-  move_gradient(dense(gradient), cleared_place(), {scale, accumulate});
-  expose();
+  const bool accumulate = move_into_slot();
+  move_gradient(dense(gradient), cleared_slot(), {scale, accumulate});
+  expose_slot();
 }
 
-bool ParameterGradient::adopt() {
+bool ParameterGradient::move_into_slot() {
   const at::Tensor& gradient = parameter_.grad();
   if (!gradient.defined()) return false;
-  if (is_home()) return true;
+  if (is_in_slot()) return true;
   const c10::NoGradGuard no_grad;
-  move_gradient(dense(gradient.detach()), cleared_place(), {});
-  expose();
+  move_gradient(dense(gradient.detach()), cleared_slot(), {});
+  expose_slot();
   return true;
 }
 
-void ParameterGradient::clear_place() {
+void ParameterGradient::clear_slot() {
   const c10::NoGradGuard no_grad;
-  cleared_place().zero_();
+  cleared_slot().zero_();
 }
 
-void ParameterGradient::expose() {
-  if (!parameter_.grad().is_same(place())) parameter_.mutable_grad() = place_;
+void ParameterGradient::expose_slot() {
+  if (!parameter_.grad().is_same(slot())) parameter_.mutable_grad() = slot_;
 }
 
-void ParameterGradient::leave_place() {
-  if (has_place() && is_home()) parameter_.mutable_grad() = saved();
+void ParameterGradient::leave_slot() {
+  if (has_slot() && is_in_slot()) parameter_.mutable_grad() = saved();
 }
 
 void ParameterGradient::note_result() {
@@ -137,15 +137,15 @@ void ParameterGradient::note_result() {
 
 bool ParameterGradient::is_other_result() const {
   const at::Tensor& gradient = parameter_.grad();
-  return gradient.defined() && (!is_home() || gradient._version() != version_);
+  return gradient.defined() && (!is_in_slot() || gradient._version() != version_);
 }
 
 void ParameterGradient::note_finite(bool is_finite) {
-  finite_version_ = is_finite && is_home() ? parameter_.grad()._version() : -1;
+  finite_version_ = is_finite && is_in_slot() ? parameter_.grad()._version() : -1;
 }
 
 bool ParameterGradient::is_known_finite() const {
-  return finite_version_ >= 0 && is_home() && parameter_.grad()._version() == finite_version_;
+  return finite_version_ >= 0 && is_in_slot() && parameter_.grad()._version() == finite_version_;
 }
 
 at::Tensor ParameterGradient::saved() const {
@@ -155,7 +155,7 @@ at::Tensor ParameterGradient::saved() const {
 
 void ParameterGradient::restore(const at::Tensor& saved) {
   const c10::NoGradGuard no_grad;
-  if (saved.defined()) cleared_place().copy_(saved);
+  if (saved.defined()) cleared_slot().copy_(saved);
 }
 
 }  // namespace farandole

@@ -9,71 +9,74 @@
 #include <memory>
 #include <vector>
 
-#include "ddp/birthplace.h"
+#include "ddp/allocation/aliased_slot.h"
 
 namespace farandole {
 
-/// What holds a node of autograd: a shared_ptr, and since torch 2.15 an intrusive_ptr.
+/// Pointer to an autograd node: a shared_ptr, or an intrusive_ptr since torch 2.15.
 using NodePointer = decltype(torch::autograd::impl::grad_accumulator(at::Tensor()));
 
-/// One parameter and the way of its gradient: out of autograd's hands into its place in a bucket,
-/// in one pass over memory, with p.grad pointing there.
+/// One parameter, and how its gradient moves from autograd into its slot in a bucket: in one pass
+/// over memory, with p.grad pointing to the slot.
 ///
-/// What p.grad held before is never lost: a gradient that is not in its place (set by hand, moved
-/// by share_memory() or made by autograd itself) is moved there first. Threads: one at a time.
+/// Previous contents of p.grad are never lost: a gradient outside of its slot (set by the program,
+/// moved by share_memory() or made by autograd itself) is moved there first. Threads: one at a
+/// time.
 class ParameterGradient {
  public:
   ParameterGradient(at::Tensor parameter, bool sparse);
 
   const at::Tensor& parameter() const { return parameter_; }
   bool is_sparse() const { return sparse_; }
-  /// Whether it gets gradients: if not it is frozen, as of the last renew().
+  /// Whether it gets gradients, as of the last renew(); otherwise it is frozen.
   bool is_active() const { return active_; }
   /// Autograd's node that adds gradients to p.grad; null if there has been none.
   torch::autograd::Node* accumulator() const { return accumulator_.get(); }
-  /// Whether the parameter changed its dtype, device or requires_grad since the last renew(), if
-  /// only for a time: then autograd has another node for it, or none.
+  /// Whether the parameter has changed its dtype, device or requires_grad since the last renew(),
+  /// even temporarily: autograd then has another node for it, or none.
   bool has_changed() const;
-  /// Looks at the parameter anew and forgets the place. Returns the node of autograd that adds
-  /// gradients to p.grad if it is another one than before.
+  /// Reads the parameter's properties again and forgets the slot. Returns the autograd node that
+  /// adds gradients to p.grad if it is a new one.
   NodePointer renew();
 
-  bool has_place() const { return make_place_ != nullptr; }
-  /// Gives the gradient a place in a bucket; p.grad stays where it is until adopt() or take().
-  /// `make_place` makes a tensor of it, always of the same memory. `birthplace`: the same memory,
-  /// if gradients may be born there; else null.
-  void settle(std::function<at::Tensor()> make_place, std::shared_ptr<Birthplace> birthplace);
-  /// Lends the place to whoever computes the next gradient, if there is none yet.
-  void open_place();
-  /// Nobody but the bucket has the place from now on.
-  void close_place();
-  /// Whether `gradient` was born in the place, as it is to be.
+  bool has_slot() const { return make_slot_ != nullptr; }
+  /// Assigns a slot in a bucket; p.grad stays where it is until move_into_slot() or take().
+  /// `make_slot` returns a tensor of the slot, always of the same memory. `aliased_slot`: the same
+  /// memory, if gradients may be computed there; otherwise null.
+  void assign_slot(std::function<at::Tensor()> make_slot,
+                   std::shared_ptr<AliasedSlot> aliased_slot);
+  /// Lends the slot to the operation that computes the next gradient, if there is no gradient yet.
+  void open_slot();
+  /// Ends lending: from now on only the bucket uses the slot.
+  void close_slot();
+  /// Whether `gradient` was computed in the slot.
   bool is_born(const at::Tensor& gradient) const;
-  /// Whether `gradient` could be born in the place: it comes first, and lies in the same order.
+  /// Whether `gradient` could be computed in the slot: it is the first, and has the same strides.
   bool could_be_born(const at::Tensor& gradient) const;
 
-  /// p.grad = scale * `gradient`, which was born in its place. Who else holds it (a hook, another
-  /// branch of the graph) keeps it as it is: then the gradient leaves the place to its values.
+  /// p.grad = scale * `gradient`, which was computed in its slot. If something else holds it (a
+  /// hook, another branch of the graph), the holder keeps it unchanged in other memory.
   void keep_born(const at::Tensor& gradient, double scale);
-  /// p.grad += scale * gradient, in its place.
+  /// p.grad += scale * gradient, in its slot.
   void take(const at::Tensor& gradient, double scale);
-  /// Moves p.grad into its place if it is elsewhere. False if there is none.
-  bool adopt();
-  /// Fills the place with zeros; p.grad stays as it is.
-  void clear_place();
-  /// p.grad = the place.
-  void expose();
-  /// Puts p.grad elsewhere if it is the place. What peers store there is none of it any more.
-  void leave_place();
-  /// Whether p.grad is the place.
-  bool is_home() const { return is_place(parameter_.grad()); }
-  /// Takes p.grad for what backward has left.
+  /// Moves p.grad into its slot if it is elsewhere. False if there is no p.grad.
+  bool move_into_slot();
+  /// Fills the slot with zeros; p.grad is unchanged.
+  void clear_slot();
+  /// p.grad = the slot.
+  void expose_slot();
+  /// Moves p.grad elsewhere if it is the slot, so that stores of other ranks do not change it.
+  void leave_slot();
+  /// Whether p.grad is the slot.
+  bool is_in_slot() const { return is_slot(parameter_.grad()); }
+  /// Remembers p.grad as the result of backward.
   void note_result();
-  /// Whether the program has changed p.grad since, as autograd counts changes.
+  /// Whether the program has changed p.grad since, by autograd's version counter.
   bool is_other_result() const;
-  /// What was seen of p.grad as it is.
+  /// Remembers whether p.grad in its current state is finite.
   void note_finite(bool is_finite);
-  /// Whether it was finite, and the program has not changed it since, as autograd counts changes.
+  /// Whether it was finite, and the program has not changed it since, by autograd's version
+  /// counter.
   bool is_known_finite() const;
   /// A copy of p.grad, undefined if there is none.
   at::Tensor saved() const;
@@ -81,8 +84,8 @@ class ParameterGradient {
   void restore(const at::Tensor& saved);
 
  private:
-  bool is_place(const at::Tensor& tensor) const;
-  bool lies_as_place(const at::Tensor& tensor) const;
+  bool is_slot(const at::Tensor& tensor) const;
+  bool is_laid_out_as_slot(const at::Tensor& tensor) const;
 
   at::Tensor parameter_;
   bool sparse_;
@@ -90,19 +93,19 @@ class ParameterGradient {
   bool active_ = false;
   at::ScalarType dtype_;
   at::Device device_;
-  /// The tensor of the place. A program that reaches it as p.grad may point it elsewhere
-  /// (share_memory(), p.grad.data = ...); then a new one takes its part.
-  const at::Tensor& place();
-  /// The same, to be written to.
-  const at::Tensor& cleared_place();
+  /// The tensor of the slot. The program may point it to other memory through p.grad
+  /// (share_memory(), p.grad.data = ...); then a new one replaces it.
+  const at::Tensor& slot();
+  /// The same, for writing.
+  const at::Tensor& cleared_slot();
 
-  std::function<at::Tensor()> make_place_;
-  at::Tensor place_;
-  std::vector<int64_t> strides_;  ///< of the place
-  std::shared_ptr<Birthplace> birthplace_;
+  std::function<at::Tensor()> make_slot_;
+  at::Tensor slot_;
+  std::vector<int64_t> strides_;  ///< of the slot
+  std::shared_ptr<AliasedSlot> aliased_slot_;
   int64_t version_ = 0;            ///< of p.grad in note_result()
   int64_t finite_version_ = -1;    ///< of p.grad in note_finite(); -1: it was not finite
-  const void* address_ = nullptr;  ///< of the place, as the ranks have agreed; null if it is empty
+  const void* address_ = nullptr;  ///< of the slot, as the ranks have agreed; null if it is empty
 };
 
 }  // namespace farandole

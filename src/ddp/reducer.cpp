@@ -6,12 +6,12 @@
 
 #include <algorithm>
 
-#include "ddp/birth_schedule.h"
+#include "ddp/allocation/allocation_predictor.h"
+#include "ddp/backward_report.h"
 #include "ddp/finite_check.h"
 #include "ddp/gradient_hook.h"
 #include "ddp/kept_plans.h"
 #include "ddp/parameter_gradient.h"
-#include "ddp/round_note.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
 
@@ -19,10 +19,10 @@ namespace farandole {
 
 namespace {
 
-/// Gradients of less are copied into their places, which costs no more.
+/// Gradients of less are copied into their slots, which costs no more.
 constexpr size_t kLeastBornBytes = 16 << 10;
 
-/// Whether gradients of a parameter are to be computed in their place.
+/// Whether gradients of a parameter are to be computed in their slot.
 bool may_be_born(const ParameterGradient& parameter) {
   const at::Tensor& tensor = parameter.parameter();
   return parameter.is_active() && !parameter.is_sparse() && tensor.is_cpu() &&
@@ -30,8 +30,6 @@ bool may_be_born(const ParameterGradient& parameter) {
 }
 
 }  // namespace
-
-BucketConsumer::~BucketConsumer() = default;
 
 std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters,
                                        std::shared_ptr<ReplicaGroup> group, Options options) {
@@ -79,7 +77,8 @@ void Reducer::renew_parameters() {
   }
   const bool are_born =
       std::any_of(born_bytes.begin(), born_bytes.end(), [](size_t bytes) { return bytes != 0; });
-  if (are_born && group_->communicator()) births_ = std::make_shared<BirthSchedule>(born_bytes);
+  if (are_born && group_->communicator())
+    predictor_ = std::make_shared<AllocationPredictor>(born_bytes);
   take_kept_plan();
 }
 
@@ -188,7 +187,7 @@ void Reducer::begin_backward() {
         if (self->state_ == State::kRunning && self->backward_ == backward) self->abandon();
       });
   if (consumer_) start_buckets();
-  watch_births(true);
+  watch_allocations_of_backward(true);
   const int task = current_graph_task();
   for (size_t index = 0; index < progress_.size(); ++index) {
     // Inner graph tasks of checkpoints are later ones.
@@ -197,14 +196,14 @@ void Reducer::begin_backward() {
 }
 
 /// From the begin to the end of a backward.
-void Reducer::watch_births(bool begin) {
-  if (!births_) return;
-  begin ? births_->begin() : births_->end();
-  watch_allocations(begin ? births_ : nullptr);
+void Reducer::watch_allocations_of_backward(bool begin) {
+  if (!predictor_) return;
+  begin ? predictor_->begin() : predictor_->end();
+  watch_allocations(begin ? predictor_ : nullptr);
 }
 
 /// Moves a gradient into its bucket, if it was not born there. Returns what autograd is to add to
-/// p.grad: nothing, unless it has no place yet.
+/// p.grad: nothing, unless it has no slot yet.
 at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   const std::lock_guard lock(mutex_);
   if (begins_at_parameter_ && state_ != State::kRunning) begin_pass(*begins_at_parameter_);
@@ -217,12 +216,12 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   const bool is_born = parameter.is_born(gradient);
   if (!is_born) {
     copied_bytes_ += static_cast<int64_t>(parameter.parameter().nbytes());
-    if (births_ && parameter.could_be_born(gradient)) births_->learn(index, gradient);
+    if (predictor_ && parameter.could_be_born(gradient)) predictor_->learn(index, gradient);
   }
   const double scale = loss_weight_.value_or(1);
   // With create_graph=True p.grad gets a graph of its own; its values are moved at the end.
-  // Peers may still store into the places of a backward that was abandoned.
-  if (!parameter.has_place() || c10::GradMode::is_enabled() || state_ == State::kAbandoned) {
+  // Peers may still store into the slots of a backward that was abandoned.
+  if (!parameter.has_slot() || c10::GradMode::is_enabled() || state_ == State::kAbandoned) {
     return scale == 1 ? gradient : gradient * scale;
   }
   if (is_born) {
@@ -236,19 +235,19 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
 void Reducer::on_accumulated(size_t index) {
   const std::lock_guard lock(mutex_);
   averages_are_finite_.reset();
-  if (!is_launched(index)) look(index);
+  if (!is_launched(index)) check_finite(index);
   count_gradient(index);
 }
 
-/// Looks for Inf and NaN in what p.grad has come to, while that is in the cache.
-void Reducer::look(size_t index) {
+/// Checks p.grad for Inf and NaN after a pass has added to it, while it is in the cache.
+void Reducer::check_finite(size_t index) {
   ParameterGradient& parameter = *parameters_[index];
   const at::Tensor& gradient = parameter.parameter().grad();
   const bool reports = options_.report_nonfinite != NonfinitePolicy::kOff && !nonfinite_;
-  const bool notes = watches_finite_ && sharded_ && !sharded_->scatter;
+  const bool records = watches_finite_ && sharded_ && !sharded_->scatter;
   parameter.note_finite(false);
-  if (!gradient.defined() || (!reports && !notes)) return;
-  const size_t terms = notes ? static_cast<size_t>(group_->world_size()) : 1;
+  if (!gradient.defined() || (!reports && !records)) return;
+  const size_t terms = records ? static_cast<size_t>(group_->world_size()) : 1;
   if (is_finite(gradient, terms)) {
     parameter.note_finite(true);
   } else if (reports && (terms == 1 || !is_finite(gradient))) {
@@ -268,19 +267,20 @@ void Reducer::count_gradient(size_t index) {
   }
   ++progress.gradients;
   if (!consumer_) return;
-  if (progress.gradients == progress.expected && parameters_[index]->is_home()) mark_ready(index);
+  if (progress.gradients == progress.expected && parameters_[index]->is_in_slot())
+    mark_ready(index);
   consumer_->progress();
 }
 
 bool Reducer::is_launched(size_t index) const {
-  return consumer_ && parameters_[index]->has_place() && is_launched_[progress_[index].bucket];
+  return consumer_ && parameters_[index]->has_slot() && is_launched_[progress_[index].bucket];
 }
 
 void Reducer::mark_ready(size_t index) {
   Progress& progress = progress_[index];
   if (progress.is_ready) return;
   progress.is_ready = true;
-  parameters_[index]->close_place();
+  parameters_[index]->close_slot();
   if (--missing_[progress.bucket] == 0) launch(progress.bucket);
 }
 
@@ -319,6 +319,11 @@ bool Reducer::has_dropped_gradients() const {
   return has_dropped_gradients_;
 }
 
+bool Reducer::has_averages() const {
+  const std::lock_guard lock(mutex_);
+  return has_averages_;
+}
+
 bool Reducer::has_joined_ranks() const {
   const std::lock_guard lock(mutex_);
   return has_joined_ranks_;
@@ -344,10 +349,10 @@ double Reducer::divisor() const {
   return divisor_;
 }
 
-void Reducer::adopt_gradients() {
+void Reducer::move_into_slots() {
   const std::lock_guard lock(mutex_);
   for (const auto& parameter : parameters_) {
-    if (parameter->has_place()) parameter->adopt();
+    if (parameter->has_slot()) parameter->move_into_slot();
   }
 }
 
@@ -361,7 +366,7 @@ bool Reducer::has_seen_averages() const {
   return averages_are_finite_.has_value();
 }
 
-std::vector<at::Tensor> Reducer::unseen_gradients() const {
+std::vector<at::Tensor> Reducer::unchecked_gradients() const {
   const std::lock_guard lock(mutex_);
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters_) {

@@ -182,8 +182,13 @@ bool Replica::will_send_buffers() const {
 }
 
 void Replica::before_forward() {
+  join_failed_ = false;
   await_parameters();
-  if (c10::GradMode::is_enabled()) reducer_->before_forward();
+  if (c10::GradMode::is_enabled()) {
+    reducer_->before_forward();
+  } else {
+    end_abandoned();  // peers would meet what this forward sends
+  }
   if (will_send_buffers()) broadcast_buffers(reducer_->leader());
 }
 
@@ -230,16 +235,19 @@ void Replica::broadcast_buffers(int root) { group_->broadcast(tensors_of(buffers
 
 /// What the others do with one batch: a forward with its buffers, and a backward.
 bool Replica::join_backward(double weight) {
+  end_abandoned();
   if (will_send_buffers()) broadcast_buffers(reducer_->leader());
   if (!reducer_->join_backward(weight)) {
     end_join();
     return false;
   }
   took_part_ = true;
+  join_failed_ = !reducer_->has_averages();
   return true;
 }
 
 void Replica::end_join() {
+  join_failed_ = false;
   if (!std::exchange(took_part_, false)) return;
   for (const auto& named : parameters_) {
     const at::Tensor& parameter = named.second;

@@ -10,15 +10,15 @@
 #include <utility>
 
 #include "farandole/error.h"
-#include "optim/check_halves.h"
-#include "optim/check_parameters.h"
-#include "optim/flat_parameters.h"
-#include "optim/gradient_sources.h"
-#include "optim/joint_change.h"
-#include "optim/shard_state.h"
-#include "optim/shard_tensors.h"
-#include "optim/step_round.h"
-#include "optim/update_pass.h"
+#include "optim/shards/check_master_weights.h"
+#include "optim/shards/check_parameters.h"
+#include "optim/shards/flat_parameters.h"
+#include "optim/shards/joint_change.h"
+#include "optim/shards/shard_tensors.h"
+#include "optim/state/shard_state.h"
+#include "optim/step/gradient_sources.h"
+#include "optim/step/step_round.h"
+#include "optim/step/update_pass.h"
 
 namespace farandole {
 namespace {
@@ -28,17 +28,17 @@ constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
 }  // namespace
 
-ShardedOptimizer::ShardedOptimizer(std::vector<Group> groups, const farandole::Group& group,
-                                   GradientMode mode, const HalfOptions& halves,
-                                   Partition partition)
+ShardedOptimizer::ShardedOptimizer(std::vector<ParameterGroup> groups,
+                                   const farandole::Group& group, GradientMode mode,
+                                   const MasterWeightOptions& master_weights, Partition partition)
     : mode_(mode),
-      halves_(halves),
+      master_weights_(master_weights),
       partition_(partition),
       pass_(std::make_unique<UpdatePass>()),
       updates_(std::make_unique<std::vector<PieceUpdate>>()),
       changes_(std::make_unique<std::vector<GradientChange>>()) {
-  check_halves(halves_);
-  for (Group& each : groups) add_parameters(std::move(each));
+  check_master_weights(master_weights_);
+  for (ParameterGroup& each : groups) add_parameters(std::move(each));
   if (parameters_.empty()) {
     throw InvalidArgument("a sharded optimizer got no parameters.", "there is nothing to step.",
                           "pass model.parameters(), and call it once: it may be a generator.");
@@ -61,12 +61,12 @@ ShardedOptimizer::ShardedOptimizer(std::vector<Group> groups, const farandole::G
 ShardedOptimizer::~ShardedOptimizer() { detach(); }
 
 /// Takes the parameters of one more group.
-void ShardedOptimizer::add_parameters(Group group) {
+void ShardedOptimizer::add_parameters(ParameterGroup group) {
   std::vector<Parameter> added;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     const at::Tensor& tensor = group.parameters[i];
     check_parameter(tensor, group.names[i]);
-    check_can_be_rounded(halves_, tensor.scalar_type(), group.names[i]);
+    check_can_be_rounded(master_weights_, tensor.scalar_type(), group.names[i]);
     const auto is_same = [&](const Parameter& other) { return other.tensor.is_same(tensor); };
     if (std::any_of(parameters_.begin(), parameters_.end(), is_same) ||
         std::any_of(added.begin(), added.end(), is_same)) {
@@ -91,7 +91,7 @@ void ShardedOptimizer::add_parameters(Group group) {
   names_ = std::move(names);
 }
 
-void ShardedOptimizer::add_group(Group group, const std::function<void()>& then) {
+void ShardedOptimizer::add_group(ParameterGroup group, const std::function<void()>& then) {
   wait();
   const size_t groups = groups_.size();
   const size_t parts = parts_.size();
@@ -150,6 +150,10 @@ void ShardedOptimizer::find_replica() {
   }
 }
 
+bool ShardedOptimizer::join_failed() const {
+  return replica() != nullptr && replica()->join_failed();
+}
+
 void ShardedOptimizer::choose_group(const farandole::Group& group) {
   if (replica() != nullptr && (!group || group.get() == replica()->group().of_program().get())) {
     group_ = replica()->shared_group();
@@ -194,7 +198,7 @@ uint64_t ShardedOptimizer::hash_of_parameters(bool with_values) const {
     const at::Tensor& tensor = parameter.tensor;
     hash = hash * 31 + static_cast<uint64_t>(tensor.scalar_type());
     for (const int64_t size : tensor.sizes()) hash = hash * 31 + static_cast<uint64_t>(size);
-    for (const int64_t stride : Buckets::strides_of_place(tensor)) {
+    for (const int64_t stride : Buckets::strides_of_slot(tensor)) {
       hash = hash * 31 + static_cast<uint64_t>(stride);
     }
     hash = hash * 31 + parameter.group * 2 + (tensor.requires_grad() ? 1 : 0);

@@ -18,11 +18,11 @@
 #include <utility>
 
 #include "farandole/error.h"
-#include "optim/fused_update.h"
-#include "optim/inner_update.h"
-#include "optim/shard_state.h"
-#include "optim/state_format.h"
-#include "optim/whole_states.h"
+#include "optim/state/full_state.h"
+#include "optim/state/shard_state.h"
+#include "optim/state/state_format.h"
+#include "optim/step/fused_update.h"
+#include "optim/step/inner_update.h"
 
 namespace farandole {
 namespace {
@@ -207,7 +207,7 @@ void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptio
   for (const auto& group : groups) take_group(group);
   check_options();
   bool is_on_cpu = true;
-  std::vector<ShardedOptimizer::Group> planned;
+  std::vector<ShardedOptimizer::ParameterGroup> planned;
   for (size_t i = 0; i < param_groups_.size(); ++i) {
     planned.push_back(planned_group(i));
     for (const at::Tensor& parameter : param_groups_[i].params()) is_on_cpu &= parameter.is_cpu();
@@ -215,7 +215,7 @@ void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptio
   const bool is_fused = !make && is_on_cpu && update_rule_of(*defaults_) != nullptr;
   if (!make && !is_fused) make = factory_of(*defaults_, is_on_cpu);
   engine_ = std::make_unique<ShardedOptimizer>(std::move(planned), zero.group, zero.gradients,
-                                               zero.halves, zero.partition.value_or(known));
+                                               zero.master_weights, zero.partition.value_or(known));
   for (const auto& group : param_groups_) known_groups_.push_back(group.params());
   if (is_fused) {
     update_ = std::make_unique<FusedUpdate>(*engine_, param_groups_);
@@ -253,7 +253,7 @@ void ZeroRedundancyOptimizer::check_known_groups() const {
   }
 }
 
-ShardedOptimizer::Group ZeroRedundancyOptimizer::planned_group(size_t index) const {
+ShardedOptimizer::ParameterGroup ZeroRedundancyOptimizer::planned_group(size_t index) const {
   const std::vector<at::Tensor>& parameters = param_groups_[index].params();
   const auto known_names = names_of(parameters);
   std::vector<std::string> names;
@@ -336,7 +336,7 @@ void ZeroRedundancyOptimizer::consolidate_state_dict(int to) {
                           "pass the rank that saves, the same on every rank.");
   }
   forget_consolidated();
-  WholeStates states = update_->gather(to);
+  FullStates states = update_->gather(to);
   if (rank() != to) return;
   is_consolidated_ = true;
   for (size_t i = 0; i < states.size(); ++i) {
@@ -376,7 +376,7 @@ void ZeroRedundancyOptimizer::save(torch::serialize::OutputArchive& archive) con
     }
   }
   if (has_masters) archive.write(kMasterParameters, masters);
-  if (engine_->halves().stochastic_rounding) save_steps(archive);
+  if (engine_->master_weights().stochastic_rounding) save_steps(archive);
 }
 
 /// Random bits go on from there; LibTorch's SGD saves no steps.
@@ -403,11 +403,11 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
   torch::serialize::InputArchive masters;
   const bool has_masters = archive.try_read(kMasterParameters, masters);
   const std::vector<at::Tensor> steps = steps_in(archive, param_groups_);
-  WholeStates states;
+  FullStates states;
   for (size_t i = 0; i < param_groups_.size(); ++i) {
     states.emplace_back();
     for (size_t j = 0; j < param_groups_[i].params().size(); ++j) {
-      WholeState whole;
+      FullState whole;
       const auto found = draft.state().find(param_groups_[i].params()[j].unsafeGetTensorImpl());
       if (found != draft.state().end()) whole.state = std::move(found->second);
       if (has_masters) masters.try_read(key_of(i, j), whole.master, /*is_buffer=*/true);
@@ -426,7 +426,7 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
 
 /// Parameters that have a state need shards for it, also while they are frozen. Collective if there
 /// are such.
-void ZeroRedundancyOptimizer::plan_frozen(const WholeStates& states) {
+void ZeroRedundancyOptimizer::plan_frozen(const FullStates& states) {
   bool has_frozen = false;
   for (size_t i = 0; i < states.size(); ++i) {
     std::vector<int64_t> steps = engine_->steps(i);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "farandole/error.h"
+#include "process_group/data_type.h"
 #include "process_group/flat_tensor.h"
 #include "process_group/process_group_private.h"
 

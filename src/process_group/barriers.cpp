@@ -18,7 +18,7 @@ void ProcessGroupFarandole::monitoredBarrier(const c10d::BarrierOptions& opts,
   static constexpr Operation kOperation{c10d::OpType::BARRIER, "monitored_barrier",
                                         "farandole:monitored_barrier"};
   constexpr std::chrono::milliseconds kAfterRank0{500};
-  std::chrono::milliseconds timeout = membership()->timeout_of(opts.timeout);
+  std::chrono::milliseconds timeout = communicators()->timeout_of(opts.timeout);
   if (timeout > kNoTimeout && rank_ != 0) timeout += kAfterRank0;
   launch(
       {kOperation, {}, /*async=*/false, timeout, Cost{}},

@@ -6,7 +6,7 @@
 
 #include "farandole/error.h"
 #include "farandole/process_group/process_group.h"
-#include "process_group/membership.h"
+#include "process_group/group_communicators.h"
 
 namespace farandole {
 namespace {
@@ -93,7 +93,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupFarandole::shrink(
 c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::duplicate(
     const std::string& purpose) {
   auto options = options_of({}, *options_, name() + "/" + purpose);
-  options->while_forming = [own = std::weak_ptr(membership()->communicator())] {
+  options->while_forming = [own = std::weak_ptr(communicators()->communicator())] {
     if (const auto communicator = own.lock()) communicator->check_alive();
   };
   int number = 0;

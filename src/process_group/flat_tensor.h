@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 #include "farandole/comm/types.h"
@@ -13,9 +12,6 @@ namespace farandole {
 
 // Communicators move contiguous runs of elements; these functions make such runs of tensors and
 // back. Strides are never sent: what peers agree on is the logical order of elements (row-major).
-
-/// comm's name for an element type; nullopt for what only travels as bytes (complex, float8, ...).
-std::optional<comm::DataType> data_type_of(at::ScalarType type);
 
 /// What a communicator is told about a tensor: its own element type, or bytes.
 struct Wire {

@@ -22,35 +22,35 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::begin_transfer(const Operatio
                                                                   const at::Tensor& flat,
                                                                   const at::Tensor& target,
                                                                   const Begin& begin) {
-  const auto membership = this->membership();
-  if (membership->estimator().add({1, 2 * bytes_of(flat)})) {
-    return membership->finished(operation, tensors);
+  const auto communicators = this->communicators();
+  if (communicators->estimator().add({1, 2 * bytes_of(flat)})) {
+    return communicators->finished(operation, tensors);
   }
   TransferWork::Parts parts;
-  parts.communicator = membership->communicator();
+  parts.communicator = communicators->communicator();
   parts.flat = flat;
   parts.target = target;
-  parts.in_flight = membership->transfers();
-  parts.on_end = [membership, begin_time = std::chrono::steady_clock::now()](
+  parts.in_flight = communicators->transfers();
+  parts.on_end = [communicators, begin_time = std::chrono::steady_clock::now()](
                      const WorkFarandole& work, const std::exception_ptr& failure) {
     if (failure) {
-      membership->note_error(failure);
-    } else if (membership->wants_completions()) {
-      membership->note_completion(work, std::chrono::steady_clock::now() - begin_time);
+      communicators->note_error(failure);
+    } else if (communicators->wants_completions()) {
+      communicators->note_completion(work, std::chrono::steady_clock::now() - begin_time);
     }
   };
-  const comm::CollectiveOptions options{membership->timeout_of(kNoTimeout)};
+  const comm::CollectiveOptions options{communicators->timeout_of(kNoTimeout)};
   try {
     parts.transfer = begin(*parts.communicator, options);
   } catch (...) {
-    membership->note_error(std::current_exception());
+    communicators->note_error(std::current_exception());
     throw;
   }
   const char* title = at::hasCallbacks() ? operation.profiler_title : nullptr;
   auto work = c10::make_intrusive<TransferWork>(
       WorkFarandole::Description{rank_, operation.type, operation.name, name(), tensors},
       std::move(parts), title);
-  membership->transfers()->add(work);
+  communicators->transfers()->add(work);
   return work;
 }
 

@@ -3,8 +3,8 @@
 
 #include "comm/fork_guard.h"
 #include "farandole/error.h"
+#include "process_group/group_communicators.h"
 #include "process_group/live_groups.h"
-#include "process_group/membership.h"
 #include "process_group/reconfigure_handle.h"
 
 namespace farandole {
@@ -50,8 +50,8 @@ ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Stor
 {
   options_->group_name = name_;
   if (!waits_for_ranks(*options_)) {
-    membership_ = form(store, rank, size, kNoTimeout);
-    topology_ = membership_->communicator()->topology();
+    communicators_ = form(store, rank, size, kNoTimeout);
+    topology_ = communicators_->communicator()->topology();
   }
   remember(*this);
 }
@@ -62,7 +62,7 @@ ProcessGroupFarandole::~ProcessGroupFarandole() {
     shutdown();
   } else {
     // A forked child holds a copy that it must not touch: the rank lives in its parent.
-    new std::shared_ptr<Membership>(std::move(membership_));
+    new std::shared_ptr<GroupCommunicators>(std::move(communicators_));
   }
 }
 
@@ -87,23 +87,23 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupFarandole::getBackendOpti
 
 bool ProcessGroupFarandole::in_creator() const { return fork_guard_->in_creator(); }
 
-std::shared_ptr<Membership> ProcessGroupFarandole::form(
+std::shared_ptr<GroupCommunicators> ProcessGroupFarandole::form(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
     std::chrono::milliseconds formation_timeout) {
-  return Membership::form(
+  return GroupCommunicators::form(
       store, rank, size,
       {name_, options_->timeout, formation_timeout, hooks_, error_, options_->while_forming});
 }
 
 /// Null without ranks.
-std::shared_ptr<Membership> ProcessGroupFarandole::present_membership() const {
-  if (!in_creator()) return membership_;  // the mutex may have been held at the fork
+std::shared_ptr<GroupCommunicators> ProcessGroupFarandole::present_communicators() const {
+  if (!in_creator()) return communicators_;  // the mutex may have been held at the fork
   const std::lock_guard<std::mutex> lock(mutex_);
-  return membership_;
+  return communicators_;
 }
 
-std::shared_ptr<Membership> ProcessGroupFarandole::membership() const {
-  if (auto present = present_membership()) return present;
+std::shared_ptr<GroupCommunicators> ProcessGroupFarandole::communicators() const {
+  if (auto present = present_communicators()) return present;
   if (shut_down_) refuse_after_shutdown(name_);
   throw InvalidArgument("group '" + name_ + "' was used while it had no ranks.",
                         "it was made with enable_reconfigure=True, or reconfigure() has failed.",
@@ -111,18 +111,18 @@ std::shared_ptr<Membership> ProcessGroupFarandole::membership() const {
 }
 
 std::shared_ptr<comm::Communicator> ProcessGroupFarandole::communicator() const {
-  const auto present = present_membership();
+  const auto present = present_communicators();
   return present ? present->communicator() : nullptr;
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::launch(Call call, Body body) {
-  return membership()->launch(std::move(call), std::move(body));
+  return communicators()->launch(std::move(call), std::move(body));
 }
 
 void ProcessGroupFarandole::setSequenceNumberForGroup() {}
 
 uint64_t ProcessGroupFarandole::getSequenceNumberForGroup() {
-  const auto present = present_membership();
+  const auto present = present_communicators();
   return present ? present->launched() : 0;
 }
 
@@ -134,7 +134,7 @@ void ProcessGroupFarandole::setTimeout(std::chrono::milliseconds timeout) {
                           "pass a timeout of at least one millisecond.");
   }
   options_->timeout = timeout;
-  if (const auto present = present_membership()) present->set_timeout(timeout);
+  if (const auto present = present_communicators()) present->set_timeout(timeout);
   for (const auto& duplicate : live_duplicates()) duplicate->setTimeout(timeout);
 }
 
@@ -147,10 +147,10 @@ void ProcessGroupFarandole::abort() {
 
 /// Ends what the group has of its present ranks; what is pending fails for `reason`.
 void ProcessGroupFarandole::end_membership(const std::string& reason) {
-  if (const auto present = present_membership()) present->end(reason);
-  std::shared_ptr<Membership> ended;  // not let go under the lock
+  if (const auto present = present_communicators()) present->end(reason);
+  std::shared_ptr<GroupCommunicators> ended;  // not let go under the lock
   const std::lock_guard<std::mutex> lock(mutex_);
-  ended = std::move(membership_);
+  ended = std::move(communicators_);
 }
 
 void ProcessGroupFarandole::shutdown() {

@@ -5,7 +5,7 @@
 
 #include "farandole/process_group/process_group.h"
 #include "process_group/argument_checks.h"
-#include "process_group/membership.h"
+#include "process_group/group_communicators.h"
 
 namespace farandole {
 

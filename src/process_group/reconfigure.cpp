@@ -66,7 +66,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reconfigure(
   topology_ = formed->communicator()->topology();
   auto work = formed->finished(kOperation, {});
   const std::lock_guard<std::mutex> lock(mutex_);
-  membership_ = std::move(formed);
+  communicators_ = std::move(formed);
   duplicates_.clear();
   made_duplicates_ = 0;
   return work;

@@ -2,7 +2,7 @@
 // The collectives of ProcessGroupFarandole that compute.
 #include "process_group/flat_tensor.h"
 #include "process_group/process_group_private.h"
-#include "process_group/reduction.h"
+#include "process_group/reduce_op.h"
 
 namespace farandole {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "farandole/error.h"
 #include "process_group/process_group_private.h"
-#include "process_group/reduction.h"
+#include "process_group/reduce_op.h"
 
 namespace farandole {
 namespace {

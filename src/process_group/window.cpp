@@ -68,20 +68,21 @@ struct WindowFarandole::Registration {
   }
 };
 
-WindowFarandole::WindowFarandole(const std::shared_ptr<Membership>& membership)
-    : group_(membership->group()),
-      rank_(membership->rank()),
-      world_size_(membership->communicator()->world_size()),
-      membership_(membership) {
-  membership->launch(collective(kNewWindow), [this](comm::Communicator& communicator, const auto&) {
-    signals_ = communicator.make_signals();
-  });
+WindowFarandole::WindowFarandole(const std::shared_ptr<GroupCommunicators>& communicators)
+    : group_(communicators->group()),
+      rank_(communicators->rank()),
+      world_size_(communicators->communicator()->world_size()),
+      communicators_(communicators) {
+  communicators->launch(collective(kNewWindow),
+                        [this](comm::Communicator& communicator, const auto&) {
+                          signals_ = communicator.make_signals();
+                        });
 }
 
 WindowFarandole::~WindowFarandole() = default;
 
-std::shared_ptr<Membership> WindowFarandole::membership() const {
-  if (auto alive = membership_.lock()) return alive;
+std::shared_ptr<GroupCommunicators> WindowFarandole::communicators() const {
+  if (auto alive = communicators_.lock()) return alive;
   throw AbortedError("a window of group '" + group_ + "' was used after its ranks had parted.",
                      "the group was shut down or reconfigured on this rank.",
                      "make a new window with new_window() on the group as it is now.");
@@ -102,7 +103,7 @@ const WindowFarandole::Registration& WindowFarandole::registration(const Caller&
 std::vector<std::vector<int64_t>> WindowFarandole::exchange(const Operation& operation,
                                                             const std::vector<int64_t>& own) const {
   std::vector<std::vector<int64_t>> all(static_cast<size_t>(world_size_));
-  membership()->launch(
+  communicators()->launch(
       collective(operation), [&](comm::Communicator& communicator, const auto& options) {
         constexpr comm::DataType kInt64 = comm::DataType::kInt64;
         std::vector<int64_t> counts(all.size());
@@ -136,7 +137,8 @@ void WindowFarandole::tensor_register(const at::Tensor& tensor, bool owning) {
         "register tensor.contiguous(), made of symmetric memory.");
   }
   auto made = std::make_unique<Registration>();
-  made->memory = membership()->communicator()->find_symmetric(tensor.data_ptr(), tensor.nbytes());
+  made->memory =
+      communicators()->communicator()->find_symmetric(tensor.data_ptr(), tensor.nbytes());
   std::vector<int64_t> own{0, 0, static_cast<int64_t>(tensor.scalar_type())};
   if (made->memory) {
     own[0] = static_cast<int64_t>(made->memory->number());
@@ -166,7 +168,7 @@ void WindowFarandole::tensor_register(const at::Tensor& tensor, bool owning) {
 
 void WindowFarandole::tensor_deregister() {
   registration(caller(kDeregister));
-  membership()->launch(
+  communicators()->launch(
       collective(kDeregister),
       [](comm::Communicator& communicator, const auto& options) { communicator.barrier(options); });
   registration_.reset();
@@ -197,7 +199,7 @@ WindowFarandole::Work WindowFarandole::put(const at::Tensor& tensor, int64_t dst
   }
   std::byte* to = registered.address_of(rank) +
                   targetOffsetNelems * static_cast<int64_t>(tensor.element_size());
-  return membership()->launch_one_sided(
+  return communicators()->launch_one_sided(
       {kPut, {tensor}, asyncOp, opts.timeout, /*cost=*/{}},
       [tensor, to, memory = registered.memory](comm::Communicator& communicator, const auto&) {
         communicator.check_usable();
@@ -210,7 +212,7 @@ at::Tensor WindowFarandole::map_remote_tensor(int64_t rank) {
   const Caller by = caller(kMap);
   const int peer = check_rank(by, rank);
   const Registration& registered = registration(by);
-  membership();  // throws
+  communicators();  // throws
   const Registration::Target& target = registered.targets[static_cast<size_t>(peer)];
   return at::from_blob(
       registered.address_of(peer), target.sizes,
@@ -223,7 +225,7 @@ WindowFarandole::Work WindowFarandole::signal(int64_t peerRank, bool asyncOp,
   const Caller by = caller(kSignal);
   const int peer = check_rank(by, peerRank);
   check_no_hints(by, opts.hints);
-  return membership()->launch_one_sided(
+  return communicators()->launch_one_sided(
       {kSignal, {}, asyncOp, opts.timeout, /*cost=*/{}},
       [peer, signals = signals_](comm::Communicator&, const auto&) { signals->signal(peer); });
 }
@@ -233,7 +235,7 @@ WindowFarandole::Work WindowFarandole::wait_signal(int64_t peerRank, bool asyncO
   const Caller by = caller(kWaitSignal);
   const int peer = check_rank(by, peerRank);
   check_no_hints(by, opts.hints);
-  return membership()->launch_one_sided(
+  return communicators()->launch_one_sided(
       {kWaitSignal, {}, asyncOp, opts.timeout, /*cost=*/{}},
       [peer, signals = signals_](comm::Communicator&, const auto& options) {
         signals->wait(peer, options);
@@ -247,7 +249,7 @@ c10d::WindowAttr WindowFarandole::get_attr(int64_t peerRank) {
 
 c10::intrusive_ptr<c10d::Window> ProcessGroupFarandole::new_window(
     const std::optional<at::Tensor>& tensor) {
-  auto window = c10::make_intrusive<WindowFarandole>(membership());
+  auto window = c10::make_intrusive<WindowFarandole>(communicators());
   if (tensor) window->tensor_register(*tensor, /*owning=*/true);
   return window;
 }

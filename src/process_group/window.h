@@ -14,7 +14,7 @@
 #include "farandole/comm/signals.h"
 #include "farandole/comm/symmetric_memory.h"
 #include "process_group/argument_checks.h"
-#include "process_group/membership.h"
+#include "process_group/group_communicators.h"
 
 namespace farandole {
 
@@ -38,7 +38,7 @@ class WindowFarandole final : public c10d::Window {
   using Work = c10::intrusive_ptr<c10d::Work>;
 
   /// Collective.
-  explicit WindowFarandole(const std::shared_ptr<Membership>& membership);
+  explicit WindowFarandole(const std::shared_ptr<GroupCommunicators>& communicators);
   ~WindowFarandole() override;
 
   /// Collective. A tensor that lies elsewhere is an InvalidArgument here and a MismatchError on the
@@ -62,7 +62,7 @@ class WindowFarandole final : public c10d::Window {
  private:
   struct Registration;
 
-  std::shared_ptr<Membership> membership() const;
+  std::shared_ptr<GroupCommunicators> communicators() const;
   Caller caller(const Operation& operation) const;
   const Registration& registration(const Caller& caller) const;
   std::vector<std::vector<int64_t>> exchange(const Operation& operation,
@@ -71,7 +71,8 @@ class WindowFarandole final : public c10d::Window {
   const std::string group_;
   const int rank_;
   const int world_size_;
-  const std::weak_ptr<Membership> membership_;  // a window must not hold a group that has ended
+  const std::weak_ptr<GroupCommunicators>
+      communicators_;  // a window must not hold a group that has ended
   std::shared_ptr<comm::Signals> signals_;
   std::unique_ptr<const Registration> registration_;  // null while nothing is registered
 };

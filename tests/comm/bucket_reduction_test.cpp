@@ -110,14 +110,14 @@ struct Fixture {
   std::shared_ptr<BucketReduction> reduction;
 
   Fixture(Communicator& made_of, DataType of, const std::vector<size_t>& units,
-          size_t note_bytes = 0)
+          size_t report_bytes = 0)
       : group(made_of),
         dtype(of),
         buckets(buckets_of(units, group.world_size(), dtype)),
         count(std::accumulate(units.begin(), units.end(), size_t{0}) *
               unit_of(group.world_size(), dtype)),
         memory(group.allocate_symmetric(count * comm::size_of(dtype))),
-        reduction(group.make_bucket_reduction(memory, buckets, note_bytes)) {}
+        reduction(group.make_bucket_reduction(memory, buckets, report_bytes)) {}
 
   std::byte* local() const { return static_cast<std::byte*>(memory->local()); }
   void fill(uint64_t round) const {
@@ -294,8 +294,8 @@ TEST(BucketReduction, LooksForInfsInWhatItStores) {
       for (const DataType dtype : kDtypes) {
         const Fixture fixture(group, dtype, {1100, 1, 0, 70});
         uint64_t round = 0;
-        const auto run = [&](bool looks) {
-          fixture.reduction->begin(1, looks);
+        const auto run = [&](bool checks_finite) {
+          fixture.reduction->begin(1, checks_finite);
           fixture.publish_all();
           return fixture.reduction->finish(nullptr, true, kDefault);
         };
@@ -403,12 +403,12 @@ TEST(BucketReduction, EndsARoundThatARankGivesUpOnAllRanks) {
 TEST(BucketReduction, TellsTheNotesOfAllRanksUntilTheNextRoundEnds) {
   run_thread_ranks(3, [](Communicator& group) {
     const Fixture fixture(group, kFloat, {4}, sizeof(uint64_t));
-    EXPECT_EQ(fixture.reduction->note_bytes(), sizeof(uint64_t));
+    EXPECT_EQ(fixture.reduction->report_bytes(), sizeof(uint64_t));
     const auto expect_notes = [&](uint64_t round) {
       for (int rank = 0; rank < group.world_size(); ++rank) {
-        uint64_t note = 0;
-        std::memcpy(&note, fixture.reduction->note_of(rank), sizeof(note));
-        ASSERT_EQ(note, round * 10 + static_cast<uint64_t>(rank));
+        uint64_t report = 0;
+        std::memcpy(&report, fixture.reduction->report_of(rank), sizeof(report));
+        ASSERT_EQ(report, round * 10 + static_cast<uint64_t>(rank));
       }
     };
     for (uint64_t round = 0; round < 50; ++round) {
@@ -416,13 +416,13 @@ TEST(BucketReduction, TellsTheNotesOfAllRanksUntilTheNextRoundEnds) {
       fixture.reduction->begin(1);
       fixture.publish_all();
       if (round != 0) expect_notes(round - 1);
-      const uint64_t note = round * 10 + static_cast<uint64_t>(group.rank());
+      const uint64_t report = round * 10 + static_cast<uint64_t>(group.rank());
       const bool complete = (round + static_cast<uint64_t>(group.rank())) % 5 != 0;
-      fixture.reduction->finish(&note, complete, kDefault);
+      fixture.reduction->finish(&report, complete, kDefault);
       expect_notes(round);
     }
-    EXPECT_THAT(raised<InvalidArgument>([&] { fixture.reduction->note_of(3); }),
-                HasSubstr("note_of was called with rank=3"));
+    EXPECT_THAT(raised<InvalidArgument>([&] { fixture.reduction->report_of(3); }),
+                HasSubstr("report_of was called with rank=3"));
   });
 }
 
@@ -493,13 +493,13 @@ TEST(BucketReduction, RefusesMisuseBeforeAnythingIsTold) {
   run_thread_ranks(2, [](Communicator& group) {
     const Fixture fixture(group, kFloat, {4, 2}, 1);
     BucketReduction& reduction = *fixture.reduction;
-    const char note = 'n';
+    const char report = 'n';
     const auto refused = [](const auto& call, const char* text) {
       EXPECT_THAT(raised<InvalidArgument>(call),
                   AllOf(HasSubstr(text), HasSubstr("\nwhy: "), HasSubstr("\nfix: ")));
     };
     refused([&] { reduction.publish(0); }, "publish() was called outside of a round");
-    refused([&] { reduction.finish(&note, true, kDefault); }, "finish() was called outside");
+    refused([&] { reduction.finish(&report, true, kDefault); }, "finish() was called outside");
     for (const double weight : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
       refused([&] { reduction.begin(weight); }, "begin() was called with the weight");
     }
@@ -512,10 +512,10 @@ TEST(BucketReduction, RefusesMisuseBeforeAnythingIsTold) {
     reduction.publish(0);
     refused([&] { reduction.publish(0); }, "publish() was called with bucket 0 again");
     refused([&] { reduction.skip(0); }, "skip() was called with bucket 0 again");
-    refused([&] { reduction.finish(&note, true, kDefault); }, "bucket 1 was not published");
-    refused([&] { reduction.finish(nullptr, false, kDefault); }, "without a note");
+    refused([&] { reduction.finish(&report, true, kDefault); }, "bucket 1 was not published");
+    refused([&] { reduction.finish(nullptr, false, kDefault); }, "without a report");
     reduction.publish(1);
-    EXPECT_TRUE(reduction.finish(&note, true, kDefault));
+    EXPECT_TRUE(reduction.finish(&report, true, kDefault));
     EXPECT_TRUE(fixture.holds_average(1, 2));
   });
 }
@@ -547,9 +547,9 @@ TEST(BucketReduction, IsNotMadeOfBucketsThatDiffer) {
     const auto memory = group.allocate_symmetric(1024);
     const auto own = static_cast<size_t>(group.rank());
     const std::vector<BucketRange> swapped{{own * 128, 32, kFloat}, {128 - own * 128, 32, kFloat}};
-    const auto differ = [&](const std::vector<BucketRange>& buckets, size_t note_bytes) {
+    const auto differ = [&](const std::vector<BucketRange>& buckets, size_t report_bytes) {
       return raised<MismatchError>(
-          [&] { group.make_bucket_reduction(memory, buckets, note_bytes); });
+          [&] { group.make_bucket_reduction(memory, buckets, report_bytes); });
     };
     EXPECT_THAT(differ(swapped, 0), HasSubstr("rank 0 and rank 1 passed different buckets"));
     EXPECT_THAT(differ({}, own), HasSubstr("rank 0 and rank 1 passed different buckets"));
@@ -566,14 +566,14 @@ TEST(BucketReduction, GoesOnAfterAPeerWasInAnotherCollective) {
       const Fixture fixture(group, kFloat, {400, 40}, 1);
       for (uint64_t round = 0; round < 20; ++round) {
         const bool elsewhere = group.rank() == static_cast<int>(round % 3);
-        const char note = 'n';
+        const char report = 'n';
         fixture.fill(round + 100);
         if (!elsewhere || peer_has_begun) {
           fixture.reduction->begin(1);
           fixture.publish_all();
         }
         const std::string text = raised<MismatchError>([&] {
-          elsewhere ? group.barrier() : (void)fixture.reduction->finish(&note, true, kDefault);
+          elsewhere ? group.barrier() : (void)fixture.reduction->finish(&report, true, kDefault);
         });
         EXPECT_THAT(text, AllOf(HasSubstr("barrier()"), HasSubstr("bucket_reduction(2 buckets")));
         EXPECT_THAT(raised<InvalidArgument>([&] { fixture.reduction->publish(0); }),
@@ -582,7 +582,7 @@ TEST(BucketReduction, GoesOnAfterAPeerWasInAnotherCollective) {
         fixture.fill(round);
         fixture.reduction->begin(1);
         fixture.publish_all();
-        ASSERT_TRUE(fixture.reduction->finish(&note, true, kDefault));
+        ASSERT_TRUE(fixture.reduction->finish(&report, true, kDefault));
         ASSERT_TRUE(fixture.holds_average(round, 3));
       }
     });
@@ -635,6 +635,23 @@ TEST(BucketReduction, NamesAPeerThatDiedBeforeItFinished) {
                                   AllOf(HasSubstr("rank 1 (pid "), HasSubstr("why: ")));
                       EXPECT_LT(steady_clock::now() - begin, detection_limit());
                       EXPECT_THAT(raised<CommError>(finish), HasSubstr("rank 1 (pid "));
+                      EXPECT_THAT(raised<CommError>([&] { fixture.reduction->begin(1); }),
+                                  HasSubstr("rank 1 (pid "));
+                    },
+                    Config(), {1});
+}
+
+TEST(BucketReduction, NamesAPeerThatDiedInTheMiddleOfARoundWhenTheNextOneBegins) {
+  run_process_ranks(2,
+                    [](Communicator& group) {
+                      const Fixture fixture(group, kFloat, {4});
+                      if (group.rank() == 1) ::raise(SIGKILL);
+                      EXPECT_THAT(raised<PeerFailure>([&] { group.barrier(); }),
+                                  HasSubstr("rank 1 (pid "));
+                      const auto begin = [&] { fixture.reduction->begin(1); };
+                      EXPECT_THAT(raised<PeerFailure>(begin), HasSubstr("rank 1 (pid "));
+                      EXPECT_THAT(raised<PeerFailure>(begin), HasSubstr("rank 1 (pid "));
+                      EXPECT_FALSE(fixture.reduction->in_round());
                     },
                     Config(), {1});
 }

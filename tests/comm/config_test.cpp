@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/shm/segment.h"
+#include "comm/shm/system/segment.h"
 #include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
 #include "farandole/error.h"

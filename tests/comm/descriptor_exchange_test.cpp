@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/shm/descriptor_exchange.h"
+#include "comm/shm/bootstrap/descriptor_exchange.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <string>
 
-#include "comm/shm/segment.h"
+#include "comm/shm/system/segment.h"
 #include "farandole/error.h"
 #include "support/directory_store.h"
 #include "support/forked_child.h"

@@ -131,14 +131,16 @@ void misbehave(Fault fault) {
     case Fault::kKill:
       ::raise(SIGKILL);
       break;
-    case Fault::kStop:
+    case Fault::kStop: {
+      const pid_t stopped = ::getpid();
       if (::fork() == 0) {  // ends the stopped rank once the others are done with it
         std::this_thread::sleep_for(milliseconds(3500));
-        ::kill(::getppid(), SIGKILL);
+        if (::getppid() == stopped) ::kill(stopped, SIGKILL);
         ::_exit(0);
       }
       ::raise(SIGSTOP);
       break;
+    }
     case Fault::kSlow:
       std::this_thread::sleep_for(milliseconds(80));
       break;

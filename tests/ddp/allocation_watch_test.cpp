@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ddp/allocation_watch.h"
+#include "ddp/allocation/allocation_watch.h"
 
 #include <ATen/ops/_lazy_clone.h>
 #include <ATen/ops/empty.h>
@@ -14,7 +14,7 @@
 #include <memory>
 #include <thread>
 
-#include "ddp/lent_memory.h"
+#include "ddp/allocation/lent_memory.h"
 
 namespace farandole::test {
 namespace {

@@ -47,19 +47,19 @@ at::Tensor numbers_in(Layout layout, at::ScalarType dtype, int64_t seed) {
   return tensor;
 }
 
-std::string text_of(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how) {
-  return std::string(toString(gradient.scalar_type())) + " to " + toString(place.scalar_type()) +
+std::string text_of(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
+  return std::string(toString(gradient.scalar_type())) + " to " + toString(slot.scalar_type()) +
          ", scale " + std::to_string(how.scale) + (how.accumulate ? ", accumulate" : "") +
          (how.check_finite ? ", check" : "");
 }
 
-/// Moves `gradient` into `place` and expects the exact result, which whole numbers have.
-void expect_exact(const at::Tensor& gradient, const at::Tensor& place, const GradientMove& how) {
+/// Moves `gradient` into `slot` and expects the exact result, which whole numbers have.
+void expect_exact(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
   at::Tensor expected = gradient.to(at::kDouble) * how.scale;
-  if (how.accumulate) expected = expected + place.to(at::kDouble);
+  if (how.accumulate) expected = expected + slot.to(at::kDouble);
   const at::Tensor before = gradient.clone();
-  EXPECT_TRUE(move_gradient(gradient, place, how));
-  EXPECT_TRUE(at::equal(place.to(at::kDouble), expected)) << text_of(gradient, place, how);
+  EXPECT_TRUE(move_gradient(gradient, slot, how));
+  EXPECT_TRUE(at::equal(slot.to(at::kDouble), expected)) << text_of(gradient, slot, how);
   EXPECT_TRUE(at::equal(gradient, before));
 }
 
@@ -88,10 +88,10 @@ TEST(GradientMove, IsExactBetweenEqualLayouts) {
 }
 
 TEST(GradientMove, IsExactFromEveryLayoutIntoDensePlaces) {
-  for (const Layout place : kDenseLayouts) {
+  for (const Layout slot : kDenseLayouts) {
     for (const Layout gradient : {Layout::kContiguous, Layout::kTransposed, Layout::kChannelsLast,
                                   Layout::kSliced, Layout::kExpanded}) {
-      if (gradient != place) expect_exact_for_all_dtypes(gradient, place);
+      if (gradient != slot) expect_exact_for_all_dtypes(gradient, slot);
     }
   }
 }
@@ -134,9 +134,9 @@ TEST(GradientMove, ScalesAPlaceThatIsTheGradient) {
 
 TEST(GradientMove, LeavesNoTraceInTheGraph) {
   const at::Tensor gradient = at::ones({2, 2}).requires_grad_();
-  const at::Tensor place = at::zeros({2, 2});
-  move_gradient(gradient.t() * 2, place, {0.5});
-  EXPECT_FALSE(place.requires_grad());
+  const at::Tensor slot = at::zeros({2, 2});
+  move_gradient(gradient.t() * 2, slot, {0.5});
+  EXPECT_FALSE(slot.requires_grad());
 }
 
 // --- Rounding
@@ -154,9 +154,9 @@ TEST(GradientMove, ComputesHalfTypesInFloat32WithOneRounding) {
       const at::Tensor sum = (start.to(at::kFloat) + gradient.to(at::kFloat) * (1.0F / 3)).to(to);
       const at::Tensor columns = gradient.t().contiguous().t();
       for (const at::Tensor& any_strides : {gradient, columns}) {
-        const at::Tensor place = start.clone();
-        move_gradient(any_strides, place, {1.0F / 3, true});
-        EXPECT_TRUE(at::equal(place, sum)) << text_of(gradient, place, {});
+        const at::Tensor slot = start.clone();
+        move_gradient(any_strides, slot, {1.0F / 3, true});
+        EXPECT_TRUE(at::equal(slot, sum)) << text_of(gradient, slot, {});
       }
     }
   }
@@ -164,9 +164,9 @@ TEST(GradientMove, ComputesHalfTypesInFloat32WithOneRounding) {
 
 TEST(GradientMove, ComputesInFloat64WhereOneSideIs) {
   const at::Tensor gradient = fractions(100, 1).to(at::kDouble) / 3;
-  const at::Tensor place = at::zeros({100});
-  move_gradient(gradient, place, {1.0 / 3});
-  EXPECT_TRUE(at::equal(place, (gradient * (1.0 / 3)).to(at::kFloat)));
+  const at::Tensor slot = at::zeros({100});
+  move_gradient(gradient, slot, {1.0 / 3});
+  EXPECT_TRUE(at::equal(slot, (gradient * (1.0 / 3)).to(at::kFloat)));
 }
 
 // --- NaN and Inf
@@ -180,9 +180,9 @@ TEST(GradientMove, FindsWhatIsNotFinite) {
         for (const int64_t where : {0, 1, 31, 98}) {
           const at::Tensor gradient = at::ones({99}, at::dtype(from));
           gradient[where] = bad;
-          const at::Tensor place = at::ones({99}, at::dtype(to));
-          EXPECT_FALSE(move_gradient(gradient, place, {0.5, true, true}));
-          EXPECT_TRUE(move_gradient(gradient, place, {0.5, true, false}));
+          const at::Tensor slot = at::ones({99}, at::dtype(to));
+          EXPECT_FALSE(move_gradient(gradient, slot, {0.5, true, true}));
+          EXPECT_TRUE(move_gradient(gradient, slot, {0.5, true, false}));
         }
       }
     }
@@ -205,9 +205,9 @@ TEST(GradientMove, FindsWhatIsNotFiniteInStridedGradients) {
 
 TEST(GradientMove, CopiesNaNWithItsPayload) {
   const at::Tensor gradient = at::full({4}, 0x7fc12345, at::kInt).view(at::kFloat);
-  const at::Tensor place = at::zeros({4});
-  move_gradient(gradient, place, {});
-  EXPECT_TRUE(at::equal(place.view(at::kInt), gradient.view(at::kInt)));
+  const at::Tensor slot = at::zeros({4});
+  move_gradient(gradient, slot, {});
+  EXPECT_TRUE(at::equal(slot.view(at::kInt), gradient.view(at::kInt)));
 }
 
 // --- Complex and views
@@ -220,10 +220,10 @@ TEST(GradientMove, MovesComplexNumbers) {
   for (const GradientMove& how : every_way()) {
     const at::Tensor gradient = complex_numbers(12).view({3, 4});
     for (const at::Tensor& any_strides : {gradient, gradient.t().contiguous().t()}) {
-      const at::Tensor place = complex_numbers(12).view({3, 4}) * 2;
-      const at::Tensor expected = gradient * how.scale + (how.accumulate ? place : place * 0);
-      EXPECT_TRUE(move_gradient(any_strides, place, how));
-      EXPECT_TRUE(at::equal(place, expected));
+      const at::Tensor slot = complex_numbers(12).view({3, 4}) * 2;
+      const at::Tensor expected = gradient * how.scale + (how.accumulate ? slot : slot * 0);
+      EXPECT_TRUE(move_gradient(any_strides, slot, how));
+      EXPECT_TRUE(at::equal(slot, expected));
     }
   }
   const at::Tensor bad = complex_numbers(3) / 0;
@@ -233,9 +233,9 @@ TEST(GradientMove, MovesComplexNumbers) {
 TEST(GradientMove, SeesWhatConjugatedAndNegatedViewsShow) {
   const at::Tensor conjugated = complex_numbers(12).conj();
   ASSERT_TRUE(conjugated.is_conj());
-  const at::Tensor place = at::zeros({12}, at::kComplexFloat);
-  move_gradient(conjugated, place, {});
-  EXPECT_TRUE(at::equal(place, conjugated.resolve_conj()));
+  const at::Tensor slot = at::zeros({12}, at::kComplexFloat);
+  move_gradient(conjugated, slot, {});
+  EXPECT_TRUE(at::equal(slot, conjugated.resolve_conj()));
   const at::Tensor negated = at::imag(conjugated);
   ASSERT_TRUE(negated.is_neg());
   expect_exact(negated, at::zeros({12}), {0.5, true});

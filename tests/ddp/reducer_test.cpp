@@ -180,7 +180,8 @@ TEST_P(ReducerOf, SeesAveragesWhileTheyAreMade) {
       step(number);
       EXPECT_EQ(reducer->has_seen_averages(), sees);
       // An Inf is seen by one rank at least, which then trusts in none of its gradients.
-      std::vector<at::Tensor> one{at::full({1}, reducer->unseen_gradients().empty() ? 0.0 : 1.0)};
+      std::vector<at::Tensor> one{
+          at::full({1}, reducer->unchecked_gradients().empty() ? 0.0 : 1.0)};
       group->allreduce(one)->wait();
       EXPECT_EQ(one[0].item<float>() > 0, sees && number == 3);
     }
@@ -189,7 +190,7 @@ TEST_P(ReducerOf, SeesAveragesWhileTheyAreMade) {
       parameters[2].mutable_grad().mul_(2);
       parameters[1].mutable_grad() = at::ones_like(parameters[1]);
     }
-    const auto unseen = reducer->unseen_gradients();
+    const auto unseen = reducer->unchecked_gradients();
     EXPECT_EQ(unseen.size(), 2U);
     EXPECT_TRUE(is_among(parameters[1].grad(), unseen) && is_among(parameters[2].grad(), unseen));
     {
@@ -213,7 +214,7 @@ TEST_P(ReducerOf, SeesOwnGradientsAsTheyCome) {
     reducer->set_sharded(ShardedGradients{});
     const auto pass = [&](double factor) {
       (ddp.forward(integers({6, 4}, 1).abs() + 1) * factor).sum().backward();
-      return reducer->unseen_gradients().size();
+      return reducer->unchecked_gradients().size();
     };
     EXPECT_EQ(pass(1), 4U);  // nobody has asked
     reducer->watch_finite(true);
@@ -221,12 +222,12 @@ TEST_P(ReducerOf, SeesOwnGradientsAsTheyCome) {
     EXPECT_EQ(pass(1), 0U);
     EXPECT_EQ(pass(1), 0U);  // on top of the first
     parameters[3].mutable_grad() = at::ones_like(parameters[3]);
-    EXPECT_EQ(reducer->unseen_gradients().size(), 1U);
+    EXPECT_EQ(reducer->unchecked_gradients().size(), 1U);
     zero_gradients(parameters);
     // Six in a batch: the gradient of the last bias is 6 * factor.
     const auto most = static_cast<double>(std::numeric_limits<float>::max());
     const auto is_bias_unseen = [&] {
-      return is_among(parameters[3].grad(), reducer->unseen_gradients());
+      return is_among(parameters[3].grad(), reducer->unchecked_gradients());
     };
     for (int passes = 0; passes < 2; ++passes) {
       pass(most / 64 / world_size());
@@ -704,6 +705,33 @@ TEST_P(ReducerOf, BeginsTheEpochAfterAJoinWithoutGradients) {
                                 [](const auto& pass) { pass.forward(pass.batch()).backward(); });
       expect_gradients(ddp.parameters(), alone, sparse ? "sparse" : "dense");
     }
+  });
+}
+
+TEST_P(ReducerOf, LeavesOutTheStepOfABackwardThatARankLeftAfterAJoin) {
+  if (world_size() == 1) return;  // nobody is left
+  run_replicas(backend(), world_size(), [&](const Group& group) {
+    DistributedDataParallel ddp(std::make_shared<Words>(false), group);
+    const int last = group->getSize() - 1;
+    const auto batch = integers({6, 4}, group->getRank());
+    int failed = 0;
+    for (int step = 0; step < (group->getRank() == last ? 1 : 3); ++step) {
+      zero_gradients(ddp.parameters());
+      const at::Tensor loss = ddp.forward(batch);
+      const bool leaves = step == 1 && group->getRank() == 0;
+      if (leaves) loss.register_hook([](const at::Tensor&) { throw std::runtime_error("lost"); });
+      try {
+        loss.backward();
+      } catch (const std::exception& error) {
+        EXPECT_EQ(step, 1);
+        EXPECT_THAT(error.what(), testing::HasSubstr(leaves ? "lost" : "rank 0"));
+        ++failed;
+      }
+    }
+    EXPECT_EQ(failed, group->getRank() == last ? 0 : 1);
+    int steps = 0;
+    ddp.join([&] { ++steps; });
+    EXPECT_EQ(steps, group->getRank() == last ? 1 : 0);
   });
 }
 

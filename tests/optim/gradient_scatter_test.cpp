@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/gradient_scatter.h"
+#include "optim/step/gradient_scatter.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What fails on one rank changes nothing on any: every allocation of a rank fails once.
-#include "optim/joint_change.h"
+#include "optim/shards/joint_change.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <gmock/gmock.h>
@@ -133,7 +133,7 @@ struct Trained {
   }
 };
 
-std::vector<ShardedOptimizer::Group> all_of(const Bowl& model) {
+std::vector<ShardedOptimizer::ParameterGroup> all_of(const Bowl& model) {
   return {{model.weights, test::names_of(model)}};
 }
 
@@ -234,9 +234,9 @@ TEST(JointChange, AGroupThatTakesTooMuchMemoryChangesNothing) {
   run_replicas("farandole", 2, [&](const Group& group) {
     Trained trained(group);
     const auto names = test::names_of(*trained.model);
-    ShardedOptimizer::Group first{{trained.model->weights[0]}, {names[0]}};
-    ShardedOptimizer::Group rest{{trained.model->weights[1], trained.model->weights[2]},
-                                 {names[1], names[2]}};
+    ShardedOptimizer::ParameterGroup first{{trained.model->weights[0]}, {names[0]}};
+    ShardedOptimizer::ParameterGroup rest{{trained.model->weights[1], trained.model->weights[2]},
+                                          {names[1], names[2]}};
     ShardedOptimizer optimizer({first}, group, GradientMode::kFull);
     size_t groups = 1;
     const auto step = [&] {

@@ -115,16 +115,16 @@ TEST(LambRule, SumsNearlyTheSameHoweverAParameterIsCut) {
 TEST(LambRule, DoesNotMindWhereItsUpdateIsCut) {
   const LambRule rule({});
   const double sums[] = {3, 2};
-  const UpdateMoment moment{2, false, sums};
+  const StepContext context{2, false, sums};
   at::Tensor whole = values(4097, 0);
   at::Tensor cut = whole.clone();
   at::Tensor m = values(4097, 1);
   at::Tensor v = values(4097, 2).square();
   float* states[] = {m.data_ptr<float>(), v.data_ptr<float>()};
-  rule.update(UpdateBlock<float>{whole.data_ptr<float>(), nullptr, states, 4097}, moment);
+  rule.update(UpdateBlock<float>{whole.data_ptr<float>(), nullptr, states, 4097}, context);
   for (int64_t first = 0; first < 4097; first += 241) {  // 4097 = 17 * 241
     float* const part[] = {states[0] + first, states[1] + first};
-    rule.update(UpdateBlock<float>{cut.data_ptr<float>() + first, nullptr, part, 241}, moment);
+    rule.update(UpdateBlock<float>{cut.data_ptr<float>() + first, nullptr, part, 241}, context);
   }
   EXPECT_TRUE(at::equal(whole, cut));
 }

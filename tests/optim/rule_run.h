@@ -46,14 +46,14 @@ class RuleRun {
   template <class T>
   void step_typed(const UpdateRule& rule, const at::Tensor& gradient) {
     sums_.assign(static_cast<size_t>(rule.sums()), 0);
-    const UpdateMoment moment{steps_, steps_ == 1, sums_.empty() ? nullptr : sums_.data()};
+    const StepContext context{steps_, steps_ == 1, sums_.empty() ? nullptr : sums_.data()};
     if (!sums_.empty()) {
       for_each_block<T>(gradient.const_data_ptr<T>(), [&](const UpdateBlock<T>& block) {
-        rule.measure(block, moment, sums_.data());
+        rule.measure(block, context, sums_.data());
       });
     }
     const T* const read = rule.update_reads_gradient() ? gradient.const_data_ptr<T>() : nullptr;
-    for_each_block<T>(read, [&](const UpdateBlock<T>& block) { rule.update(block, moment); });
+    for_each_block<T>(read, [&](const UpdateBlock<T>& block) { rule.update(block, context); });
   }
 
   template <class T, class Body>

@@ -89,7 +89,7 @@ class PlainOptimizer {
   std::vector<int64_t> steps_;
 };
 
-std::vector<ShardedOptimizer::Group> groups_of(const Bowl& bowl) {
+std::vector<ShardedOptimizer::ParameterGroup> groups_of(const Bowl& bowl) {
   return {{bowl.weights, test::names_of(bowl)}};
 }
 
@@ -412,7 +412,7 @@ TEST_P(ShardedOptimizerOver, StepsComplexParameters) {
 
 // --- groups of parameters and of ranks
 
-std::vector<ShardedOptimizer::Group> two_groups(const Bowl& bowl) {
+std::vector<ShardedOptimizer::ParameterGroup> two_groups(const Bowl& bowl) {
   auto all = groups_of(bowl).front();
   const auto split = [](const auto& list, size_t from, size_t to) {
     using List = std::decay_t<decltype(list)>;
@@ -799,7 +799,7 @@ TEST(ShardedOptimizer, TellsOfARankThatDiedInAStep) { kill_in_step(true); }
 
 // --- misuse
 
-std::string refused(const std::vector<ShardedOptimizer::Group>& groups, const Group& group,
+std::string refused(const std::vector<ShardedOptimizer::ParameterGroup>& groups, const Group& group,
                     GradientMode mode = GradientMode::kFull) {
   return test::error_of<InvalidArgument>([&] { ShardedOptimizer(groups, group, mode); });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/stochastic_rounding.h"
+#include "optim/step/stochastic_rounding.h"
 
 #include <gtest/gtest.h>
 

@@ -523,6 +523,10 @@ TEST(ZeroRedundancyOptimizer, SavesTheFloat32ValuesThatItHasLoaded) {
 }
 
 TEST(ZeroRedundancyOptimizer, LeavesAForkedChildTensorsOfItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "after forks of several threads ThreadSanitizer takes memory that malloc gives "
+                  "from one to another for a race";
+#endif
   for (const GradientMode mode : kBothModes) {
     run_replicas("farandole", 2, [&](const Group& group) {
       const c10::NoGradGuard no_grad;

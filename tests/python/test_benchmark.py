@@ -24,13 +24,11 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import measure
     import operations
+    import publish
     import report
-    import update_readme
 
-    yield SimpleNamespace(
-        measure=measure, operations=operations, report=report, update_readme=update_readme
-    )
-    for name in ("measure", "operations", "report", "lanes", "summary", "update_readme"):
+    yield SimpleNamespace(measure=measure, operations=operations, report=report, publish=publish)
+    for name in ("measure", "operations", "report", "lanes", "summary", "publish"):
         sys.modules.pop(name, None)
     for name in ("zero_summary", "zero_lanes", "amp_summary", "amp_lanes"):
         sys.modules.pop(name, None)
@@ -166,6 +164,16 @@ def test_quick_diagnosis_run_compares_both_libraries(tmp_path: Path) -> None:
         assert each["with_us"] > 0
         assert each["without_us"] > 0
     assert "target: <= 3 % from 4 KiB" in printed
+
+
+@pytest.mark.timeout(120)
+def test_quick_rounding_run_agrees_in_float64(tmp_path: Path) -> None:
+    run("zero/rounding.py", "--quick", "--output", str(tmp_path))
+    rows = rows_of(tmp_path / "zero_rounding.jsonl")
+    apart = {(each["lane"], each["dtype"]): each["second_epoch"] for each in rows}
+    assert len(apart) == len(rows) == 10
+    assert 0 < apart["ours_full", "float64"] < 1e-9
+    assert apart["ours_full", "float64"] == apart["ours_shard", "float64"]
 
 
 @pytest.mark.timeout(120)
@@ -495,7 +503,7 @@ def test_targets_of_other_operations_name_what_a_peer_lacks(scripts: SimpleNames
         f"{name}: >= 8x gloo": "n/a in gloo",
         f"{name}: >= 1.2x OpenMPI": "3.1x at 1 MiB, reached",
     }
-    text = scripts.update_readme.operations_section(
+    text = scripts.publish.operations_section(
         [{**each, "commit": "abc", "timestamp": "2026-01-02T03:04:05"} for each in rows]
     )
     assert "| gather | - | n/a | - | - | n/a | - |" in text
@@ -515,19 +523,19 @@ def test_what_a_library_lacks_is_said_in_its_own_words(scripts: SimpleNamespace)
     assert text.splitlines()[-2].split() == ["1", "KiB", "31.0", "us", "n/a"]
 
 
-def test_readme_has_training_steps_with_and_without_ddp(scripts: SimpleNamespace) -> None:
+def test_benchmarks_page_has_training_steps_with_and_without_ddp(scripts: SimpleNamespace) -> None:
     machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "task": "tiny"}
     local = {"part": "times", "lane": "local", "median_ms": 40.0, **machine}
     ours = {"part": "times", "lane": "farandole", "median_ms": 41.0, **machine}
     ours |= {"ratio": 1.025, "ratio_quartiles": [0.99, 1.06]}
     peak = {"part": "memory", "lane": "farandole", "peak_bytes": 3 << 20, **machine}
-    text = scripts.update_readme.ddp_section([local, ours, peak])
+    text = scripts.publish.ddp_section([local, ours, peak])
     assert "| without DDP | 40.0 ms |  |  |  |  |" in text
     assert "| Farandole | 41.0 ms | 1.025x | 0.990x to 1.060x |  | 3 MiB |" in text
-    assert scripts.update_readme.ddp_section([]) == ""
+    assert scripts.publish.ddp_section([]) == ""
 
 
-def test_readme_has_training_with_sharded_optimizers(scripts: SimpleNamespace) -> None:
+def test_benchmarks_page_has_training_with_sharded_optimizers(scripts: SimpleNamespace) -> None:
     machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "cores": 2}
     shared = {"task": "gpt2", "ranks": 2, **machine}
     times = {"part": "times", "backward_ms": 900.0, "state_bytes": 8 << 20, **shared}
@@ -538,17 +546,17 @@ def test_readme_has_training_with_sharded_optimizers(scripts: SimpleNamespace) -
     memory = {"part": "memory", "lane": "ours_full", "live_steady_bytes": 24 << 20, **shared}
     kernel = {"part": "kernel", "task": "kernel", "ranks": 1, "processes": 1, "lane": "torch"}
     kernel |= {"elements": 1000, "gb_s": 12.34}
-    text = scripts.update_readme.zero_section([local, ours, again, memory, kernel])
+    text = scripts.publish.zero_section([local, ours, again, memory, kernel])
     cells = "1000 ms |  |  | 900 ms | 100.0 ms |  | 8 MiB |"
     assert f"| no communication, AdamW | {cells}" in text
     cells = "950 ms | 0.950x | 0.940x to 0.960x | 900 ms | 50.0 ms | 24 MiB | 8 MiB |"
     assert f"| Farandole's DDP and ZeRO, full | {cells}" in text
     assert "1100" not in text
     assert "in 1 process at once torch's fused 12.3." in text
-    assert scripts.update_readme.zero_section([]) == ""
+    assert scripts.publish.zero_section([]) == ""
 
 
-def test_readme_has_what_a_scaler_costs(scripts: SimpleNamespace) -> None:
+def test_benchmarks_page_has_what_a_scaler_costs(scripts: SimpleNamespace) -> None:
     machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "cores": 2}
     without = {"part": "times", "lane": "ours_full", "set": 0, "median_ms": 400.0, **machine}
     without["steps"] = 100
@@ -559,19 +567,39 @@ def test_readme_has_what_a_scaler_costs(scripts: SimpleNamespace) -> None:
     wire = {"part": "wire", "steps": 200, "parameters": 1000, "loss": 1.503, **machine}
     half = {**wire, "lane": "ours_wire", "bytes_ratio": 0.5012, "loss_percent": 0.2}
     rows = [without, scaled, kernel, {**wire, "lane": "ours"}, half]
-    text = scripts.update_readme.amp_section(rows)
+    text = scripts.publish.amp_section(rows)
     cells = "GradScaler | 400 ms | 404 ms | 1.011x | 0.990x to 1.020x | 100 |"
     assert f"| Farandole's DDP and ZeRO, full | {cells}" in text
     assert "1,000 gradients, in GB/s: bfloat16 in 2 processes at once: a copy 12.3." in text
     assert "DDP, wire_dtype bf16 0.501x the bytes, loss 1.5030 (+0.2000 %)." in text
-    assert scripts.update_readme.amp_section([]) == ""
+    assert scripts.publish.amp_section([]) == ""
 
 
-def test_readme_gets_the_numbers_between_its_markers(scripts: SimpleNamespace) -> None:
+def test_readme_compares_five_times(scripts: SimpleNamespace) -> None:
+    ddp = [
+        {"part": "times", "task": "resnet50", "ranks": 2, "lane": lane, "median_ms": median_ms}
+        for lane, median_ms in (("farandole", 300.0), ("torch_gloo_view", 400.0))
+    ]
+    zero = [
+        {"part": "times", "task": "gpt2", "ranks": 4, "lane": lane, "median_ms": median_ms}
+        for lane, median_ms in (("ours_shard", 1000.0), ("torch_zero", 2000.0))
+    ]
+    collectives = [
+        row(lane, median_us, ranks=4, size=16 * 2**20)
+        for lane, median_us in (("farandole_torch", 5000.0), ("gloo_torch", 20000.0))
+    ]
+    text = scripts.publish.short_section(ddp, zero, collectives)
+    assert "ResNet-50, 2 ranks | 300 ms | 400 ms | DDP, gloo | 0.75x |" in text
+    assert "125 M parameters, 4 ranks | 1000 ms | 2000 ms | DDP, ZeRO, gloo | 0.50x |" in text
+    assert "all_reduce of 16 MiB, 4 ranks | 5000 us | 20.0 ms | gloo | 0.25x |" in text
+    assert len(scripts.publish.comparison(ddp[:1], zero, collectives)) == 2
+
+
+def test_a_page_gets_the_numbers_between_its_markers(scripts: SimpleNamespace) -> None:
     machine = {"cores": 2, "cpu": "a CPU", "torch": "2", "openmpi": "5", "commit": "abc"}
     rows = [{**row("gloo_torch", 150), **machine, "timestamp": "2026-01-02T03:04:05+00:00"}]
-    text = scripts.update_readme.section(scripts.report.Results(rows))
+    text = scripts.publish.section(scripts.report.Results(rows))
     assert "| 1 MiB | - | - | - | 150 us | - | - | - | - |" in text
-    begin, end = scripts.update_readme.BEGIN, scripts.update_readme.END
+    begin, end = scripts.publish.BEGIN, scripts.publish.END
     readme = f"before\n{begin}\nold\n{end}\nafter\n"
-    assert scripts.update_readme.filled(readme, "new") == f"before\n{begin}\nnew\n{end}\nafter\n"
+    assert scripts.publish.filled(readme, "new") == f"before\n{begin}\nnew\n{end}\nafter\n"

@@ -30,8 +30,10 @@ import ranks
 
 WORLD_SIZE = 2
 STEPS = 300 if ranks.WHOLE_MATRIX else 24
-DEADLINE_S = 110.0
+DEADLINE_S = 400.0 if ranks.WHOLE_MATRIX else 110.0  # inductor compiles for minutes
 IMAGES, LARGE_IMAGES, SEQUENCES, FEATURES = (3, 12, 12), (3, 16, 16), (6, 64), (64,)
+
+pytestmark = pytest.mark.timeout(DEADLINE_S + 20)
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ if ranks.WHOLE_MATRIX:
     CASES["inductor"] = Case(
         born_models.Layers, FEATURES, compiler="inductor", freezes=False, tolerance=1e-4
     )
+    # Its rounding turns over a ReLU in one step, with FARANDOLE_BORN_GRADIENTS=0 as well.
     CASES["inductor_images"] = Case(
-        born_models.Residuals, IMAGES, compiler="inductor", freezes=False, tolerance=1e-4
+        born_models.Residuals, IMAGES, compiler="inductor", freezes=False, tolerance=1e-2
     )
 
 
@@ -195,7 +198,8 @@ def assert_close(case: Case, found: Tensor | None, wanted: Tensor | None, what: 
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_one_process(name: str) -> None:
-    for copied in ranks.run(torture, WORLD_SIZE, name, deadline_s=DEADLINE_S):
+    setup = ranks.Setup(timeout_s=DEADLINE_S)  # inductor compiles on one rank while others wait
+    for copied in ranks.run(torture, WORLD_SIZE, name, setup=setup, deadline_s=DEADLINE_S):
         assert min(copied) <= copied[0] / 2, copied  # they were born, at least some
 
 
@@ -210,7 +214,7 @@ def train_on_odd_batches(rank: int, world_size: int) -> list[int]:
     )
     ddp = DistributedDataParallel(model)
     copied = []
-    for size in [4, 4, 4, 4, 1, 4, 4, 3, 5, 4, 1, 4]:
+    for size in 3 * [4, 4, 4, 4, 1, 4, 4, 3, 5, 4, 1, 4]:
         ddp.zero_grad()
         x = torch.randn(size, 64, 16, 16)
         ddp(x).square().mean().backward()
@@ -227,7 +231,7 @@ def test_convolutions_of_other_batches_do_not_disturb_onednn() -> None:
     """oneDNN allocates by address alone (raw_allocate), and other sizes for each batch."""
     (copied,) = ranks.run(train_on_odd_batches, 1)
     assert copied[1] == copied[2] == copied[3] < copied[0] / 100  # batches of one size
-    assert copied[9] == copied[11] == copied[3]  # told apart by all sizes since the sixth
+    assert set(copied[24:]) == {copied[3]}  # told apart by all sizes since the first wrong guess
 
 
 def triple(parameter: Tensor) -> None:

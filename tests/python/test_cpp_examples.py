@@ -97,7 +97,8 @@ def distil(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
 
 @pytest.mark.timeout(RUN_DEADLINE_S + 2 * DISTILLATION_DEADLINE_S)
 def test_distillation_is_alike_in_both_languages(distil: list[str | Path]) -> None:
-    python = [*LAUNCHER, DISTILLATION]
+    # torchrun starts Python unbuffered, so that lines of two ranks may mix; this way they do not.
+    python = [*LAUNCHER, "--no-python", sys.executable, DISTILLATION]
     printed = [
         output_of(*command, "1", "20", deadline_s=DISTILLATION_DEADLINE_S)
         for command in (distil, python)

@@ -178,6 +178,79 @@ def left_by_an_exception(rank: int, world_size: int) -> None:
         torch.testing.assert_close(own.grad, other.grad)
 
 
+def square_or_leave(ddp: DistributedDataParallel, x: Tensor, leaves: bool) -> bool:
+    """One backward; whether it ended in an error on this rank."""
+    ddp.zero_grad()
+    output = ddp(x)
+    if leaves:
+        output.register_hook(raise_lost)
+        with pytest.raises(ValueError, match="lost"):
+            square(output).backward()
+        return True
+    try:
+        square(output).backward()
+    except BackwardError as error:
+        return list(error.ranks) == [0]
+    return False
+
+
+def left_after_a_join(rank: int, world_size: int) -> None:
+    """A rank without inputs takes part in the next backward, and steps when the others do."""
+    modes: list[Gradients] = ["full", "shard"]
+    for mode in modes:
+        ddp = DistributedDataParallel(seeded(Layers))
+        optimizer = ZeroRedundancyOptimizer(
+            ddp.parameters(), torch.optim.SGD, lr=LR, gradients=mode
+        )
+        failed = []
+        with Join([ddp, optimizer]):
+            for step in range(2 if rank == 2 else 6):
+                if square_or_leave(ddp, batch(rank, step, 4, 8), step == 3 and rank == 0):
+                    failed.append(step)
+                else:
+                    optimizer.step()
+        assert failed == ([] if rank == 2 else [3])
+        for parameter in ddp.parameters():
+            assert_alike(parameter.detach())
+
+
+def left_in_the_last_backward(rank: int, world_size: int) -> None:
+    """The rank has no forward after it in which it would tell its peers."""
+    ddp = DistributedDataParallel(seeded(Layers))
+    last = steps_of(rank) - 1
+    failed = 0
+    with ddp.join():
+        for step in range(last + 1):
+            failed += square_or_leave(ddp, batch(rank, step, 4, 8), step == last and rank == 0)
+    assert failed == 1
+
+
+def left_before_an_evaluation(rank: int, world_size: int) -> None:
+    """A forward without gradients, which sends buffers, tells peers too."""
+    ddp = DistributedDataParallel(seeded(Convolutional))
+    for step in range(3):
+        x = batch(rank, step, 4, 192)
+        assert square_or_leave(ddp, x, step == 1 and rank == 0) == (step == 1)
+        with torch.no_grad():
+            ddp(x)
+    square(ddp(x)).backward()
+
+
+def steps_of_gradients_made_by_hand(rank: int, world_size: int) -> None:
+    """The wrapper has run no backward: a rank without inputs takes the others' steps."""
+    ddp = DistributedDataParallel(seeded(Layers))
+    before = [parameter.detach().clone() for parameter in ddp.parameters()]
+    optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.SGD, lr=1.0)
+    with Join([optimizer]):
+        for _ in range(1 + rank):
+            for parameter in ddp.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+    for parameter, old in zip(ddp.parameters(), before, strict=True):
+        torch.testing.assert_close(parameter.detach(), old - world_size)
+        assert_alike(parameter.detach())
+
+
 CHECKS = [
     uneven_with_weights,
     uneven_with_buffers,
@@ -185,6 +258,10 @@ CHECKS = [
     zeroed_after_steps,
     zeroed_after_sharded_steps,
     left_by_an_exception,
+    left_after_a_join,
+    left_in_the_last_backward,
+    left_before_an_evaluation,
+    steps_of_gradients_made_by_hand,
 ]
 
 

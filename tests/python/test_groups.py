@@ -40,6 +40,12 @@ def subgroups(rank: int, world_size: int) -> None:
     dist.destroy_process_group(own)
     dist.barrier()
 
+    pair, _ = farandole.new_subgroups(2, timeout=20.0)
+    farandole.all_reduce(whole, group=pair)
+    assert whole.item() == 2 * world_size
+    with pytest.raises(farandole.InvalidArgument, match="new_subgroups"):
+        farandole.new_subgroups(2, timeout=-1)
+
     local = dist.new_group([0, 1], use_local_synchronization=True) if rank < 2 else None
     if local is not None:
         dist.all_reduce(tensor, group=local)

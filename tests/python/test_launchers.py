@@ -104,7 +104,7 @@ farandole.init_process_group(
 )
 tensor = torch.ones(1)
 farandole.all_reduce(tensor)
-print("sum", tensor.item(), flush=True)
+print("sum %s\\n" % tensor.item(), end="", flush=True)  # one write: ranks share the pipe
 farandole.destroy()
 """
 
@@ -119,7 +119,7 @@ def test_under_mpirun(tmp_path: Path) -> None:
 TORCHRUN = """
 import farandole
 farandole.init_process_group()
-print("world", farandole.world_size(), flush=True)
+print(f"world {farandole.world_size()}\\n", end="", flush=True)  # one write
 farandole.destroy()
 """
 

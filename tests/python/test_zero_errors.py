@@ -192,6 +192,8 @@ def classes(rank: int, world_size: int) -> None:
         (optim.LBFGS, True, "dot products over all parameters"),
         (MyLBFGS, None, r"cannot shard [\w.<>]*MyLBFGS[\s\S]*dot products"),
         (farandole.DistributedDataParallel, None, r"cannot shard Dist[\s\S]*it is no torch"),
+        (optim.SGD(model.parameters()), None, r"cannot shard SGD object\.\n"),
+        (lambda *_, **__: 3, None, r"cannot shard [\s\S]*it made an int, no torch.optim.Optimizer"),
     ]
     for optimizer, element_wise, text in cases:
         with pytest.raises(InvalidArgument, match=text):

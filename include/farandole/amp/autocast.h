@@ -18,14 +18,14 @@ namespace farandole {
 ///   const auto loss = loss_of(model(x), y);  // backward belongs behind the guard's end
 ///
 /// Guards nest; each puts back what it found, also when an exception ends it. With the last one the
-/// cache of casted parameters is emptied. With `enabled` false it turns autocast off for a while.
+/// cache of cast parameters is emptied. With `enabled` false it turns autocast off for a while.
 ///
 /// Throws InvalidArgument if autocast knows no such device, or `dtype` is neither float16 nor
 /// bfloat16. Threads: the guard works on the thread that made it, and ends there.
 class FARANDOLE_API Autocast {
  public:
   /// `dtype`: nullopt: the one that is set for the device, at first bfloat16 on a CPU and float16
-  /// elsewhere. `cache_enabled`: whether a parameter is casted once for all its uses, nullopt: as
+  /// elsewhere. `cache_enabled`: whether a parameter is cast once for all its uses, nullopt: as
   /// is set, at first true.
   explicit Autocast(c10::DeviceType device, std::optional<c10::ScalarType> dtype = {},
                     bool enabled = true, std::optional<bool> cache_enabled = {});

@@ -19,10 +19,10 @@ struct GradScalerOptions {
   double growth_factor = 2;     ///< on the scale after growth_interval steps without Inf or NaN
   double backoff_factor = 0.5;  ///< on the scale after a step with one
   int64_t growth_interval = 2000;
-  bool enabled = true;  ///< if not, scale() and update() do nothing and step() is the optimizer's
+  bool enabled = true;  ///< if false, scale() and update() do nothing; step() calls the optimizer's
 };
 
-/// What a checkpoint has of a GradScaler.
+/// The state of a GradScaler in a checkpoint.
 struct GradScalerState {
   double scale;
   double growth_factor;
@@ -31,16 +31,16 @@ struct GradScalerState {
   int64_t growth_tracker;  ///< steps without Inf or NaN since the scale changed
 };
 
-/// What a GradScaler has to know of an optimizer.
+/// An optimizer for a GradScaler.
 struct ScaledOptimizer {
-  const void* id;                      ///< tells it from others until update(); it lives so long
+  const void* id;                      ///< identifies it, unique until update()
   std::vector<at::Tensor> parameters;  ///< all of its groups
   ShardedOptimizer* engine = nullptr;  ///< of a ZeroRedundancyOptimizer
 };
 
 /// Loss scaling for training in float16 (Micikevicius et al. 2018, arXiv 1710.03740): multiplies
-/// the loss so that small gradients do not vanish, divides gradients before the step, and leaves
-/// the step out where one is Inf or NaN. torch.amp.GradScaler for C++.
+/// the loss so that small gradients do not vanish, divides gradients before the step, and skips the
+/// step if a gradient has an Inf or NaN. torch.amp.GradScaler for C++.
 ///
 ///   farandole::GradScaler scaler;
 ///   scaler.scale(loss).backward();
@@ -49,35 +49,37 @@ struct ScaledOptimizer {
 ///   optimizer.zero_grad();
 ///
 /// All ranks agree: a step is taken on every rank or on none, whether gradients are averages,
-/// sharded, or of parameters that a DistributedDataParallel leaves alone; so every rank keeps the
-/// same scale. Over a ZeroRedundancyOptimizer that costs no message and hardly a pass: each rank
-/// looks at its own shards, tells with the note that opens the step anyway, and gradients are
-/// divided where the step reads them. p.grad then stays scaled; unscale_() divides it in place.
+/// sharded, or of parameters outside of a DistributedDataParallel; so every rank keeps the same
+/// scale. With a ZeroRedundancyOptimizer this costs no message and hardly a pass over memory: each
+/// rank checks its own shards, reports the result in the exchange that opens the step, and
+/// gradients are divided when the step reads them. p.grad then stays scaled; unscale_() divides it
+/// in place.
 ///
-/// The scale is a float32, as torch's. Gradients on the CPU take one pass of our own, others
-/// torch's kernel. Sparse gradients are divided in their values.
+/// The scale is a float32, as in torch. Gradients on the CPU take one pass of our own kernel,
+/// others use torch's. Sparse gradients are divided in their values.
 ///
 /// Errors: InvalidArgument for calls out of order and for float16 gradients in unscale_(), whose
-/// small elements would vanish (step() takes them with a ZeroRedundancyOptimizer); else what
-/// collectives and the optimizer throw. Threads: one call at a time, not in a backward. unscale_()
-/// and step() are collective for optimizers of a ZeroRedundancyOptimizer's or a
-/// DistributedDataParallel's parameters.
+/// small elements would vanish (step() takes them with a ZeroRedundancyOptimizer); otherwise what
+/// collectives and the optimizer throw. Threads: one call at a time, not during a backward.
+/// unscale_() and step() are collective for the parameters of a ZeroRedundancyOptimizer or a
+/// DistributedDataParallel.
 class FARANDOLE_API GradScaler {
  public:
   /// Throws InvalidArgument unless growth_factor > 1, backoff_factor < 1, growth_interval > 0 and
   /// init_scale > 0.
   explicit GradScaler(const GradScalerOptions& options = {});
 
-  /// output * scale. The loss, or several.
+  /// output * scale, for one loss or several.
   at::Tensor scale(const at::Tensor& output);
   std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
 
-  /// Divides gradients by the scale before step() would, for clipping and looking at them. Once for
-  /// each step. With GradientMode::kShard they are divided when the optimizer clips or steps.
+  /// Divides gradients by the scale before step() would, to clip or inspect them. Once for each
+  /// step. With GradientMode::kShard they are divided when the optimizer clips or steps.
   void unscale_(torch::optim::Optimizer& optimizer);
-  /// optimizer.step() with divided gradients, once for each update(). False if it was left out.
+  /// optimizer.step() with divided gradients, once for each update(). False if the step was
+  /// skipped.
   bool step(torch::optim::Optimizer& optimizer);
-  /// Lowers or raises the scale by what became of the steps since the last call; or sets it.
+  /// Lowers or raises the scale according to the steps since the last call, or sets it.
   void update(std::optional<double> new_scale = {});
 
   /// 1 if it is not enabled.
@@ -98,13 +100,13 @@ class FARANDOLE_API GradScaler {
 
   /// The parts of unscale_() and step() for optimizers in any language.
   void unscale_(const ScaledOptimizer& optimizer);
-  /// Whether to step the optimizer, which leaves the step out itself if it has an engine.
+  /// Whether to step the optimizer; an optimizer with an engine skips the step itself.
   bool begin_step(const ScaledOptimizer& optimizer);
-  /// After that: whether the step was taken.
+  /// Call after the step: whether it was taken.
   bool end_step(const void* id);
-  /// Instead of it: the optimizer threw. The step may be taken again.
+  /// Call instead if the optimizer threw. The step may be repeated.
   void abandon_step(const void* id);
-  /// Whether nothing is open between unscale_() or step() and update().
+  /// Whether there was no unscale_() or step() since the last update().
   bool is_between_steps() const { return checks_.empty(); }
 
  private:

@@ -21,12 +21,12 @@ namespace farandole::comm {
 /// Which memory a communicator works on.
 enum class MemoryKind { kHost, kCuda };
 
-/// What may differ from call to call.
+/// Options of one call.
 struct CollectiveOptions {
   /// How long to wait for late ranks; zero means the communicator's own timeout.
   std::chrono::milliseconds timeout{0};
   /// Sleep at once, instead of spinning first, while peers have not arrived: for a thread that
-  /// shares its core with computation. Waits within the collective, for peers that are at it too,
+  /// shares its core with computation. Waits within the collective, when all ranks have arrived,
   /// still spin.
   bool sleep_at_once = false;
   /// The cudaStream_t to enqueue on (MemoryKind::kCuda); host communicators return when done.
@@ -35,16 +35,17 @@ struct CollectiveOptions {
 
 /// Collectives over raw buffers among a fixed set of ranks.
 ///
-/// Every rank calls the same collectives in the same order with the same counts and types; where
-/// they do not, MismatchError names both sides on every rank before memory is touched. Input and
-/// output are the same buffer, the in-place position that each call names, or do not overlap at
-/// all.
+/// Every rank must call the same collectives in the same order with the same counts and types.
+/// Otherwise every rank throws a MismatchError that has both calls, before memory is touched. Input
+/// and output are the same buffer, the in-place position that each call documents, or do not
+/// overlap.
 ///
 /// Errors: InvalidArgument (misuse, nothing sent), MismatchError, PeerFailure, TimeoutError,
 /// AbortedError, SystemError. MismatchError leaves the communicator usable, and so does
 /// SystemError, which says that allocate_symmetric() made nothing or that send() or receive() began
 /// nothing. After any other CommError, of a collective or of a transfer, it is over on all ranks:
-/// what is called or waited for later throws that error again, or AbortedError with its text.
+/// what is called or waited for later throws that error again; on the ranks that were told,
+/// PeerFailure if a rank was lost, else AbortedError with its text.
 /// shrink() makes a new one.
 ///
 /// Threads: one call at a time, from any thread; abort() alone may come from another thread at
@@ -120,20 +121,21 @@ class FARANDOLE_API Communicator {
   /// Signals among the ranks, none sent yet. Collective; throws what allocate_symmetric() does.
   virtual std::shared_ptr<Signals> make_signals() = 0;
   /// A reduction of `buckets` of `memory`, an allocation of this communicator, that overlaps with
-  /// computation; null if this communicator has none (use all_reduce() then). `note_bytes`: what
+  /// computation; null if this communicator has none (use all_reduce() then). `report_bytes`: what
   /// each rank tells the others with every finish(). Collective; ranks pass the same. Throws what
   /// allocate_symmetric() does, and MismatchError if buckets differ.
   virtual std::shared_ptr<BucketReduction> make_bucket_reduction(
       std::shared_ptr<SymmetricMemory> memory, const std::vector<BucketRange>& buckets,
-      size_t note_bytes);
+      size_t report_bytes);
 
-  /// Throws AbortedError if the group is over, CommError in a forked child. Local; any thread.
+  /// Throws if the group is over: PeerFailure if a rank was lost, else AbortedError. CommError in a
+  /// forked child. Local; any thread.
   virtual void check_usable() const = 0;
   /// Throws likewise, and PeerFailure if the process of a rank has ended. Asks the kernel. Local;
   /// any thread.
   virtual void check_alive() const { check_usable(); }
-  /// Makes every call of this group, here and on the peers, throw AbortedError with `reason`,
-  /// within 100 ms for those that wait. Any thread; more than once is harmless.
+  /// Makes every call of this group, on all ranks, throw AbortedError with `reason`; waiting calls
+  /// within 100 ms. Any thread; may be called more than once.
   virtual void abort(const std::string& reason) = 0;
   /// Replaces Config::timeout, also for what was made of this communicator. Local; any thread.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;

@@ -12,30 +12,30 @@
 
 namespace farandole {
 
-/// The memory of a plan's buckets: one flat buffer a device, in symmetric memory where the ranks
+/// The memory of a plan's buckets: one flat buffer per device, in symmetric memory if the ranks
 /// share a host.
 ///
-/// Threads: const from any.
+/// Threads: const calls from any thread.
 class FARANDOLE_API Buckets {
  public:
-  /// Allocates, all zeros. Collective if `communicator` is given: then the buffer of the CPU is
-  /// symmetric memory of it.
+  /// Allocates zeros. Collective if `communicator` is given: the CPU buffer is then its symmetric
+  /// memory.
   Buckets(BucketPlan plan, const std::shared_ptr<comm::Communicator>& communicator);
 
   const BucketPlan& plan() const { return plan_; }
   size_t size() const { return plan_.buckets.size(); }
-  /// The gradients of a bucket, one after the other.
+  /// All gradients of a bucket as one tensor.
   at::Tensor flat(size_t bucket) const;
-  /// The same with the padding behind it: world_size equal shards.
+  /// The same with the padding at its end: world_size equal shards.
   at::Tensor padded(size_t bucket) const;
-  /// The same as a tensor that resize_() may move to other memory, as torch's hooks do.
+  /// The same as a tensor that may be moved to other memory by resize_(), as torch's hooks do.
   at::Tensor resizable(size_t bucket) const;
-  /// The place of one gradient in its bucket, in the shape and, if they are dense, the strides of
-  /// `parameter`. It keeps the memory alive and is no view in the sense of autograd.
-  at::Tensor place_of(size_t bucket, const BucketPlan::Slot& slot,
-                      const at::Tensor& parameter) const;
-  /// The strides of that place.
-  static std::vector<int64_t> strides_of_place(const at::Tensor& parameter);
+  /// The slot of one gradient in its bucket, in the shape and, if they are dense, the strides of
+  /// `parameter`. It keeps the memory alive and is not a view for autograd.
+  at::Tensor slot_tensor(size_t bucket, const BucketPlan::Slot& slot,
+                         const at::Tensor& parameter) const;
+  /// The strides of that slot.
+  static std::vector<int64_t> strides_of_slot(const at::Tensor& parameter);
 
   /// The symmetric memory of the buckets; null if there is none.
   const std::shared_ptr<comm::SymmetricMemory>& symmetric() const { return symmetric_; }
@@ -46,7 +46,7 @@ class FARANDOLE_API Buckets {
   /// The flat buffer of one device.
   struct Buffer {
     at::Device device;
-    std::shared_ptr<void> owner;  ///< lets go of the memory
+    std::shared_ptr<void> owner;  ///< frees the memory
     std::byte* address;
   };
   const Buffer& buffer_of(at::Device device) const;

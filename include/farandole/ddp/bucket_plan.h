@@ -12,34 +12,34 @@
 
 namespace farandole {
 
-/// What the plan needs to know of a parameter.
+/// The properties of a parameter that a plan depends on.
 struct PlannedParameter {
   int64_t elements;
   at::ScalarType dtype;
   at::Device device;
 };
 
-/// How many bytes go into a bucket; each (dtype, device) counts its own buckets. A bucket is closed
-/// by the parameter with which it reaches its cap, so it is smaller than its cap and that parameter
-/// together. A parameter larger than the cap joins what is in the open bucket: small neighbours
-/// then cost no collective of their own.
+/// Bytes of a bucket; each (dtype, device) counts its own buckets. The parameter with which a
+/// bucket reaches its cap closes the bucket, so a bucket is smaller than its cap plus this
+/// parameter. A parameter larger than the cap joins the open bucket, so that its small neighbours
+/// need no collective of their own.
 struct BucketCaps {
-  /// Of the first bucket: small, so that the first reduction begins early.
+  /// Cap of the first bucket: small, so that the first reduction begins early.
   int64_t first_bytes;
-  /// Of those in between.
+  /// Cap of the other buckets.
   int64_t bytes;
-  /// Of the last bucket, the one that nothing is left to hide behind: it holds as many of the
-  /// parameters that come last as fit into last_bytes, one at least, whatever the caps above say of
-  /// them. 0: as any other.
+  /// Size of the last bucket, whose reduction overlaps with nothing: it takes as many of the last
+  /// parameters as fit into last_bytes, at least one, whatever the caps above are. 0: no special
+  /// size.
   int64_t last_bytes = 0;
-  /// The caps of the first buckets one by one, in place of first_bytes; later ones have `bytes`.
+  /// Caps of the first buckets one by one, instead of first_bytes; later buckets have `bytes`.
   std::vector<int64_t> list = {};
 };
 
-/// Which gradient lies where: buckets of one dtype and device, in the order in which they are
-/// launched. Element-wise the same on every rank, since it depends on nothing else.
+/// Where each gradient is stored: buckets of one dtype and device, in launch order. The same on
+/// every rank, because it depends on the arguments of make_bucket_plan() only.
 struct FARANDOLE_API BucketPlan {
-  /// The place of one gradient.
+  /// Where one gradient is stored.
   struct Slot {
     size_t parameter;  ///< index into the parameters
     int64_t offset;    ///< elements from the start of the bucket; slots of whole cache lines first
@@ -51,7 +51,7 @@ struct FARANDOLE_API BucketPlan {
     int64_t elements;         ///< of its gradients, without gaps; may be 0
     int64_t padded_elements;  ///< a multiple of world_size * 64 bytes, so that shards are equal
     int64_t offset_bytes;     ///< in the flat buffer of its device, a multiple of 128
-    std::vector<Slot> slots;  ///< in the order in which gradients come
+    std::vector<Slot> slots;  ///< in the order in which gradients arrive
     /// Of its gradients, without padding.
     int64_t bytes() const { return elements * static_cast<int64_t>(c10::elementSize(dtype)); }
   };
@@ -72,8 +72,7 @@ FARANDOLE_API std::vector<size_t> reverse_registration_order(size_t count);
 
 /// Packs the parameters, in `order` (indices, each at most once), into buckets: a parameter goes
 /// into the open bucket of its dtype and device; a bucket that reaches its cap is closed. Buckets
-/// are ordered by when their last parameter comes. Parameters that `order` leaves out have no
-/// place.
+/// are in the order of their last parameters. Parameters that are not in `order` have no slot.
 ///
 /// Pure: no network, any thread. Throws InvalidArgument for a cap or world_size < 1, for fewer than
 /// 0 elements, and for an order that names a parameter twice or one that is not there.

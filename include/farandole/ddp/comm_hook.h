@@ -7,26 +7,28 @@
 
 namespace farandole {
 
-/// How the gradients of a bucket become the mean of all ranks'. The interface is torch's: hooks
-/// written for it, in Python too, serve in place of these, and these serve torch's reducer.
+/// Computes the mean of the gradients of a bucket over the ranks. The interface is torch's: hooks
+/// written for torch, also in Python, can be used here, and these hooks can be used with torch's
+/// reducer.
 ///
 /// runHook() starts the exchange and returns a future of the averaged gradients, in the order of
-/// the bucket's buffer. It may use that buffer as its memory until then; the GradBucket itself may
-/// go when it returns. It throws, or the future holds, what goes wrong.
+/// the bucket's buffer. It may use this buffer as its memory until the future is complete; the
+/// GradBucket itself may be gone when runHook() returns. Errors are thrown or stored in the future.
 ///
-/// Ranks call runHook() for the same buckets in the same order, the one that isLast() last. A hook
-/// serves one model. An Inf or NaN in the bucket of one rank is one in the result on every rank.
-/// (Hooks of torch's interface alone may lose it: their buckets are looked at.) Threads: one at a
-/// time calls runHook(), and a bucket again when its future is done; parseHookResult() any.
+/// Ranks call runHook() for the same buckets in the same order; the bucket with isLast() is the
+/// last. A hook serves one model. An Inf or NaN in the bucket of one rank must be in the result on
+/// every rank. (Hooks that are not CommHooks may lose it; their buckets are checked first.)
+/// Threads: runHook() is called by one thread at a time, and again for a bucket only after its
+/// future is complete; parseHookResult() by any thread.
 class FARANDOLE_API CommHook : public c10d::CommHookInterface {
  public:
   ~CommHook() override;
 
-  /// The buckets of the next runHook() are those of a new plan: what is kept by bucket, or of
-  /// gradients that came under another plan, is no more. Nothing by default.
+  /// The next runHook() has the buckets of a new plan: drop everything that is kept per bucket, or
+  /// of gradients of another plan. Does nothing by default.
   virtual void begin_plan();
 
-  /// The tensor that `result` is, or the first one of the list that it is.
+  /// `result` as a tensor, or its first tensor if it is a list.
   at::Tensor parseHookResult(const c10::IValue& result) override;
 };
 

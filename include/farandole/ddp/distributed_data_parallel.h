@@ -20,15 +20,15 @@ namespace farandole {
 /// See ReplicaOptions for the fields.
 using DistributedDataParallelOptions = ReplicaOptions;
 
-/// Parameters, or buffers, of a module and those below it, each once.
+/// Parameters or buffers of a module and its submodules, each once.
 FARANDOLE_API NamedTensors named_parameters_of(const torch::nn::Module& module);
 FARANDOLE_API NamedTensors named_buffers_of(const torch::nn::Module& module);
-/// `options` with the weights of embeddings that have sparse gradients named.
+/// `options` with the names of embedding weights that have sparse gradients.
 FARANDOLE_API ReplicaOptions with_sparse_embeddings(ReplicaOptions options,
                                                     const torch::nn::Module& module);
 
-/// While it lives, forward passes of `replica` are not synchronized: their gradients stay local and
-/// add up. Threads: the one of the forward.
+/// During its lifetime forward passes of `replica` are not synchronized: their gradients stay local
+/// and accumulate. Threads: the thread of the forward.
 class FARANDOLE_API NoSync {
  public:
   explicit NoSync(Replica& replica) : replica_(&replica), before_(replica.synchronizes()) {
@@ -57,24 +57,24 @@ class FARANDOLE_API NoSync {
 ///   loss_of(ddp.forward(x), y).backward();  // gradients are averages now
 ///
 /// `Net` is a class derived from torch::nn::Module (held by a shared_ptr), a module holder
-/// (TORCH_MODULE, torch::nn::Sequential), or torch::nn::AnyModule; it is deduced. At the start all
-/// ranks are compared, and rank 0's parameters and buffers go to all. What forward() returns may
-/// nest tensors as outputs.h tells.
+/// (TORCH_MODULE, torch::nn::Sequential), or torch::nn::AnyModule; it is deduced. The constructor
+/// compares the modules of all ranks and sends rank 0's parameters and buffers to all. forward()
+/// may return tensors nested in the types that outputs.h lists.
 ///
 /// Errors: InvalidArgument (nothing to train; modules differ), BackwardError at the end of
-/// backward, and every CommError of the group. Threads: forward and backward as torch has them; one
-/// at a time. It must live until the last backward through it has ended.
+/// backward, and every CommError of the group. Threads: forward and backward as in torch, one at a
+/// time. It must live until the last backward through it has ended.
 template <class Net>
 class DistributedDataParallel {
   static constexpr bool kIsModule = std::is_base_of_v<torch::nn::Module, Net>;
   static constexpr bool kIsAny = std::is_same_v<Net, torch::nn::AnyModule>;
 
  public:
-  /// What holds the module.
+  /// The type that holds the module.
   using Holder = std::conditional_t<kIsModule, std::shared_ptr<Net>, Net>;
   using Options = DistributedDataParallelOptions;
 
-  /// `group`: of any backend; the default group if empty. Collective.
+  /// `group`: with any backend; the default group if empty. Collective.
   explicit DistributedDataParallel(Holder module, const Group& group = {}, Options options = {})
       : module_(std::move(module)),
         replica_(named_parameters_of(plain()), named_buffers_of(plain()), group,
@@ -82,7 +82,7 @@ class DistributedDataParallel {
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  /// The module's forward, with the gradients of what it returns synchronized in backward.
+  /// Runs the module's forward. Backward from its outputs is synchronized.
   template <class... Inputs>
   auto forward(Inputs&&... inputs) {
     replica_.before_forward();
@@ -99,37 +99,40 @@ class DistributedDataParallel {
   auto operator()(Inputs&&... inputs) {
     return forward(std::forward<Inputs>(inputs)...);
   }
-  /// The wrapper itself, so that ddp->forward(x) is the synchronized one.
+  /// The wrapper itself, so that ddp->forward(x) is synchronized.
   DistributedDataParallel* operator->() { return this; }
 
-  /// The module within.
+  /// The wrapped module.
   Holder& module() { return module_; }
   const Holder& module() const { return module_; }
   std::vector<at::Tensor> parameters() const { return plain().parameters(); }
   void train(bool on = true) { plain().train(on); }
   void eval() { plain().eval(); }
 
-  /// Gradient accumulation: passes whose forward runs while the result lives are local.
+  /// Gradient accumulation: passes whose forward runs during the lifetime of the result are local.
   [[nodiscard]] NoSync no_sync() { return NoSync(replica_); }
-  /// The loss of the next passes is a mean over `weight` items of this rank: gradients become
+  /// The loss of the next passes is a mean over `weight` items of this rank. Gradients become
   /// sum(w * g) / sum(w) over ranks and accumulated passes, instead of a plain average. Call it
-  /// before each backward, on every rank; nullopt ends it.
+  /// before each backward, on every rank; nullopt switches weights off.
   void set_loss_weight(std::optional<double> weight) { replica_.set_loss_weight(weight); }
-  /// From the next backward on buckets are given to `hook`.
+  /// Passes buckets to `hook` from the next backward on.
   void register_comm_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
     replica_.set_hook(std::move(hook));
   }
-  /// For a rank whose inputs have ended: takes part with nothing to add in every backward of the
-  /// others and calls `step` (the optimizer's) after each, until all ranks are here. The parameters
-  /// stay alike. Collective.
+  /// Call it on a rank whose inputs have ended. It takes part with nothing to add in every backward
+  /// of the other ranks and calls `step` (the optimizer's) after each, until all ranks are here. It
+  /// does not step after a backward that ended in an error on the other ranks; they must not step
+  /// either. Parameters stay equal on all ranks. Collective.
   template <class Step>
   void join(const Step& step) {
-    while (replica_.join_backward()) step();
+    while (replica_.join_backward()) {
+      if (!replica_.join_failed()) step();
+    }
   }
-  /// Goes on with other ranks, after shrink_group(). Collective for them.
+  /// Continues with other ranks, for example after shrink_group(). Collective for them.
   void set_process_group(const Group& group) { replica_.set_group(group); }
 
-  /// How the last synchronized backward went.
+  /// Times and counts of the last synchronized backward.
   BackwardStats stats() const { return replica_.stats(); }
   Replica& replica() { return replica_; }
 

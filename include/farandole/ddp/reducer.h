@@ -24,34 +24,34 @@
 
 namespace farandole {
 
-class BirthSchedule;
-class Birthplace;
+class AllocationPredictor;
+class AliasedSlot;
 class KeptPlans;
 struct ParameterKind;
 class ParameterGradient;
-struct RoundNote;
+struct BackwardReport;
 
 /// Averages the gradients of a model over its replicas while backward runs.
 ///
-/// Life of a gradient: a hook before autograd's node moves it into its place in a bucket (take); a
-/// hook behind it counts it, and a bucket whose gradients have all come is launched (launch); the
-/// end of backward (end_backward) waits for what is left. p.grad is that place from then on, so
-/// gradients exist once.
+/// The path of a gradient: a hook in front of autograd's node moves it into its slot in a bucket
+/// (take). A hook behind the node counts it; when all gradients of a bucket have arrived, the
+/// bucket is launched (launch). The end of backward (end_backward) waits for the remaining buckets.
+/// p.grad is the slot from then on, so gradients exist once.
 ///
-/// The first synchronized backward only counts: which parameters get how many gradients (several
-/// under activation checkpointing), in which order. At its end, before it returns, the buckets are
-/// planned in the order of rank 0, gradients move into them, and all are reduced. Later backward
-/// passes overlap. A parameter that changes its dtype, device or requires_grad makes the next
-/// synchronized backward a first one again, unless there is a plan from the last time that the
-/// parameters were like that: a few are kept (ddp/kept_plans.h).
+/// The first synchronized backward only counts which parameters get how many gradients (several
+/// under activation checkpointing), and in which order. At its end the buckets are planned in the
+/// order of rank 0, gradients move into them, and all buckets are reduced. Later backward passes
+/// overlap. A parameter that changes its dtype, device or requires_grad makes the next synchronized
+/// backward a first one again, unless a plan for the parameters in this state was kept
+/// (ddp/kept_plans.h).
 ///
-/// A backward is synchronized if the forward that it comes from was (after_forward()); else its
-/// gradients stay local and add up in the buckets. Its end is found by a hook on the outputs of the
-/// forward, so that inner backward passes of reentrant checkpointing do not end it. A backward that
-/// an exception leaves is abandoned; this rank says so before its next forward or backward, and the
-/// others get a BackwardError that names it instead of a timeout.
+/// A backward is synchronized if its forward was (after_forward()). Otherwise its gradients stay
+/// local and accumulate in the buckets. A hook on the outputs of the forward finds the end of the
+/// backward, so inner backward passes of reentrant checkpointing do not end it. If an exception
+/// leaves a backward, the backward is abandoned. This rank reports that before its next forward or
+/// backward, and the other ranks get a BackwardError that names it instead of a timeout.
 ///
-/// Threads: hooks come from autograd's threads, all else from the caller's; any of them wait for
+/// Threads: autograd's threads call the hooks, the caller's threads everything else; calls wait for
 /// each other. Streams: gradients on a device are moved on its current stream.
 class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
  public:
@@ -62,13 +62,13 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   };
   struct Options {
     BucketCaps caps;
-    /// Parameters without a gradient in a backward count as zeros instead of being an error.
+    /// A parameter without a gradient in a backward counts as zero. Otherwise it is an error.
     bool find_unused_parameters = false;
-    /// Every backward gets the same gradients: those of the first. Parameters without one then are
-    /// not waited for.
+    /// Every backward has gradients of the same parameters as the first one. Buckets do not wait
+    /// for the other parameters.
     bool static_graph = false;
-    /// What becomes of a backward in which a gradient has an Inf or NaN; the same on every rank.
-    /// Each is looked at when a pass has added to it, in one pass that only reads.
+    /// What happens if a gradient has an Inf or NaN; the same on every rank. Each gradient is
+    /// checked after a pass has added to it, by reading it once more.
     NonfinitePolicy report_nonfinite = NonfinitePolicy::kOff;
     /// See ReplicaOptions.
     std::optional<at::ScalarType> wire_dtype = {};
@@ -83,59 +83,62 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
                                        std::shared_ptr<ReplicaGroup> group, Options options);
   ~Reducer();
 
-  /// Before a forward with gradients. Collective only if this rank has abandoned a backward. Throws
-  /// InvalidArgument if gradients stayed local that seem to belong to the forward before.
+  /// Call before a forward with gradients. Collective only if this rank has abandoned a backward.
+  /// Throws InvalidArgument if gradients stayed local that seem to belong to the previous forward.
   void before_forward();
-  /// After it: backward from `outputs` is synchronized if `synchronize`, else local.
+  /// Call after it: backward from `outputs` is synchronized if `synchronize`, otherwise local.
   void after_forward(const std::vector<at::Tensor>& outputs, bool synchronize);
-  /// Instead of it: the forward threw.
+  /// Call instead of after_forward() if the forward threw.
   void forward_failed();
 
-  /// What the loss of the next backward passes is a mean over (tokens, samples): gradients become
-  /// sum(w * g) / sum(w) over ranks and accumulated passes. All ranks or none; nullopt: no weights.
-  /// Backward throws InvalidArgument where it would add to gradients that have none.
+  /// The number of items (tokens, samples) that the loss of the next backward passes is a mean
+  /// over: gradients become sum(w * g) / sum(w) over ranks and accumulated passes. On all ranks or
+  /// none; nullopt: no weights. Backward throws InvalidArgument if it would add to gradients
+  /// without one.
   void set_loss_weight(std::optional<double> weight);
-  /// Gives full buckets to `hook`, torch's interface, instead of averaging them; null: averages
-  /// them again. Not in a backward. Throws InvalidArgument beside a wire_dtype. Collective.
+  /// Passes full buckets to `hook` (torch's interface) instead of averaging them; null: averages
+  /// them again. Not during a backward. Throws InvalidArgument beside a wire_dtype. Collective.
   void set_hook(std::shared_ptr<c10d::CommHookInterface> hook);
   /// Leaves averaging to a sharded optimizer from the next backward on; nullopt: averages again.
-  /// The next backward plans anew. Not in a backward. Local, unless a backward was abandoned.
+  /// The next backward makes a new plan. Not during a backward. Local, unless a backward was
+  /// abandoned.
   void set_sharded(std::optional<ShardedGradients> sharded);
-  /// Tells peers of a backward that an exception has left, who wait in it. Collective if there is
-  /// one.
+  /// If an exception has left a backward, reports that to the other ranks, which wait in it. Then
+  /// it is collective.
   void end_abandoned();
   /// Whether passes that were not synchronized have added to gradients since the last one that was.
   bool has_local_passes() const;
   /// Whether those gradients count by a loss weight.
   bool is_weighted() const;
-  /// Brings every p.grad that the program has put elsewhere into its bucket.
-  void adopt_gradients();
-  /// Looks for Inf and NaN where that costs least, from the next backward on: under set_sharded()
-  /// at each p.grad as it comes, else at averages as they are made, each rank at those that it
-  /// makes. Local.
+  /// Moves every p.grad that the program has set to another tensor into its bucket.
+  void move_into_slots();
+  /// From the next backward on, checks for Inf and NaN where that is cheapest: under set_sharded()
+  /// each p.grad when it arrives, otherwise averages, each rank those that it computes. Local.
   void watch_finite(bool watches);
-  /// Whether all ranks have looked at the averages of the last synchronized backward, and no
-  /// gradient came since. The same on every rank.
+  /// Whether all ranks have checked the averages of the last synchronized backward, and no gradient
+  /// has arrived since. The same on every rank.
   bool has_seen_averages() const;
-  /// Under set_sharded() every p.grad that was not seen to be finite, and small enough for a sum
-  /// over ranks to be finite too; else those that the program has changed since the last
-  /// synchronized backward (as autograd counts changes), or all if this rank has seen an Inf or NaN
-  /// in an average.
-  std::vector<at::Tensor> unseen_gradients() const;
-  /// The buckets, in which gradients lie after a backward; null before the first one.
+  /// Under set_sharded(): every p.grad that was not found to be finite and small enough for a
+  /// finite sum over the ranks. Otherwise: every p.grad that the program has changed since the last
+  /// synchronized backward (by autograd's version counter), or all if this rank has found an Inf or
+  /// NaN in an average.
+  std::vector<at::Tensor> unchecked_gradients() const;
+  /// The buckets, which hold the gradients after a backward; null before the first one.
   std::shared_ptr<const Buckets> buckets() const;
-  /// The sum of the weights of all ranks in the last synchronized backward: what averages were, or
-  /// under set_sharded() are to be, divided by. The same on every rank.
+  /// The sum of the weights of all ranks in the last synchronized backward. Averages were divided
+  /// by it, or are to be under set_sharded(). The same on every rank.
   double divisor() const;
-  /// Takes part in one backward of the others, with nothing to add: for a rank without inputs. True
-  /// if a rank still had some. `weight`: see BucketReduction::begin(). Collective.
+  /// Takes part in one backward of the other ranks with nothing to add, for a rank without inputs.
+  /// True if a rank still had inputs. `weight`: see BucketReduction::begin(). Collective.
   bool join_backward(double weight = 0);
   /// The lowest rank that had inputs in the last synchronized backward; 0 if none had. The same on
   /// every rank.
   int leader() const;
-  /// Whether a rank took part in it that had none. The same on every rank.
+  /// Whether a rank without inputs took part in it. The same on every rank.
   bool has_joined_ranks() const;
-  /// Whether its gradients were dropped for an Inf or NaN. The same on every rank.
+  /// Whether it produced averages, not an error on some rank. The same on every rank.
+  bool has_averages() const;
+  /// Whether its gradients were dropped because of an Inf or NaN. The same on every rank.
   bool has_dropped_gradients() const;
 
   /// The plan; empty before the first synchronized backward.
@@ -149,17 +152,17 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   enum class State {
     kIdle,
     kRunning,    ///< in a synchronized backward
-    kAbandoned,  ///< an exception has left one; peers do not know yet
+    kAbandoned,  ///< an exception has left one; the other ranks do not know yet
   };
   /// A parameter in the present synchronized backward.
   struct Progress {
-    int gradients = 0;        ///< that came
-    int expected = 1;         ///< that make it ready
+    int gradients = 0;        ///< that have arrived
+    int expected = 1;         ///< number that makes it ready
     bool is_ordered = false;  ///< stands in order_
     bool is_ready = false;
-    bool is_late = false;      ///< one came after its bucket was launched
-    bool was_touched = false;  ///< a gradient came since the last synchronized backward
-    int early_task = -1;       ///< the graph task of one that came before a begin
+    bool is_late = false;      ///< a gradient arrived after its bucket was launched
+    bool was_touched = false;  ///< a gradient arrived since the last synchronized backward
+    int early_task = -1;       ///< graph task of a gradient that arrived before the begin
     size_t bucket = 0;
   };
 
@@ -178,10 +181,10 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void begin_pass(bool synchronize);
   void forget_dropped_nonfinite();
   void begin_backward();
-  void watch_births(bool begin);
+  void watch_allocations_of_backward(bool begin);
   at::Tensor take(size_t index, const at::Tensor& gradient);
   void on_accumulated(size_t index);
-  void look(size_t index);
+  void check_finite(size_t index);
   void count_gradient(size_t index);
   bool is_launched(size_t index) const;
   void mark_ready(size_t index);
@@ -202,8 +205,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void tell_of_abandoned();
   void end_sharding();
   void make_plan();
-  void settle_gradients();
-  void give_places();
+  void alias_slots();
+  void assign_slots();
   std::vector<int64_t> first_order() const;
   BucketPlan own_plan() const;
   void naming_mismatches(const std::function<void()>& function) const;
@@ -213,19 +216,20 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::shared_ptr<c10d::CommHookInterface> make_own_hook() const;
   std::unique_ptr<BucketConsumer> make_consumer() const;
   void start_buckets();
-  bool settle_unready(uint32_t flags);
+  bool finish_unready(uint32_t flags);
   void skip_unused(uint32_t flags);
-  bool is_skipped(const RoundNote& note, size_t bucket) const;
-  void check_skipped(const std::vector<RoundNote>& notes) const;
+  bool is_skipped(const BackwardReport& report, size_t bucket) const;
+  void check_reports(const std::vector<BackwardReport>& reports, bool reduced);
+  void check_skipped(const std::vector<BackwardReport>& reports) const;
   bool is_empty(size_t index) const;
   uint8_t outcome_of(size_t index) const;
-  void settle_missing(size_t index);
-  std::vector<RoundNote> exchange(uint32_t flags, bool complete, bool* reduced);
-  void publish_gradients(const std::vector<RoundNote>& notes);
-  void average_sparse(const std::vector<RoundNote>& notes);
-  void note_results(const std::vector<RoundNote>& notes);
-  void judge_nonfinite(const std::vector<RoundNote>& notes);
-  void keep_stats(const std::vector<RoundNote>& notes);
+  void fill_missing(size_t index);
+  std::vector<BackwardReport> exchange(uint32_t flags, bool complete, bool* reduced);
+  void publish_gradients(const std::vector<BackwardReport>& reports);
+  void average_sparse(const std::vector<BackwardReport>& reports);
+  void record_results(const std::vector<BackwardReport>& reports);
+  void apply_nonfinite_policy(const std::vector<BackwardReport>& reports);
+  void keep_stats(const std::vector<BackwardReport>& reports);
   void reset();
   bool counts_unused() const { return options_.find_unused_parameters || options_.static_graph; }
 
@@ -244,8 +248,9 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::shared_ptr<Buckets> buckets_;  ///< null before the first plan
   std::unique_ptr<BucketConsumer> consumer_;
   int unsettled_ = 0;  ///< backward passes until memory is used as in all that follow
-  std::shared_ptr<BirthSchedule> births_;  ///< null if gradients are copied into their places
-  std::vector<std::shared_ptr<Birthplace>> birthplaces_;  ///< by parameter; null: copied
+  std::shared_ptr<AllocationPredictor>
+      predictor_;  ///< null if gradients are copied into their slots
+  std::vector<std::shared_ptr<AliasedSlot>> aliased_slots_;  ///< by parameter; null: copied
   std::vector<ParameterKind> planned_for_;  ///< parameters, as the Reducer looked at them last
   uint64_t plan_round_ = 0;                 ///< the last of rounds_ in which this plan was used
   std::unique_ptr<KeptPlans> kept_;         ///< other plans
@@ -275,9 +280,10 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   bool others_had_inputs_ = false;  ///< in the last join_backward()
   int leader_ = 0;                  ///< see leader()
   bool has_joined_ranks_ = false;   ///< see has_joined_ranks()
+  bool has_averages_ = false;       ///< see has_averages()
   bool has_dropped_gradients_ = false;
   bool watches_finite_ = false;  ///< see watch_finite()
-  bool looks_ = false;           ///< the same, as the present backward began
+  bool checks_finite_ = false;   ///< the same, as the present backward began
   /// Those that this rank made in the last synchronized backward; nullopt: not all ranks looked, or
   /// gradients have changed since.
   std::optional<bool> averages_are_finite_;

@@ -19,33 +19,34 @@
 
 namespace farandole {
 
-/// How replicas are kept alike; the meaning of each is torch's.
+/// Options of DistributedDataParallel, with the same meaning as in torch.
 struct ReplicaOptions {
-  /// Rank 0's buffers to all before each synchronized forward; when rank 0 has joined, those of the
-  /// lowest rank that has not.
+  /// Send rank 0's buffers to all ranks before each synchronized forward; if rank 0 has joined,
+  /// those of the lowest rank that has not.
   bool broadcast_buffers = true;
   bool init_sync = true;  ///< compare the modules and send rank 0's state to all at the start
   bool find_unused_parameters = false;
   bool static_graph = false;
-  /// With find_unused_parameters, a bucket in which no parameter got a gradient is not reduced, and
-  /// their p.grad stay as they are. All ranks must leave the same parameters unused, and none may
-  /// join early; without effect beside a sharded optimizer to which averaging is left.
+  /// With find_unused_parameters, do not reduce a bucket in which no parameter got a gradient; the
+  /// p.grad of its parameters are unchanged. All ranks must leave the same parameters unused, and
+  /// none may join early. No effect if a sharded optimizer averages gradients.
   bool skip_all_reduce_unused_params = false;
-  /// MiB of a bucket; nullopt: what suits the group, 1 on shared memory and 25 elsewhere.
+  /// MiB of a bucket; nullopt: 1 in shared memory, 25 elsewhere.
   std::optional<double> bucket_cap_mb = {};
-  /// MiB of the first buckets one by one; empty: a small first one.
+  /// MiB of the first buckets one by one; empty: a small first bucket.
   std::vector<double> bucket_cap_mb_list = {};
-  /// What becomes of a backward in which a gradient has an Inf or NaN; the strictest of all ranks
-  /// holds. nullopt: as FARANDOLE_CHECK_FINITE tells.
+  /// What happens if a gradient has an Inf or NaN; the strictest policy of all ranks applies.
+  /// nullopt: FARANDOLE_CHECK_FINITE.
   std::optional<NonfinitePolicy> report_nonfinite = {};
-  /// at::kBFloat16 or at::kHalf: what gradients of float32 and float64 travel as, in half or a
-  /// quarter of their bytes; nullopt: as they are. Those of half types travel as they are, but as
-  /// at::kFloat in float32, twice as many bytes, for other backends to add them up in it; a sharded
-  /// optimizer to which averaging is left does so in any case. Averages are cast as CompressHook
-  /// does. It changes nothing where no gradient travels: on groups with shared memory, whose ranks
-  /// read each other's. In place of a communication hook. The same on every rank.
+  /// The type in which gradients are sent; nullopt: their own. at::kBFloat16 or at::kHalf:
+  /// gradients of float32 and float64 are sent in half or a quarter of their bytes, and gradients
+  /// of half types unchanged. at::kFloat: gradients of half types are sent as float32, in twice as
+  /// many bytes, so that other backends add in float32; a sharded optimizer that averages gradients
+  /// adds in float32 in any case. Averages are cast as by CompressHook. No effect on groups with
+  /// shared memory, whose ranks read each other's gradients. Excludes a communication hook. The
+  /// same on every rank.
   std::optional<at::ScalarType> wire_dtype = {};
-  /// Names of parameters and buffers that stay as they are on each rank.
+  /// Names of parameters and buffers that are not synchronized.
   std::set<std::string> ignored = {};
   /// Names of parameters whose gradients are sparse tensors.
   std::set<std::string> sparse = {};
@@ -53,16 +54,16 @@ struct ReplicaOptions {
 
 class Replica;
 
-/// How to find a Replica as long as it is there. Threads: one at a time.
+/// A pointer to a Replica that becomes null when the Replica is destroyed. Threads: one at a time.
 struct ReplicaLink {
-  Replica* replica;  ///< null when it is gone
+  Replica* replica;  ///< null after its destruction
 };
 
-/// One rank's copy of a model: what C++ and Python modules have in common. It knows tensors alone;
-/// whoever runs the forward tells it before and after.
+/// One rank's copy of a model, the common part of the C++ and Python wrappers. It knows tensors,
+/// not modules; the wrapper that runs the forward calls it before and after.
 ///
-/// Threads: those of Reducer. Making one, set_group(), before_forward() with buffers and
-/// broadcast() are collectives.
+/// Threads: as Reducer. The constructor, set_group(), before_forward() with buffers and broadcast()
+/// are collectives.
 class FARANDOLE_API Replica {
  public:
   Replica(NamedTensors parameters, NamedTensors buffers, const Group& group,
@@ -70,18 +71,18 @@ class FARANDOLE_API Replica {
   ~Replica();
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
-  /// The one that has `parameter`, which may be any; null if none has.
+  /// The Replica that has `parameter` (any tensor); null if none has.
   static std::shared_ptr<ReplicaLink> of(const at::Tensor& parameter);
 
-  /// Before a forward. Sends buffers to all, if they are to be kept alike and this pass is
-  /// synchronized; tells peers of an abandoned backward.
+  /// Call before a forward. Sends buffers to all ranks if broadcast_buffers is set and this pass is
+  /// synchronized. Reports an abandoned backward to the other ranks.
   void before_forward();
-  /// After it, with every tensor among its outputs that may need gradients.
+  /// Call after it, with every output tensor that may need gradients.
   void after_forward(const std::vector<at::Tensor>& outputs);
-  /// Instead of after_forward(): it threw.
+  /// Call instead of after_forward() if the forward threw.
   void forward_failed();
 
-  /// Whether passes are synchronized whose forward begins from now on.
+  /// Whether later passes are synchronized.
   void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
   bool synchronizes() const { return synchronize_; }
   /// See Reducer::set_loss_weight().
@@ -94,32 +95,36 @@ class FARANDOLE_API Replica {
   void broadcast_buffers(int root = 0);
   /// Whether before_forward() would send buffers.
   bool will_send_buffers() const;
-  /// Takes part in one backward of the others; see Reducer::join_backward(). Calls end_join() if
-  /// all have joined.
+  /// Reports a backward that an exception has left; see Reducer::end_abandoned().
+  void end_abandoned() { reducer_->end_abandoned(); }
+  /// Takes part in one backward of the other ranks; see Reducer::join_backward(). Calls end_join()
+  /// if all ranks have joined.
   bool join_backward(double weight = 0);
-  /// If this rank took part in backwards of others: drops p.grad, which has their averages, as if
-  /// it had just been zeroed. Local.
+  /// Whether the last join_backward() ended in an error on the other ranks, which then do not step.
+  /// False before the first one, after end_join() and after a forward of this rank.
+  bool join_failed() const { return join_failed_; }
+  /// If this rank took part in backward passes of the others, drops p.grad, which has their
+  /// averages, as zero_grad() would. Local.
   void end_join();
 
-  /// From now on these are the ranks, for example after a shrink: plans anew. Gradients, the hook
-  /// and the weight stay.
+  /// Continues with the ranks of `group`, for example after a shrink, and makes a new plan.
+  /// Gradients, the hook and the loss weight are kept.
   void set_group(const Group& group);
-  /// From now on these are the tensors, after the module has got others by the same names. Plans
-  /// anew if parameters are among them.
+  /// Continues with these tensors, if the module has new tensors by the same names. Makes a new
+  /// plan if parameters have changed.
   void set_tensors(NamedTensors parameters, NamedTensors buffers);
 
-  /// Leaves averaging to a sharded optimizer until set_group() or other parameters in
-  /// set_tensors(); see Reducer::set_sharded().
+  /// Leaves averaging to a sharded optimizer until set_group() or until set_tensors() with new
+  /// parameters; see Reducer::set_sharded().
   void set_sharded(std::optional<ShardedGradients> sharded);
   bool is_sharded() const { return sharded_.has_value(); }
-  /// Whether averaging is left to `owner`.
+  /// Whether `owner` averages gradients.
   bool is_sharded_by(const void* owner) const { return sharded_ && sharded_->owner == owner; }
-  /// Calls `function` before each forward, until `owner` has an empty one: for an optimizer whose
-  /// new parameters may still be under way.
+  /// Calls `function` before each forward, until it is set to an empty function for `owner`. For
+  /// optimizers whose new parameters may still be in transfer.
   void set_before_forward(const void* owner, std::function<void()> function);
-  /// Calls those functions, for whoever reads parameters otherwise.
+  /// Calls these functions, for code that reads parameters outside of a forward.
   void await_parameters() const;
-  /// As Reducer tells.
   const std::shared_ptr<Reducer>& reducer() const { return reducer_; }
   const NamedTensors& parameters() const { return parameters_; }
 
@@ -144,11 +149,12 @@ class FARANDOLE_API Replica {
   std::shared_ptr<c10d::CommHookInterface> hook_;
   std::optional<ShardedGradients> sharded_;
   std::map<const void*, std::function<void()>> awaits_;  ///< by owner
-  bool took_part_ = false;  ///< in backwards of others, since the last end_join()
+  bool join_failed_ = false;                             ///< see join_failed()
+  bool took_part_ = false;  ///< in backward passes of others, since the last end_join()
   std::shared_ptr<Reducer> reducer_;
 };
 
-/// Caps of the buckets for a group, as `options` ask: see ReplicaOptions.
+/// The bucket caps for a group according to `options`.
 FARANDOLE_API BucketCaps bucket_caps(const ReplicaOptions& options, const ReplicaGroup& group);
 
 }  // namespace farandole

@@ -10,15 +10,15 @@
 
 namespace farandole {
 
-/// What a Reducer does with gradients that a sharded optimizer averages: p.grad stays this rank's
-/// own gradient, and passes add up in it as without a Reducer. Ranks still tell each other at the
-/// end of backward how it went.
+/// Makes a Reducer leave averaging to a sharded optimizer: p.grad stays this rank's own gradient,
+/// and passes accumulate in it as without a Reducer. Ranks still exchange reports at the end of
+/// backward.
 struct ShardedGradients {
   const void* owner = nullptr;  ///< the optimizer
-  /// Gets each full bucket during backward and leaves it as it is; null: the optimizer reads the
+  /// Gets each full bucket during backward and leaves it unchanged; null: the optimizer reads the
   /// buckets of all ranks.
   std::shared_ptr<c10d::CommHookInterface> scatter = {};
-  /// The buckets that `scatter` knows; nullopt: the Reducer plans them itself.
+  /// The buckets that `scatter` expects; nullopt: the Reducer plans them itself.
   std::optional<BucketPlan> plan = {};
   /// Called before a backward adds to gradients.
   std::function<void()> before_backward = {};

@@ -43,8 +43,8 @@ class FARANDOLE_API AdamRule final : public UpdateRule {
 
   std::string description() const override;
   std::vector<std::string> state_names() const override;
-  void update(const UpdateBlock<float>& block, const UpdateMoment& moment) const override;
-  void update(const UpdateBlock<double>& block, const UpdateMoment& moment) const override;
+  void update(const UpdateBlock<float>& block, const StepContext& context) const override;
+  void update(const UpdateBlock<double>& block, const StepContext& context) const override;
 
  private:
   const AdamHyperparameters adam_;

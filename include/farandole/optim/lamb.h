@@ -40,13 +40,13 @@ class FARANDOLE_API LambRule final : public UpdateRule {
   std::string description() const override;
   std::vector<std::string> state_names() const override;
   int sums() const override { return 2; }
-  void measure(const UpdateBlock<float>& block, const UpdateMoment& moment,
+  void measure(const UpdateBlock<float>& block, const StepContext& context,
                double* sums) const override;
-  void measure(const UpdateBlock<double>& block, const UpdateMoment& moment,
+  void measure(const UpdateBlock<double>& block, const StepContext& context,
                double* sums) const override;
   bool update_reads_gradient() const override { return false; }
-  void update(const UpdateBlock<float>& block, const UpdateMoment& moment) const override;
-  void update(const UpdateBlock<double>& block, const UpdateMoment& moment) const override;
+  void update(const UpdateBlock<float>& block, const StepContext& context) const override;
+  void update(const UpdateBlock<double>& block, const StepContext& context) const override;
 
  private:
   const LambHyperparameters lamb_;

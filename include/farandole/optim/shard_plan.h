@@ -10,7 +10,7 @@
 
 namespace farandole {
 
-/// What the plan needs to know of a parameter.
+/// The properties of a parameter that a plan depends on.
 struct ShardedParameter {
   PlannedParameter planned;
   size_t group = 0;  ///< of the optimizer's parameter groups
@@ -19,7 +19,7 @@ struct ShardedParameter {
 /// How parameters are divided among ranks.
 enum class Partition {
   kElements,    ///< into shards of one size, which begin and end in the middle of parameters
-  kParameters,  ///< whole, by balanced size: for updates that need a parameter in its shape
+  kParameters,  ///< whole parameters, balanced by size: for updates that need their shape
 };
 
 /// How make_shard_plan() divides.
@@ -29,8 +29,8 @@ struct ShardDivision {
   std::vector<int64_t> loads = {};
 };
 
-/// The part of one parameter that lies in one rank's shard of one bucket. Offsets count elements;
-/// those of a parameter in the order of its memory.
+/// The part of one parameter in one rank's shard of one bucket. Offsets are in elements; offsets in
+/// a parameter follow the order of its memory.
 struct ShardPiece {
   size_t parameter;
   size_t bucket;
@@ -43,22 +43,22 @@ struct ShardPiece {
 /// Which rank owns which elements of the parameters, and of their optimizer state (ZeRO stage 1:
 /// Rajbhandari et al. 2020, arXiv 1910.02054).
 ///
-/// Parameters lie in buckets of one dtype and one parameter group. Each bucket divides into
+/// Parameters are in buckets of one dtype and one parameter group. Each bucket is divided into
 /// world_size shards of whole cache lines; rank r owns shard r of every bucket.
 ///
-/// With kElements buckets are padded so that shards are equal to the element: they begin and end in
-/// the middle of parameters, and no rank has more than another. With kParameters a shard is some
-/// whole parameters, or none, and its last line is padded (which `elements` of a bucket counts
-/// there). Each parameter, from the largest to the
-/// smallest, goes to the rank with the fewest elements so far, over all buckets (Graham 1969,
-/// "Bounds on multiprocessing timing anomalies": longest processing time first); the largest load
-/// is at most 4/3 - 1/(3 world_size) of the best one.
+/// With kElements buckets are padded so that all shards have the same number of elements; shards
+/// begin and end in the middle of parameters. With kParameters a shard is a set of whole
+/// parameters, possibly empty, and its last cache line is padded (`elements` of a bucket includes
+/// this padding). From the largest to the smallest, each parameter goes to the rank with the fewest
+/// elements so far, over all buckets (Graham 1969, "Bounds on multiprocessing timing anomalies":
+/// longest processing time first); the largest load is at most 4/3 - 1/(3 world_size) of the
+/// optimum.
 struct FARANDOLE_API ShardPlan {
   BucketPlan buckets;
   std::vector<size_t> groups;  ///< the parameter group of each bucket
   int world_size = 1;
   Partition partition = Partition::kElements;
-  /// Of each bucket: where the shard of each rank begins, and the end of the last; in elements.
+  /// For each bucket: the begin of each rank's shard and the end of the last one, in elements.
   std::vector<std::vector<int64_t>> bounds = {};
 
   /// Where the shard of `rank` begins in `bucket`.
@@ -67,7 +67,7 @@ struct FARANDOLE_API ShardPlan {
   int64_t shard_elements(size_t bucket, int rank) const;
   /// Of all ranks in rank order.
   std::vector<int64_t> shard_lengths(size_t bucket) const;
-  /// What `rank` owns, by bucket and in the order of memory; without empty pieces.
+  /// The pieces that `rank` owns, by bucket and in the order of memory; without empty pieces.
   std::vector<ShardPiece> pieces_of(int rank) const;
 };
 

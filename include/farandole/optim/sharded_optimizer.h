@@ -14,7 +14,7 @@
 
 #include "farandole/ddp/replica.h"
 #include "farandole/export.h"
-#include "farandole/optim/half_options.h"
+#include "farandole/optim/master_weight_options.h"
 #include "farandole/optim/shard_plan.h"
 #include "farandole/optim/update_rule.h"
 
@@ -34,46 +34,46 @@ class UpdatePass;
 struct GradientChange;
 struct PieceUpdate;
 
-/// What p.grad is between backward and step().
+/// The contents of p.grad between backward and step().
 enum class GradientMode {
-  kFull,   ///< the average on every rank: whoever averages it, DistributedDataParallel for one
-  kShard,  ///< this rank's own gradient: the optimizer averages what it owns. All parameters belong
-           ///< to one DistributedDataParallel
+  kFull,   ///< the average on every rank, computed by a DistributedDataParallel or the program
+  kShard,  ///< this rank's own gradient; the optimizer averages the part that it owns. All
+           ///< parameters belong to one DistributedDataParallel
 };
 
-/// What a GradScaler asks of a step.
+/// What a GradScaler passes to a step.
 struct ScaledStep {
-  double scale = 1;   ///< which ranks compare
+  double scale = 1;   ///< compared among the ranks
   double factor = 1;  ///< on averaged gradients; 1 if they are unscaled already
-  /// Whether this rank's gradients have no Inf or NaN; nullopt: the step looks.
+  /// Whether this rank's gradients are finite; nullopt: the step checks.
   std::optional<bool> is_finite = {};
 };
 
 /// ZeRO stage 1 (Rajbhandari et al. 2020, arXiv 1910.02054): each rank keeps the optimizer state of
-/// its shards of the parameters (shard_plan.h), updates those, and stores the new values into all
-/// ranks. What C++ and Python optimizers have in common; it knows tensors alone.
+/// its shards of the parameters (shard_plan.h), updates these shards, and stores the new values
+/// into all ranks. The common core of the C++ and Python optimizers; it works on tensors.
 ///
-/// Parameters become views of flat buffers (with their values, dtypes and strides). Where ranks
-/// share memory, step() goes over it once and needs no message: update and store are one pass, with
-/// kShard averaging too. Over other groups shards travel by reduce_scatter during backward (with a
-/// wire_dtype of the DistributedDataParallel by all_to_all, see gradient_scatter.h) and by
-/// all_gather after step(), which the next forward of the DistributedDataParallel awaits.
+/// Parameters become views of flat buffers (with their values, dtypes and strides). If ranks share
+/// memory, step() makes one pass over it and needs no message: update and store are one pass, with
+/// kShard averaging too. Over other groups shards are sent by reduce_scatter during backward (with
+/// a wire_dtype of the DistributedDataParallel by all_to_all, see gradient_scatter.h) and by
+/// all_gather after step(), which the next forward of the DistributedDataParallel waits for.
 ///
-/// A profiler sees a step as "farandole:sharded_step". It is either step(), with rules that run
-/// here, or begin_step(), whatever changes the tensors of shards(), and end_step(). No parameter is
-/// stored before every rank has entered the step, and none returns before all stores are seen
-/// (where they travel: wait()).
+/// A profiler shows a step as "farandole:sharded_step". A step is either step(), with rules that
+/// run here, or begin_step(), any change of the tensors of shards(), and end_step(). No parameter
+/// is stored before every rank has entered the step, and no rank returns before all stores are
+/// visible (if they are sent: wait()).
 ///
-/// Parameters that have requires_grad are planned when they come; others when they first have a
-/// gradient in a step. Parameters of half types have float32 values of their own on the rank that
-/// owns them, which steps are added to, unless HalfOptions say otherwise.
+/// Parameters with requires_grad get shards when they are added; others in the first step in which
+/// they have a gradient. Parameters of half types have float32 master weights on the rank that owns
+/// them, unless MasterWeightOptions disable this.
 ///
 /// Errors: StepError (step_round.h), InvalidArgument, NotSupported (sparse gradients), and what
-/// collectives throw. Threads: one call at a time, not in a backward. It may outlive the
+/// collectives throw. Threads: one call at a time, not during a backward. It may outlive the
 /// DistributedDataParallel.
 class FARANDOLE_API ShardedOptimizer {
  public:
-  struct Group {
+  struct ParameterGroup {
     std::vector<at::Tensor> parameters;
     std::vector<std::string> names;  ///< for messages
   };
@@ -84,84 +84,88 @@ class FARANDOLE_API ShardedOptimizer {
     int64_t elements;
   };
 
-  /// `groups`: the same on every rank, with the same values by the first step. `group`: the ranks;
-  /// those of the parameters' DistributedDataParallel, or the default group, if empty. Collective.
-  ShardedOptimizer(std::vector<Group> groups, const farandole::Group& group, GradientMode mode,
-                   const HalfOptions& halves = {}, Partition partition = Partition::kElements);
+  /// `groups`: the same on every rank, with equal values by the first step. `group`: the ranks; if
+  /// empty, those of the parameters' DistributedDataParallel, or the default group. Collective.
+  ShardedOptimizer(std::vector<ParameterGroup> groups, const farandole::Group& group,
+                   GradientMode mode, const MasterWeightOptions& master_weights = {},
+                   Partition partition = Partition::kElements);
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
 
-  /// One more parameter group, in which `then`, if there is one, takes part: if either fails on any
-  /// rank, both throw and nothing has changed on all (joint_change.h). Collective.
-  void add_group(Group group, const std::function<void()>& then = {});
+  /// Adds a parameter group and calls `then`, if given. If either fails on any rank, the call
+  /// throws on all ranks and nothing has changed (joint_change.h). Collective.
+  void add_group(ParameterGroup group, const std::function<void()>& then = {});
 
   /// One step, with a rule for each group. Collective.
   void step(const UpdateRules& rules);
-  /// Begins one whose formula is elsewhere: `description` tells its hyperparameters, which ranks
-  /// compare. Sets the gradients of shards(), undefined ones where a parameter has none. True if
-  /// shards() has others than when it was last called. If was_left_out() then, the step is over.
-  /// Throws InvalidArgument without master weights. Collective.
+  /// Begins a step that the caller computes. `description` has its hyperparameters, which ranks
+  /// compare. Sets the gradients of shards(), undefined if a parameter has none. True if the
+  /// tensors of shards() have changed since its last call. If was_left_out() is true afterwards,
+  /// the step is over. Throws InvalidArgument without master weights. Collective.
   bool begin_step(const std::string& description);
   /// Stores shards() into all ranks. Collective.
   void end_step();
-  /// Instead of either, or of step(): this rank has met `error`, which the others throw as a
-  /// StepError. Does not throw. Collective.
+  /// Call it instead of begin_step(), end_step() or step() if this rank has failed with `error`,
+  /// which the other ranks throw as a StepError. Does not throw. Collective.
   void fail_step(const std::string& error) noexcept;
-  /// The next step, however it ends, is one of scaled gradients: multiplies them by a factor where
-  /// it reads them, and is left out on all ranks if one has an Inf or NaN on any. Local.
+  /// The next step has scaled gradients: it multiplies them by a factor when it reads them, and is
+  /// left out on all ranks if a gradient has an Inf or NaN on any rank. Local.
   void expect_scaled(const ScaledStep& scaled);
-  /// Takes that back.
+  /// Cancels expect_scaled().
   void expect_plain() { scaled_.reset(); }
-  /// Whether the last step was: then nothing was changed. The same on every rank.
+  /// Whether the last step was left out: nothing was changed. The same on every rank.
   bool was_left_out() const { return was_left_out_; }
-  /// With kShard: clips and the next step take averaged gradients times `factor`. Whether this
-  /// rank's part of them has no Inf or NaN. Local.
+  /// Replica::join_failed() of the DistributedDataParallel that has the parameters; false if there
+  /// is none. Local.
+  bool join_failed() const;
+  /// With kShard: multiplies averaged gradients by `factor` in clips and in the next step. Returns
+  /// whether this rank's part of them is finite. Local.
   bool unscale(double factor);
-  /// Whether all ranks say so. Collective.
+  /// Whether `yes` is true on all ranks. Collective.
   bool all_agree(bool yes) const;
-  /// Returns when the parameters of the last step have come. Local.
+  /// Returns when the parameters of the last step have arrived. Local.
   void wait();
 
-  /// Makes the norm of all averaged gradients together at most `max_norm`, as
-  /// torch.nn.utils.clip_grad_norm_ does, and returns what it was. With kShard the gradients are
-  /// left as they are, and the factor is applied in the next step, or before the next backward adds
-  /// to them. `norm_type` > 0, or infinite. Collective.
+  /// Limits the total norm of all averaged gradients to `max_norm`, as
+  /// torch.nn.utils.clip_grad_norm_ does, and returns the norm before. With kShard the gradients
+  /// are not changed; the factor is applied in the next step, or before the next backward adds to
+  /// them. `norm_type` > 0, or infinite. Collective.
   double clip_grad_norm(double max_norm, double norm_type, bool error_if_nonfinite);
-  /// Brings every element of the averaged gradients into [-clip_value, clip_value]. With kShard: in
-  /// the next step, and no backward may come before it.
+  /// Limits every element of the averaged gradients to [-clip_value, clip_value]. With kShard this
+  /// happens in the next step, and no backward may come before it.
   void clip_grad_value(double clip_value);
 
   /// This rank's pieces of `group`.
   std::vector<Piece> pieces(size_t group) const;
-  /// The same as tensors of one dimension, or with kParameters of the parameters' shapes; in the
-  /// memory of the parameters, or of the float32 values of those of half types. Throws
-  /// InvalidArgument without master weights.
+  /// The same as one-dimensional tensors, or with kParameters in the shapes of the parameters. They
+  /// share the memory of the parameters, or of the master weights of parameters of half types.
+  /// Throws InvalidArgument without master weights.
   std::vector<at::Tensor> shards(size_t group);
 
-  /// Makes the arrays that step() with these rules needs, zeros, where they are not there yet.
+  /// Makes the state arrays that step() with these rules needs, as zeros, if they do not exist yet.
   void make_state(const UpdateRules& rules);
-  /// One of those arrays, by piece of `group`; empty if it was not made. "master_parameter": the
-  /// float32 values of parameters of half types, if it keeps them.
+  /// One of these arrays, by piece of `group`; empty if it does not exist. "master_parameter": the
+  /// float32 master weights, if kept.
   std::vector<at::Tensor> state(size_t group, const std::string& name) const;
-  /// Steps with a gradient that step() has taken, by parameter of `group`.
+  /// Number of steps with a gradient, by parameter of `group`.
   std::vector<int64_t> steps(size_t group) const;
-  /// Whether each parameter has shards: those that were frozen get them in a step with a gradient.
+  /// Whether each parameter has shards: frozen parameters get them in a step with a gradient.
   std::vector<bool> are_planned(size_t group) const;
-  /// `has_state`: whether a step has written to their arrays; by default those with steps.
+  /// `has_state`: whether a step has written to their arrays; by default true if steps > 0.
   void set_steps(size_t group, const std::vector<int64_t>& steps,
                  const std::vector<bool>& has_state = {});
-  /// Bytes of this rank's arrays.
+  /// Bytes of this rank's state arrays.
   int64_t state_bytes() const;
-  /// Bytes that this rank gives to others in a backward and a step with kShard, padding included:
-  /// (world_size - 1) / world_size of the gradients, as they travel (ReplicaOptions::wire_dtype),
-  /// and as much of the parameters. kFull: as much of the gradients again, for averages on every
-  /// rank.
+  /// Bytes that this rank sends to or stores into other ranks in a backward and a step with kShard,
+  /// with padding: (world_size - 1) / world_size of the gradients, in the type in which they are
+  /// sent (ReplicaOptions::wire_dtype), and of the parameters. kFull: the gradients count twice,
+  /// because every rank gets all averages.
   int64_t bytes_moved() const;
 
-  /// Whole tensors, in the shapes of the parameters of `group`, of what ranks have by piece:
-  /// tensors of one dimension and one dtype. On rank `to`, or on all if it is -1; else empty.
-  /// Collective.
+  /// Assembles tensors in the shapes of the parameters of `group` from the pieces of all ranks,
+  /// which are one-dimensional and of one dtype. On rank `to`, or on all ranks if it is -1; empty
+  /// on the others. Collective.
   std::vector<at::Tensor> gather(size_t group, const std::vector<at::Tensor>& pieces, int to) const;
   /// From rank `root`, in place. Collective.
   void broadcast(const at::Tensor& tensor, int root) const;
@@ -169,11 +173,11 @@ class FARANDOLE_API ShardedOptimizer {
   std::vector<std::string> all_gather(const std::string& text) const;
 
   /// From now on gather() runs over the ranks of `group` (empty: those of the
-  /// DistributedDataParallel, or the present ones), which bring the shards that they have. Throws
-  /// InvalidArgument on all if some are lost. Collective for them.
+  /// DistributedDataParallel, or the current ones), which contribute the shards that they have.
+  /// Throws InvalidArgument on all ranks if a shard is lost. Collective for them.
   void begin_rebuild(const farandole::Group& group);
-  /// Plans anew for those ranks and brings state and parameters there; `then` as in add_group().
-  /// What fails leaves the optimizer as it was before begin_rebuild(). Collective.
+  /// Makes a plan for these ranks and moves state and parameters there; `then` as in add_group().
+  /// If it fails, the optimizer is as before begin_rebuild(). Collective.
   void finish_rebuild(const std::function<void()>& then = {});
 
   int rank() const { return group_->rank(); }
@@ -181,7 +185,7 @@ class FARANDOLE_API ShardedOptimizer {
   /// The one that the program gave.
   const farandole::Group& group() const { return group_->of_program(); }
   GradientMode mode() const { return mode_; }
-  const HalfOptions& halves() const { return halves_; }
+  const MasterWeightOptions& master_weights() const { return master_weights_; }
   Partition partition() const { return partition_; }
 
  private:
@@ -207,11 +211,11 @@ class FARANDOLE_API ShardedOptimizer {
   };
 
   // sharded_optimizer.cpp
-  void add_parameters(Group group);
+  void add_parameters(ParameterGroup group);
   void check_group_index(size_t group) const;
   void find_replica();
-  Replica* replica() const;       ///< null if there is none, or no more
-  bool averages_in_step() const;  ///< p.grad is this rank's own until then
+  Replica* replica() const;       ///< null if there is none, or it was destroyed
+  bool averages_in_step() const;  ///< p.grad is this rank's own gradient until then
   void choose_group(const farandole::Group& group);
   void check_replica() const;
   void check_same_parameters(bool with_values) const;
@@ -238,7 +242,7 @@ class FARANDOLE_API ShardedOptimizer {
   void check_norm(double max_norm, double norm_type) const;
   bool measure(const UpdateRules& rules);
   void make_updates(const UpdateRules& rules);
-  void add_newcomers();
+  void add_newly_trainable();
   void set_addresses();
   bool own_gradients_are_finite();
   void collect_gradients();
@@ -270,7 +274,7 @@ class FARANDOLE_API ShardedOptimizer {
   void take_state(size_t index, const std::string& name, const at::Tensor& state);
 
   const GradientMode mode_;
-  const HalfOptions halves_;
+  const MasterWeightOptions master_weights_;
   const Partition partition_;
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> tensors_;          ///< of the same

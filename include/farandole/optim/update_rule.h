@@ -21,7 +21,7 @@ struct UpdateBlock {
 };
 
 /// Where a parameter is in its training.
-struct UpdateMoment {
+struct StepContext {
   int64_t step;        ///< of the parameter, counted from 1
   bool is_first;       ///< its state is all zeros: no step has written it
   const double* sums;  ///< what measure() added up over the whole parameter; null if sums() == 0
@@ -45,15 +45,15 @@ class FARANDOLE_API UpdateRule {
   /// How many sums measure() adds up; 0: the rule is element-wise.
   virtual int sums() const { return 0; }
   /// Adds what the block contributes to `sums`. It may already change states.
-  virtual void measure(const UpdateBlock<float>& block, const UpdateMoment& moment,
+  virtual void measure(const UpdateBlock<float>& block, const StepContext& context,
                        double* sums) const;
-  virtual void measure(const UpdateBlock<double>& block, const UpdateMoment& moment,
+  virtual void measure(const UpdateBlock<double>& block, const StepContext& context,
                        double* sums) const;
   /// Whether update() reads the gradient; if not it is null there.
   virtual bool update_reads_gradient() const { return true; }
 
-  virtual void update(const UpdateBlock<float>& block, const UpdateMoment& moment) const = 0;
-  virtual void update(const UpdateBlock<double>& block, const UpdateMoment& moment) const = 0;
+  virtual void update(const UpdateBlock<float>& block, const StepContext& context) const = 0;
+  virtual void update(const UpdateBlock<double>& block, const StepContext& context) const = 0;
 };
 
 /// One rule a parameter group.

@@ -13,71 +13,71 @@
 
 #include "farandole/ddp/distributed_data_parallel.h"
 #include "farandole/export.h"
-#include "farandole/optim/half_options.h"
 #include "farandole/optim/lamb_options.h"
 #include "farandole/optim/lars_options.h"
+#include "farandole/optim/master_weight_options.h"
 #include "farandole/optim/rule_of_options.h"
 #include "farandole/optim/sharded_optimizer.h"
 
 namespace farandole {
 
 class ShardUpdate;
-struct WholeState;
+struct FullState;
 
 struct ZeroOptions {
-  /// The ranks; those of the parameters' DistributedDataParallel, or the default group, if empty.
+  /// The ranks; if empty, those of the parameters' DistributedDataParallel, or the default group.
   Group group = {};
   GradientMode gradients = GradientMode::kFull;
-  /// Whether float32 values of half parameters are kept, and how parameters are rounded without.
-  HalfOptions halves = {};
-  /// Whether shards cut parameters anywhere or are whole parameters. nullopt: kElements for
-  /// optimizers of LibTorch and of Farandole, which update each element alone; kParameters for
-  /// others, which come from a factory.
+  /// Whether float32 master weights of half parameters are kept, and the rounding without them.
+  MasterWeightOptions master_weights = {};
+  /// Whether shards cut parameters anywhere or are whole parameters. nullopt: kElements for the
+  /// optimizers of LibTorch and Farandole, which update each element on its own; kParameters for
+  /// other optimizers from a factory.
   std::optional<Partition> partition = {};
 };
 
-/// An optimizer of LibTorch that lets each rank update a shard of the parameters, and keep the
-/// state of that shard alone (ZeRO stage 1; see sharded_optimizer.h).
+/// A LibTorch optimizer in which each rank updates a shard of the parameters and keeps the state of
+/// this shard only (ZeRO stage 1; see sharded_optimizer.h).
 ///
 ///   farandole::DistributedDataParallel model(std::make_shared<Net>());
 ///   farandole::ZeroRedundancyOptimizer optimizer(model, farandole::AdamWOptions(1e-3));
 ///   loss_of(model(x), y).backward();
 ///   optimizer.step();  // every rank has all new parameters
 ///
-/// The options choose what is computed. SGD, Adam, AdamW, LAMB and LARS are one pass over
-/// gradients, state and the parameters of all ranks, and keep parameters of half types in float32
-/// too, or round them (ZeroOptions::halves). Others come from a Factory and run unchanged on the
-/// shards; so do LibTorch's RMSprop and Adagrad, by their options. Where each element is updated
-/// from its own gradient and state alone, shards cut parameters anywhere, and are tensors of one
-/// dimension (Partition::kElements). Other classes get whole parameters, in their shapes, which are
-/// divided among ranks by size (Partition::kParameters): each must be updated from its own gradient
-/// and state.
+/// The type of the options selects the optimizer. SGD, Adam, AdamW, LAMB and LARS are one pass over
+/// gradients, state and the parameters of all ranks; for parameters of half types they keep float32
+/// master weights, or round (ZeroOptions::master_weights). LibTorch's RMSprop and Adagrad, selected
+/// by their options, and optimizers from a Factory run unchanged on the shards. If each element is
+/// updated from its own gradient and state, shards cut parameters anywhere and are one-dimensional
+/// (Partition::kElements). Other classes get whole parameters in their shapes, divided among ranks
+/// by size (Partition::kParameters); each parameter must be updated from its own gradient and
+/// state.
 ///
-/// What takes a torch::optim::Optimizer takes it: zero_grad(), LRScheduler, torch::save(). Options
-/// of param_groups() may be changed between steps, on all ranks alike.
+/// It can be used as a torch::optim::Optimizer: zero_grad(), LRScheduler, torch::save(). The
+/// options of param_groups() may change between steps, in the same way on all ranks.
 ///
 /// Errors: StepError, InvalidArgument, NotSupported and what collectives throw; LibTorch's own
-/// c10::Error out of an optimizer of a Factory. Threads: one call at a time, not in a backward.
+/// c10::Error from an optimizer of a Factory. Threads: one call at a time, not during a backward.
 class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimizer {
  public:
   using Options = torch::optim::OptimizerOptions;
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
-  /// Makes an optimizer of these parameters, which are shards, with the options of each group.
+  /// Makes an optimizer of these parameters (shards) with the options of each group.
   using Factory = std::function<std::unique_ptr<torch::optim::Optimizer>(Groups)>;
 
-  /// `defaults`: those of groups without options; LambOptions, for example. Parameters have the
-  /// same values on every rank. Each is collective.
+  /// `defaults`: the options of groups without options, for example LambOptions. Parameters have
+  /// equal values on every rank by the first step. All constructors are collective.
   ZeroRedundancyOptimizer(Groups groups, const Options& defaults, const ZeroOptions& zero = {});
   ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, const Options& defaults,
                           const ZeroOptions& zero = {});
-  /// Of all parameters that the model does not ignore.
+  /// For all parameters that the model does not ignore.
   template <class Net>
   ZeroRedundancyOptimizer(DistributedDataParallel<Net>& model, const Options& defaults,
                           const ZeroOptions& zero = {})
       : ZeroRedundancyOptimizer(tensors_of(model.replica()), defaults, zero) {}
 
-  /// `make` is also called with stand-ins of one element in the shapes of the parameters, to learn
-  /// its class and the default options.
+  /// `make` is also called with tensors in the shapes of the parameters that have one element in
+  /// memory, to find its class and default options.
   ZeroRedundancyOptimizer(Groups groups, Factory make, const ZeroOptions& zero = {});
   ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, Factory make,
                           const ZeroOptions& zero = {});
@@ -90,39 +90,38 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
   ZeroRedundancyOptimizer(const ZeroRedundancyOptimizer&) = delete;
   ZeroRedundancyOptimizer& operator=(const ZeroRedundancyOptimizer&) = delete;
 
-  /// Updates this rank's shards and stores them on every rank. Returns what `closure` returned,
-  /// which evaluates the model anew. If it throws, all ranks throw, and nothing is changed.
+  /// Updates this rank's shards and stores them on every rank. Returns the result of `closure`,
+  /// which evaluates the model again. If it throws, all ranks throw, and nothing is changed.
   /// Collective.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// As torch::nn::utils::clip_grad_norm_() of all parameters here, in both modes: returns the norm
-  /// before, the same on every rank. `norm_type` > 0, or infinite. Collective.
+  /// As torch::nn::utils::clip_grad_norm_() over all parameters, in both modes. Returns the norm
+  /// before, which is the same on every rank. `norm_type` > 0, or infinite. Collective.
   double clip_grad_norm_(double max_norm, double norm_type = 2, bool error_if_nonfinite = false);
   /// As torch::nn::utils::clip_grad_value_(). Call it on all ranks.
   void clip_grad_value_(double clip_value);
 
-  /// One more group, also after steps. Hides LibTorch's; a group that comes through that, by a
-  /// reference to torch::optim::Optimizer, is planned in the next step. Collective.
+  /// Adds a group, also after steps. Hides LibTorch's function; a group that is added through a
+  /// reference to torch::optim::Optimizer gets shards in the next step. Collective.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
-  /// Cuts shards anew and brings their state there: for parameters that were frozen, and to go on
-  /// with other ranks (none: the present ones) after set_process_group() of the model. Throws
-  /// InvalidArgument if the state of a shard is on a rank that is gone. Collective.
+  /// Makes new shards and moves their state: for parameters that were frozen, and to continue with
+  /// other ranks (empty: the current ones) after set_process_group() of the model. Throws
+  /// InvalidArgument if the state of a shard is on a lost rank. Collective.
   void rebuild(const Group& group = {});
-  /// Returns when the parameters of the last step have come. Local, and only of use over groups
+  /// Returns when the parameters of the last step have arrived. Local. Needed only over groups
   /// without shared memory, to read parameters before the next forward of the model.
   void wait();
 
-  /// Brings the state of all shards to one rank, for its save(). It stays until the next step.
-  /// Collective.
+  /// Collects the state of all shards on one rank, for its save(), until the next step. Collective.
   void consolidate_state_dict(int to = 0);
-  /// Writes what LibTorch's optimizer of all parameters would write, which loads it; and the
-  /// float32 values of parameters of half types beside that, or, with stochastic rounding, how many
-  /// steps each parameter has taken. Throws InvalidArgument on a rank that
-  /// has not got the state, NotSupported for optimizers of a Factory other than LibTorch's.
+  /// Writes the format of LibTorch's unsharded optimizer, which can load it. It also has the
+  /// float32 master weights of half parameters or, with stochastic rounding, the number of steps of
+  /// each parameter. Throws InvalidArgument on a rank without the collected state, and NotSupported
+  /// for optimizers of a Factory other than LibTorch's.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Reads what this or LibTorch's optimizer wrote, on any number of ranks. The same archive on
-  /// every rank. Throws InvalidArgument before anything is changed if it does not fit. Local,
-  /// unless frozen parameters have a state.
+  /// Reads the archive of this or LibTorch's optimizer, written on any number of ranks; the same
+  /// archive on every rank. If it does not fit, throws InvalidArgument before anything is changed.
+  /// Local, unless frozen parameters have a state.
   void load(torch::serialize::InputArchive& archive) override;
 
   /// Bytes of the state on this rank.
@@ -142,10 +141,10 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
   void take_group(const torch::optim::OptimizerParamGroup& group);
   void check_options() const;
   void check_known_groups() const;
-  ShardedOptimizer::Group planned_group(size_t index) const;
+  ShardedOptimizer::ParameterGroup planned_group(size_t index) const;
   void take_new_groups();
   void prepare_step();
-  void plan_frozen(const std::vector<std::vector<WholeState>>& states);
+  void plan_frozen(const std::vector<std::vector<FullState>>& states);
   void forget_consolidated();
   void save_steps(torch::serialize::OutputArchive& archive) const;
 

@@ -19,7 +19,7 @@
 
 namespace farandole {
 
-class Membership;
+class GroupCommunicators;
 struct Call;
 struct GroupHooks;
 struct Operation;
@@ -214,10 +214,10 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
 
   struct Caller caller(const Operation& operation) const;
   bool in_creator() const;
-  std::shared_ptr<Membership> membership() const;
-  std::shared_ptr<Membership> present_membership() const;
-  std::shared_ptr<Membership> form(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                   std::chrono::milliseconds formation_timeout);
+  std::shared_ptr<GroupCommunicators> communicators() const;
+  std::shared_ptr<GroupCommunicators> present_communicators() const;
+  std::shared_ptr<GroupCommunicators> form(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                           int size, std::chrono::milliseconds formation_timeout);
   void end_membership(const std::string& reason);
   std::vector<c10::intrusive_ptr<c10d::Backend>> live_duplicates();
   Work launch(Call call, Body body);
@@ -240,7 +240,7 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   const std::string instance_;
 #endif
   mutable std::mutex mutex_;
-  std::shared_ptr<Membership> membership_;  // guarded by mutex_; null without ranks
+  std::shared_ptr<GroupCommunicators> communicators_;  // guarded by mutex_; null without ranks
   std::vector<c10::weak_intrusive_ptr<c10d::Backend>> duplicates_;  // guarded by mutex_
   int made_duplicates_ = 0;  // guarded by mutex_; of the present ranks
   std::atomic<bool> shut_down_{false};

@@ -31,7 +31,7 @@ class autocast(torch.autocast):  # noqa: N801 (torch names it so)
             "bf16", "float16", "torch.float16", "fp16" or "half". If None, the one that is set for
             the device, at first bfloat16 on a CPU and float16 elsewhere.
         enabled: Whether it does anything.
-        cache_enabled: Whether a parameter is casted once for all its uses.
+        cache_enabled: Whether a parameter is cast once for all its uses.
 
     Raises:
         InvalidArgument: there is no such dtype.

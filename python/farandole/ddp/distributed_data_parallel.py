@@ -439,8 +439,8 @@ class DistributedDataParallel(nn.Module, Joinable):
             enable: False if inputs are even.
             throw_on_early_termination: Whether all raise when the first rank has reached its end.
         """
-        return Join(
-            [self],
+        return joining.UnevenInputs(
+            self,
             enable,
             throw_on_early_termination,
             divide_by_initial_world_size=divide_by_initial_world_size,
@@ -459,6 +459,10 @@ class DistributedDataParallel(nn.Module, Joinable):
     def join_process_group(self) -> dist.ProcessGroup:
         """Who joins."""
         return self.process_group
+
+    def _end_abandoned(self) -> None:
+        if self._replica is not None:
+            self._replica.end_abandoned()
 
     def _join_backward(self, divides_by_all: bool) -> None:
         replica = self._replica_of_now()

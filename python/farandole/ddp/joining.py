@@ -3,14 +3,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.join import JoinHook
+from torch.distributed.algorithms.join import Join, JoinHook
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from farandole.ddp.distributed_data_parallel import DistributedDataParallel
+
+
+class UnevenInputs(Join):
+    """torch's Join around one model: a rank also joins if its last backward was left."""
+
+    def __init__(self, ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        """Take Join's arguments."""
+        super().__init__([ddp], *args, **kwargs)
+        self._ddp = ddp
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Tell peers that wait in that backward, then take part in theirs."""
+        if exception_type is None:
+            self._ddp._end_abandoned()
+        super().__exit__(exception_type, exception, traceback)
 
 
 class JoinedRank(JoinHook):

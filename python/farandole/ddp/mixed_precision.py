@@ -46,13 +46,13 @@ def run(
     inputs: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run forward with casted parameters; autograd casts the gradients back."""
+    """Run forward with cast parameters; autograd casts the gradients back."""
     dtype: torch.dtype | None = config.param_dtype
     if dtype is None:
         return module(*inputs, **kwargs)
-    casted = {
+    cast = {
         name: parameter.to(dtype)
         for name, parameter in module.named_parameters()
         if name not in ignored and parameter.is_floating_point()
     }
-    return functional_call(module, casted, inputs, kwargs)
+    return functional_call(module, cast, inputs, kwargs)

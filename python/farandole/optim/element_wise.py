@@ -94,6 +94,19 @@ def _check_can_be_divided(optimizer_class: Any) -> None:
         )
 
 
+def checked_optimizer(optimizer_class: Any, made: object) -> optim.Optimizer:
+    """What ``optimizer_class`` has made, if that is an optimizer; else InvalidArgument."""
+    if isinstance(made, optim.Optimizer):
+        return made
+    raise InvalidArgument(
+        sentences(
+            f"ZeroRedundancyOptimizer cannot shard {name_of(optimizer_class)}.",
+            f"it made an {type(made).__qualname__}, no torch.optim.Optimizer.",
+            "pass a class of optimizers, or a function that makes one.",
+        )
+    )
+
+
 def _check_needs_no_whole_parameters(optimizer_class: Any, element_wise: bool | None) -> None:
     why = ""
     if isinstance(optimizer_class, type):
@@ -114,4 +127,6 @@ def _check_needs_no_whole_parameters(optimizer_class: Any, element_wise: bool | 
 
 def name_of(optimizer_class: Any) -> str:
     """As messages call it."""
+    if isinstance(optimizer_class, optim.Optimizer):  # its repr has a line for each setting
+        return f"{type(optimizer_class).__qualname__} object"
     return getattr(optimizer_class, "__qualname__", repr(optimizer_class))

@@ -15,11 +15,11 @@ from torch.optim import Optimizer
 
 from farandole import _C
 from farandole.errors import Error
+from farandole.optim.full_state import gather_whole
 from farandole.optim.gathering import MASTER, gather, gather_masters, load_masters
 from farandole.optim.memory_order import part_of
 from farandole.optim.parameter_groups import Group, describe, hyperparameters
 from farandole.optim.state_dicts import SCALARS, State, States
-from farandole.optim.whole_states import gather_whole
 
 MakeOptimizer = Callable[[list[Group]], Optimizer]
 

@@ -16,7 +16,13 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from farandole import _C, arguments
 from farandole.errors import Error, InvalidArgument, NotSupported, sentences
-from farandole.optim.element_wise import Partition, is_element_wise, name_of, partition_for
+from farandole.optim.element_wise import (
+    Partition,
+    checked_optimizer,
+    is_element_wise,
+    name_of,
+    partition_for,
+)
 from farandole.optim.fused_rules import LAYER_WISE, RULES
 from farandole.optim.fused_update import FusedUpdate
 from farandole.optim.gathering import state_dtype
@@ -163,7 +169,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         stand_ins = [
             {**hyperparameters(group), "params": self._stand_ins(group)} for group in groups
         ]
-        self._pattern = optimizer_class(stand_ins, **given)
+        self._pattern = checked_optimizer(optimizer_class, optimizer_class(stand_ins, **given))
         self.defaults = dict(self._pattern.defaults)
         for group in groups:
             for key, value in self.defaults.items():

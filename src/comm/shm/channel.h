@@ -15,13 +15,13 @@ namespace farandole::comm::shm {
 /// A stream of bytes from one rank to another: a ring with one writer and one reader.
 ///
 /// Protocol. `written` and `read` only grow. The writer owns the bytes [written, read + capacity),
-/// the reader [read, written). Each side publishes its own counter after it is done with the bytes
-/// (release) and looks at the other's before it touches any (acquire); the stores are seq_cst for
-/// the doorbells of point_to_point.h.
+/// the reader [read, written). Each side stores its own counter after it has finished with the
+/// bytes (release) and reads the other's before it touches any (acquire). The stores are seq_cst
+/// for the doorbells of point_to_point.h.
 struct Channel {
   alignas(kNoSharing) std::atomic<uint64_t> written;
   alignas(kNoSharing) std::atomic<uint64_t> read;
-  alignas(kNoSharing) std::byte data[1];  ///< `capacity` bytes really
+  alignas(kNoSharing) std::byte data[1];  ///< in fact `capacity` bytes
 
   static size_t bytes_for(size_t capacity) { return offsetof(Channel, data) + capacity; }
 
@@ -67,8 +67,8 @@ struct Channel {
   }
 };
 
-/// Where a rank sleeps while nothing moves for it: who of it is to be woken, and a futex word for
-/// each that peers count up.
+/// Where a rank sleeps while no bytes move for it: which of its threads to wake, and a futex word
+/// for each, which peers increment.
 struct alignas(kNoSharing) Doorbell {
   enum Who : uint32_t { kNobody, kWaiters, kHelper };
   std::atomic<uint32_t> wanted;  ///< a Who

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "comm/diagnosis.h"
-#include "comm/shm/futex.h"
-#include "comm/shm/pause.h"
 #include "comm/shm/signature_text.h"
+#include "comm/shm/system/futex.h"
+#include "comm/shm/system/pause.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
 
@@ -30,6 +30,8 @@ constexpr auto kFixOfDeath =
     "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
     "or "
     "go on without it.";
+constexpr auto kFixOfLeaving =
+    "call the same collectives on every rank, and destroy the group after the last.";
 
 /// The order of looks at peers' posts: it makes visible what they wrote before they posted. A twin
 /// of this library, built for ThreadSanitizer's tests alone, looks without it: a race to be
@@ -87,7 +89,7 @@ const std::byte* Lockstep::inline_data_of(int rank) const {
 }
 
 void Lockstep::enter(const Signature& signature, const void* data, size_t inline_bytes,
-                     const Patience& patience) {
+                     const WaitPolicy& wait_policy) {
   check_usable();
   ++sequence_;
   Header& own = header(topology_.rank, sequence_);
@@ -104,17 +106,17 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
   deadline_ = {};
   latest_rank_ = -1;
   has_waited_ = false;
-  wait_for_all(Post::kHeader, patience);
+  wait_for_all(Post::kHeader, wait_policy);
   const int differing = kDiagnosis ? differing_rank() : -1;
   if (differing < 0) return;
   count_mismatch();
-  step({patience.timeout});
+  step({wait_policy.timeout});
   fail_mismatch(differing);
 }
 
-void Lockstep::step(const Patience& patience) {
+void Lockstep::step(const WaitPolicy& wait_policy) {
   ranks_[topology_.rank].steps.store(++steps_, std::memory_order_seq_cst);
-  wait_for_all(Post::kStep, patience);
+  wait_for_all(Post::kStep, wait_policy);
 }
 
 bool Lockstep::has_posted(int rank, Post post) const {
@@ -130,13 +132,13 @@ bool Lockstep::all_posted(Post post) {
   return first_missing_ == topology_.world_size;
 }
 
-void Lockstep::wait_for_all(Post post, const Patience& patience) {
+void Lockstep::wait_for_all(Post post, const WaitPolicy& wait_policy) {
   first_missing_ = 0;
   if (all_posted(post)) {
     if (group_->sleepers.load(std::memory_order_seq_cst) != 0) wake_all();
     return;
   }
-  if (patience.sleep_at_once || !spin(post, patience.meanwhile)) sleep(post, patience);
+  if (wait_policy.sleep_at_once || !spin(post, wait_policy.meanwhile)) sleep(post, wait_policy);
 }
 
 void Lockstep::note_core() {
@@ -175,20 +177,20 @@ bool Lockstep::spin(Post post, const Meanwhile* meanwhile) {
   }
 }
 
-/// The end of the current collective's patience. It begins with the first wait that sleeps, so that
-/// quick collectives never look at the clock.
+/// The end of the current collective's wait_policy. It begins with the first wait that sleeps, so
+/// that quick collectives never look at the clock.
 Clock::time_point Lockstep::deadline(milliseconds timeout) {
   if (deadline_ == Clock::time_point{}) deadline_ = Clock::now() + timeout;
   return deadline_;
 }
 
-void Lockstep::sleep(Post post, const Patience& patience) {
+void Lockstep::sleep(Post post, const WaitPolicy& wait_policy) {
   has_waited_ = true;
   if (post == Post::kHeader) latest_rank_ = first_missing_;
-  const auto deadline = this->deadline(patience.timeout);
+  const auto deadline = this->deadline(wait_policy.timeout);
   auto next_look = Clock::now() + kLivenessInterval;
   while (true) {
-    const bool naps = patience.meanwhile != nullptr && (*patience.meanwhile)();
+    const bool naps = wait_policy.meanwhile != nullptr && (*wait_policy.meanwhile)();
     group_->sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t epoch = group_->epoch.load(std::memory_order_seq_cst);
     const bool there = all_posted(post);
@@ -207,7 +209,7 @@ void Lockstep::sleep(Post post, const Patience& patience) {
     look_for_failures(post, due);
     if (Clock::now() >= deadline) {
       if (all_posted(post)) return;
-      fail_missing(post, patience.timeout);
+      fail_missing(post, wait_policy.timeout);
     }
     if (due) next_look = Clock::now() + kLivenessInterval;
   }
@@ -263,19 +265,17 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
   if (lost >= 0 && lost != topology_.rank) {
     throw PeerFailure(subject + ": " + topology_.describe(rank) + " found the end of " +
                           topology_.describe(lost) + ".",
-                      reason, kFixOfDeath, {{lost}, collective});
+                      reason, state_of(lost) == RankState::kLeft ? kFixOfLeaving : kFixOfDeath,
+                      {{lost}, collective});
   }
   throw AbortedError(subject + " was aborted by " + topology_.describe(rank) + ".", reason,
-                     "mend the cause on that rank; destroy this group and make a new one to go on.",
+                     "fix the cause on that rank; destroy this group and make a new one to go on.",
                      {{rank}, collective});
 }
 
 void Lockstep::fail_dead(int rank) { fail_lost(rank, cause_of_death(rank), kFixOfDeath); }
 
-void Lockstep::fail_left(int rank) {
-  fail_lost(rank, "left the group",
-            "call the same collectives on every rank, and destroy the group after the last.");
-}
+void Lockstep::fail_left(int rank) { fail_lost(rank, "left the group", kFixOfLeaving); }
 
 void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fix) {
   const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + how + ".";

@@ -12,39 +12,39 @@
 #include <vector>
 
 #include "comm/fork_guard.h"
-#include "comm/shm/await.h"
+#include "comm/shm/bootstrap/exec_watch.h"
+#include "comm/shm/bootstrap/liveness.h"
 #include "comm/shm/control_block.h"
-#include "comm/shm/exec_watch.h"
-#include "comm/shm/liveness.h"
+#include "comm/shm/system/await.h"
 #include "farandole/comm/topology.h"
 #include "farandole/error.h"
 
 namespace farandole::comm::shm {
 
-/// Moves the ranks of a host through collectives together, and says who is missing when they do
-/// not.
+/// Synchronizes the ranks of a host in collectives, and names the ranks that are missing.
 ///
 /// Protocol. Collective s of a group runs on rank r as
 ///   enter(s): write data and signature into headers[s % 2] of r; sequence = s; wait until every
 ///             peer's sequence in that header is s; compare signatures.
 ///   step():   steps = ++k; wait until every peer's steps >= k. Any number of times.
-/// Two headers are enough: a rank writes the header of s again at s + 2, so it has passed enter(s +
-/// 1); then every peer has posted s + 1 and is done reading the header of s.
+/// Two headers are enough: a rank overwrites the header of s at s + 2. It has then passed enter(s +
+/// 1), so every peer has posted s + 1 and has finished reading the header of s.
 ///
-/// Memory order. What a rank wrote before posting (release, part of the seq_cst store) is seen by a
-/// peer that saw the post (acquire, part of the seq_cst load).
-/// Sleeping: a waiter counts itself in `sleepers`, reads `epoch`, looks once more at the posts and
-/// only then sleeps on `epoch`. A rank that posts and finds everyone there looks at `sleepers`
-/// and, if any, counts `epoch` up and wakes them. Posts, counts and looks are seq_cst: of two
-/// ranks, one posting last and one falling asleep, at least one sees the other. Only the last rank
-/// to come sees everyone right after its own post, so one system call wakes all.
+/// Memory order. What a rank wrote before posting (release, part of the seq_cst store) is visible
+/// to a peer that has read the post (acquire, part of the seq_cst load). Sleeping: a waiter
+/// increments `sleepers`, reads `epoch`, checks the posts once more, and only then sleeps on
+/// `epoch`. A rank that posts and finds that all ranks have posted reads `sleepers`; if it is not
+/// zero, it increments `epoch` and wakes the sleepers. All these accesses are seq_cst: if one rank
+/// posts last while another falls asleep, at least one sees the other. Only the last rank to arrive
+/// finds that all ranks have posted right after its own post, so one system call wakes all.
 ///
-/// Who finds that signatures differ passes a barrier of all before it says so. So no rank is still
-/// at what it does while it waits (Patience::meanwhile), nor does another thread of it hold off
-/// mismatches (hold_off_mismatch), once the first has thrown.
+/// A rank that finds different signatures passes a barrier of all ranks before it throws. So when
+/// the first rank throws, no rank is still working while it waits (WaitPolicy::meanwhile), and no
+/// other thread of a rank delays mismatches (hold_off_mismatch).
 ///
-/// A waiter that has slept for a while asks which missing peer is dead, gone or aborted. Posts are
-/// read again after that answer: a peer that finished its part and exited is no failure.
+/// A waiter that has slept for some time checks which missing peer is dead, has left or has
+/// aborted. After that it reads the posts again: a peer that finished its part and exited is no
+/// failure.
 ///
 /// Threads: one caller at a time; abort() from any thread.
 class Lockstep {
@@ -59,66 +59,67 @@ class Lockstep {
   /// Bytes of control memory for a world of `world_size`.
   static size_t control_bytes(int world_size);
 
-  /// `control` is zeroed memory that all ranks map and that outlives this object.
+  /// `control` is zeroed memory that all ranks map. It must outlive this object.
   Lockstep(std::byte* control, const Topology& topology, Liveness liveness, Options options);
 
-  /// Something to do between two looks; tells whether more of it may come. It throws nothing.
+  /// Work to do while waiting; returns whether there may be more. It must not throw.
   using Meanwhile = std::function<bool()>;
 
   /// How long to wait, whether to spin first, and what to do meanwhile.
-  struct Patience {
-    std::chrono::milliseconds timeout;  ///< of the collective, all of its waits together
+  struct WaitPolicy {
+    std::chrono::milliseconds timeout;  ///< for all waits of the collective together
     bool sleep_at_once = false;
-    const Meanwhile* meanwhile = nullptr;  ///< null: nothing; else the rank takes but naps
+    const Meanwhile* meanwhile =
+        nullptr;  ///< null: none; otherwise sleeps at most 500 us at a time
   };
 
-  /// Begins the next collective. Throws MismatchError (the group goes on) and every CommError that
-  /// communicator.h lists (the group is over). `inline_bytes` of `data` travel with the header.
+  /// Begins the next collective. Throws MismatchError (the group stays usable) and every CommError
+  /// that communicator.h lists (the group is over). `inline_bytes` of `data` are sent in the
+  /// header.
   void enter(const Signature& signature, const void* data, size_t inline_bytes,
-             const Patience& patience);
+             const WaitPolicy& wait_policy);
   /// A barrier within the current collective.
-  void step(const Patience& patience);
-  /// Waits, within the current collective, for what `peer` does outside of shared memory. Throws as
-  /// enter() does.
+  void step(const WaitPolicy& wait_policy);
+  /// Waits, within the current collective, for an action of `peer` outside of shared memory. Throws
+  /// as enter() does.
   void await(int peer, const Ready& ready, std::chrono::milliseconds timeout);
 
-  /// What `rank` announced for the current collective. Valid from enter() to the next enter().
+  /// The signature of `rank` in the current collective. Valid from enter() to the next enter().
   Signature signature_of(int rank) const;
   const std::byte* inline_data_of(int rank) const;
   uint64_t sequence() const { return sequence_; }
-  /// How many collectives have ended because signatures differed: the same on all ranks.
-  /// Any thread.
+  /// Number of collectives that ended because signatures differed; the same on all ranks. Any
+  /// thread.
   uint64_t mismatches() const { return mismatches_.load(std::memory_order_relaxed); }
-  /// While it is held, this rank counts none, and so no rank throws one. Any thread.
+  /// While the lock is held, this rank counts no mismatch, so no rank throws one. Any thread.
   std::unique_lock<std::mutex> hold_off_mismatch() { return std::unique_lock(mismatch_mutex_); }
-  /// The peer that arrived last at the current collective, -1 if nobody had to be waited for.
+  /// The peer that arrived last at the current collective; -1 if this rank did not have to wait.
   int latest_rank() const { return latest_rank_; }
 
-  /// When this rank had announced the current collective, in event_ticks().
+  /// When this rank had posted the current collective, in event_ticks().
   uint64_t posted_ticks() const { return posted_ticks_; }
-  /// Whether it had to wait for longer than a moment then.
+  /// Whether it had to wait for more than a few spins.
   bool has_waited() const { return has_waited_; }
 
-  /// Tells peers on which core the calling thread waits for them.
+  /// Publishes on which core the calling thread waits.
   void note_core();
-  /// Whether `peer` was last seen on the core that the calling thread spins on. Then it waits for
-  /// this very core: asleep, this rank gives it away, and is woken on an idle one. (Yielding would
-  /// keep both where they are: tasks that ran a moment ago are not moved.)
+  /// Whether `peer` was last on the core on which the calling thread spins. Then it waits for this
+  /// core: if this rank sleeps, the peer gets the core, and this rank is woken on an idle one.
+  /// (Yielding would keep both where they are: the kernel does not move tasks that ran recently.)
   bool shares_core_with(int peer) const;
-  /// Whether `rank` has ended, runs another program or left; for waits that this class does not
-  /// see.
+  /// Whether `rank` has ended, runs another program or has left; for waits outside of this class.
   bool is_gone(int rank) const;
-  /// Tells peers the first reason, then calls before_abort: the caller holds no lock. `lost_rank`:
-  /// of the peer whose end or leave is that reason; -1: it is another.
+  /// Publishes the first reason to the other ranks, then calls before_abort; the caller must hold
+  /// no lock. `lost_rank`: the peer whose end or leave is the reason; -1: another reason.
   void abort(const std::string& reason, int lost_rank = -1);
-  /// Tells peers that this rank will not come again. Does nothing in a forked child.
+  /// Publishes that this rank makes no more calls. Does nothing in a forked child.
   void leave();
-  /// Throws if the group is over or this is a forked child. The caller of collectives alone.
+  /// Throws if the group is over or this is a forked child. Only the thread that calls collectives.
   void check_usable() const;
   /// Throws if a rank has aborted or its process has ended. Any thread.
   void check_alive() const;
-  /// Throws if a rank has aborted: PeerFailure if it did because of a peer that ended or left, else
-  /// AbortedError. Any thread.
+  /// Throws if a rank has aborted: PeerFailure if the reason was a peer that ended or left,
+  /// otherwise AbortedError. Any thread.
   void check_peers() const;
   /// Throws in a forked child. Any thread.
   void check_in_creator() const;
@@ -130,9 +131,9 @@ class Lockstep {
 
   bool has_posted(int rank, Post post) const;
   bool all_posted(Post post);
-  void wait_for_all(Post post, const Patience& patience);
+  void wait_for_all(Post post, const WaitPolicy& wait_policy);
   bool spin(Post post, const Meanwhile* meanwhile);
-  void sleep(Post post, const Patience& patience);
+  void sleep(Post post, const WaitPolicy& wait_policy);
   std::chrono::steady_clock::time_point deadline(std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);
   void look_for_abort();
@@ -168,9 +169,9 @@ class Lockstep {
   uint64_t steps_ = 0;
   std::mutex mismatch_mutex_;
   std::atomic<uint64_t> mismatches_{0};  ///< counted up with mismatch_mutex_
-  int first_missing_ = 0;                ///< ranks before it have posted what is waited for
+  int first_missing_ = 0;                ///< all ranks below have posted
   int latest_rank_ = -1;
-  std::chrono::steady_clock::time_point deadline_{};  ///< zero: nobody has been waited for long
+  std::chrono::steady_clock::time_point deadline_{};  ///< zero: no wait has slept yet
   uint64_t posted_ticks_ = 0;
   bool has_waited_ = false;
   std::exception_ptr failure_;  ///< why the group is over, as thrown on this rank

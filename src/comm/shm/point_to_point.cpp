@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "comm/fork_guard.h"
-#include "comm/shm/futex.h"
-#include "comm/shm/pause.h"
-#include "comm/shm/system_call.h"
+#include "comm/shm/system/futex.h"
+#include "comm/shm/system/pause.h"
+#include "comm/shm/system/system_call.h"
 #include "farandole/error.h"
 #include "signals_blocked.h"
 

@@ -10,11 +10,11 @@
 
 #include "comm/diagnosis.h"
 #include "comm/shm/arguments.h"
+#include "comm/shm/bootstrap/bootstrap.h"
+#include "comm/shm/buckets/shared_bucket_reduction.h"
 #include "comm/shm/channel.h"
-#include "comm/shm/formation.h"
-#include "comm/shm/reason.h"
-#include "comm/shm/shared_bucket_reduction.h"
 #include "comm/shm/shared_signals.h"
+#include "comm/shm/system/reason.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
 #include "farandole/version.h"
@@ -99,18 +99,18 @@ namespace {
 
 /// All ranks must lay out the segment and choose their ways alike, so they take what rank 0 has:
 /// its staging slots, and its count of cores.
-void adopt_layout(Formation& formation, Config& config, Topology& topology) {
+void adopt_layout(Bootstrap& bootstrap, Config& config, Topology& topology) {
   const std::string name = "layout";
   if (topology.rank == 0) {
-    formation.set(
+    bootstrap.set(
         name, std::to_string(config.staging_bytes) + " " + std::to_string(topology.local_cores));
     return;
   }
   size_t staging_bytes = 0;
-  std::istringstream(formation.get(name)) >> staging_bytes >> topology.local_cores;
+  std::istringstream(bootstrap.get(name)) >> staging_bytes >> topology.local_cores;
   if (staging_bytes != config.staging_bytes) {
     log(LogLevel::kWarning,
-        "rank " + std::to_string(topology.rank) + " of group '" + formation.group() +
+        "rank " + std::to_string(topology.rank) + " of group '" + bootstrap.group() +
             "' takes rank 0's FARANDOLE_STAGING_BYTES=" + std::to_string(staging_bytes) +
             " instead of its own " + std::to_string(config.staging_bytes) + ".");
   }
@@ -146,16 +146,16 @@ void reserve_own_part(const Descriptor& segment, const Topology& topology, const
 
 /// Maps one segment on all ranks. Returns once all of them have it: from then on ranks learn of
 /// each other through it.
-std::shared_ptr<Mapping> share_memory(Formation& formation, DescriptorExchange& descriptors,
+std::shared_ptr<Mapping> share_memory(Bootstrap& bootstrap, DescriptorExchange& descriptors,
                                       Liveness& liveness, const Topology& topology,
                                       const Config& config) {
   const Await await = [&](const std::vector<int>& peers, const Ready& ready) {
-    formation.await(peers, ready);
+    bootstrap.await(peers, ready);
   };
-  descriptors.connect(formation);
+  descriptors.connect(bootstrap);
   if (!liveness.sees_all()) {
     liveness.adopt(descriptors.all_gather(open_pidfd(::getpid()), await));
-    warn_of_unseen(formation.group(), liveness, topology);
+    warn_of_unseen(bootstrap.group(), liveness, topology);
   }
   const auto make_segment = [&] {
     return create_segment(segment_bytes(topology.world_size, config), config.segments);
@@ -184,14 +184,14 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
               options.attempt, timeout, options.while_forming});
   check_one_host(options, topology);
   Liveness liveness(topology);
-  Formation formation(store, options.name, topology, liveness, timeout);
+  Bootstrap bootstrap(store, options.name, topology, liveness, timeout);
   DescriptorExchange descriptors(topology);
   std::shared_ptr<Mapping> memory;
   try {
-    adopt_layout(formation, config, topology);
-    memory = share_memory(formation, descriptors, liveness, topology, config);
+    adopt_layout(bootstrap, config, topology);
+    memory = share_memory(bootstrap, descriptors, liveness, topology, config);
   } catch (const std::exception& error) {
-    formation.tell(error);
+    bootstrap.tell(error);
     throw;
   }
   std::unique_ptr<SharedMemoryCommunicator> communicator(new SharedMemoryCommunicator(
@@ -408,8 +408,8 @@ std::shared_ptr<Signals> SharedMemoryCommunicator::make_signals() {
 
 std::shared_ptr<BucketReduction> SharedMemoryCommunicator::make_bucket_reduction(
     std::shared_ptr<SymmetricMemory> memory, const std::vector<BucketRange>& buckets,
-    size_t note_bytes) {
-  return SharedBucketReduction::make(*this, std::move(memory), buckets, note_bytes);
+    size_t report_bytes) {
+  return SharedBucketReduction::make(*this, std::move(memory), buckets, report_bytes);
 }
 
 void SharedMemoryCommunicator::check_usable() const {

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "comm/shm/bootstrap/descriptor_exchange.h"
 #include "comm/shm/call.h"
-#include "comm/shm/descriptor_exchange.h"
 #include "comm/shm/lockstep.h"
 #include "comm/shm/point_to_point.h"
-#include "comm/shm/segment.h"
 #include "comm/shm/staging.h"
 #include "comm/shm/symmetric_registry.h"
+#include "comm/shm/system/segment.h"
 #include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
 
@@ -66,7 +66,7 @@ class SharedMemoryCommunicator final : public Communicator {
   std::shared_ptr<Signals> make_signals() override;
   std::shared_ptr<BucketReduction> make_bucket_reduction(std::shared_ptr<SymmetricMemory> memory,
                                                          const std::vector<BucketRange>& buckets,
-                                                         size_t note_bytes) override;
+                                                         size_t report_bytes) override;
   void check_usable() const override;
   void check_alive() const override { lockstep_.check_alive(); }
   void abort(const std::string& reason) override;

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "comm/shm/arguments.h"
-#include "comm/shm/futex.h"
-#include "comm/shm/pause.h"
+#include "comm/shm/system/futex.h"
+#include "comm/shm/system/pause.h"
 #include "farandole/error.h"
 
 namespace farandole::comm::shm {
@@ -57,9 +57,9 @@ void SharedSignals::wait(int peer, const CollectiveOptions& options) {
   check_peer("wait", "peer", peer, 0, topology_.world_size);
   lockstep_.check_in_creator();
   if (take(peer) || (!options.sleep_at_once && spin(peer))) return;
-  const milliseconds patience =
+  const milliseconds wait_policy =
       std::min(options.timeout.count() > 0 ? options.timeout : options_.timeout(), kMostTimeout);
-  const auto deadline = Clock::now() + patience;
+  const auto deadline = Clock::now() + wait_policy;
   auto next_look = Clock::now();  // at once: a group that is over may be known already
   while (!take(peer)) {
     const auto now = Clock::now();
@@ -67,7 +67,7 @@ void SharedSignals::wait(int peer, const CollectiveOptions& options) {
       look_for_failure(peer);
       next_look = now + kLivenessInterval;
     }
-    if (now >= deadline) fail_late(peer, patience);
+    if (now >= deadline) fail_late(peer, wait_policy);
     const auto left = std::chrono::duration_cast<microseconds>(deadline - now);
     if (sleep(peer, std::min<microseconds>(kLivenessInterval, left))) return;
   }

@@ -8,18 +8,18 @@
 
 namespace farandole::comm::shm {
 
-/// A ring for each rank through which tensors outside symmetric memory pass, chunk by chunk. Each
-/// chunk takes a turn: the next stretch of the ring, the rank's slot of that turn. All ranks take
-/// turns alike, so a peer's slot lies where one's own does.
+/// A ring per rank through which tensors outside of symmetric memory pass, chunk by chunk. Each
+/// chunk is one turn: the next part of the ring, the rank's slot of that turn. All ranks take the
+/// same turns, so a peer's slot has the same offset as one's own.
 ///
-/// Every turn has one barrier after its slot is filled, so a rank that fills turn t + 1 knows that
-/// its peers have passed the barrier of t and are done with turn t - 1. A chunk is a quarter of the
-/// ring at most, so three turns in a row never overlap.
+/// Every turn has one barrier after its slot is filled. So a rank that fills turn t + 1 knows that
+/// its peers have passed the barrier of t and have finished turn t - 1. A chunk is at most a
+/// quarter of the ring, so three consecutive turns never overlap.
 ///
-/// Why a ring and not two slots: a store to a line that a peer has read and that both second-level
-/// caches still hold must ask that peer first, at 10 GB/s on an AMD EPYC. A line that has left both
-/// for the shared third level is stored to at 40 GB/s. So the ring is larger than those caches.
-/// Tiny slots have places of their own, which stay in the first level.
+/// Why a ring and not two slots: a store to a line that a peer has read and that is still in both
+/// second-level caches must first ask that peer, at 10 GB/s on an AMD EPYC. A store to a line that
+/// has left both for the shared third level runs at 40 GB/s. So the ring is larger than these
+/// caches. Tiny slots have memory of their own, which stays in the first level.
 ///
 /// Threads: the caller of the collective.
 class Staging {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <mutex>
 
-#include "comm/shm/segment.h"
+#include "comm/shm/system/segment.h"
 #include "farandole/comm/symmetric_memory.h"
 
 namespace farandole::comm::shm {

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/shm/system/private_in_child.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "comm/fork_safe_mutex.h"
+
+namespace farandole::comm::shm {
+namespace {
+
+/// A segment and the descriptor that is kept of it, if there is one.
+struct Segment {
+  Descriptor descriptor;
+  dev_t device;
+  ino_t number;
+};
+
+struct Pages {
+  std::byte* data;
+  size_t bytes;
+  const std::byte* source;  ///< where a child finds the contents
+  std::shared_ptr<Segment> segment;
+  off_t offset;  ///< in the segment
+  bool are_private = false;
+};
+
+/// By address. Guarded by fork_safe_mutex<Pages>(). Never destroyed: groups may be released while
+/// the process exits.
+std::map<uintptr_t, Pages>& registry() {
+  static auto* const instance = new std::map<uintptr_t, Pages>;
+  return *instance;
+}
+
+uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
+
+/// Leaves the program at least half of the descriptors that it may have.
+Descriptor keep(const Descriptor& segment) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
+  Descriptor kept(::fcntl(segment.get(), F_DUPFD_CLOEXEC, 0));
+  if (kept.valid() && static_cast<rlim_t>(kept.get()) >= limit.rlim_cur / 2) kept.reset();
+  return kept;
+}
+
+// What follows runs in a child of a process with threads: system calls and memory copies alone.
+
+/// False if the program has closed the descriptor; its number may be that of another file now.
+bool is_open(const Segment& segment) {
+  struct stat status {};
+  return segment.descriptor.valid() && ::fstat(segment.descriptor.get(), &status) == 0 &&
+         status.st_dev == segment.device && status.st_ino == segment.number;
+}
+
+bool map_private(const Pages& pages) {
+  return pages.segment != nullptr && is_open(*pages.segment) &&
+         ::mmap(pages.data, pages.bytes, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pages.segment->descriptor.get(),
+                pages.offset) != MAP_FAILED;
+}
+
+void* map_anonymous(void* address, size_t bytes, int flags) {
+  void* const own = ::mmap(address, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+  return own == MAP_FAILED ? nullptr : own;
+}
+
+bool copy(const Pages& pages) {
+  if (pages.source != pages.data) {  // where the child may have nothing yet
+    void* const own = map_anonymous(pages.data, pages.bytes, MAP_FIXED);
+    if (own != nullptr) std::memcpy(own, pages.source, pages.bytes);
+    return own != nullptr;
+  }
+  void* const own = map_anonymous(nullptr, pages.bytes, 0);
+  if (own == nullptr) return false;
+  std::memcpy(own, pages.source, pages.bytes);
+  if (::mremap(own, pages.bytes, pages.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, pages.data) ==
+      MAP_FAILED) {
+    ::munmap(own, pages.bytes);
+    return false;
+  }
+  return true;
+}
+
+void make_all_private() {
+  for (auto& [address, pages] : registry()) {
+    if (std::exchange(pages.are_private, true)) continue;
+    // Without memory for either, a child that writes to them ends; it must not change its parent.
+    if (!map_private(pages) && !copy(pages)) ::mprotect(pages.data, pages.bytes, PROT_READ);
+  }
+  for (auto& [address, pages] : registry()) {
+    if (pages.segment == nullptr) continue;
+    if (is_open(*pages.segment)) {
+      pages.segment->descriptor.reset();
+    } else {
+      pages.segment->descriptor.release();
+    }
+  }
+}
+
+void add(Pages pages) {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, make_all_private);
+  static_cast<void>(registered);
+  registry().insert_or_assign(address_of(pages.data), std::move(pages));
+}
+
+}  // namespace
+
+void make_private_in_children(void* data, size_t bytes, const Descriptor& segment) {
+  const std::lock_guard<std::mutex> lock(fork_safe_mutex<Pages>());
+  if (registry().count(address_of(data)) != 0) return;
+  struct stat status {};
+  std::shared_ptr<Segment> kept;
+  if (::fstat(segment.get(), &status) == 0) {
+    kept = std::make_shared<Segment>(Segment{keep(segment), status.st_dev, status.st_ino});
+  }
+  auto* const bytes_of_it = static_cast<std::byte*>(data);
+  add({bytes_of_it, bytes, bytes_of_it, std::move(kept), 0});
+}
+
+void make_private_in_children(void* data, size_t bytes, const void* original) {
+  const std::lock_guard<std::mutex> lock(fork_safe_mutex<Pages>());
+  Pages pages{static_cast<std::byte*>(data), bytes, static_cast<const std::byte*>(original),
+              nullptr, 0};
+  auto next = registry().upper_bound(address_of(original));
+  if (next != registry().begin()) {
+    const Pages& all = std::prev(next)->second;
+    const size_t offset = address_of(original) - address_of(all.data);
+    if (!all.are_private && offset < all.bytes && bytes <= all.bytes - offset) {
+      pages.segment = all.segment;
+      pages.offset = all.offset + static_cast<off_t>(offset);
+    }
+  }
+  add(std::move(pages));
+}
+
+void forget_private_in_children(void* data) {
+  const std::lock_guard<std::mutex> lock(fork_safe_mutex<Pages>());
+  registry().erase(address_of(data));
+}
+
+}  // namespace farandole::comm::shm

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/rules/lamb_loops.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/target_clones.h"
+#include "optim/step/sum_of_squares.h"
+
+namespace farandole {
+namespace {
+
+template <class T>
+FARANDOLE_INLINE T update_of(const LambStep<T>& step, T p, T m, T v) {
+  const T adam = step.first_factor * m / std::fma(std::sqrt(v), step.second_factor, step.eps);
+  return std::fma(step.weight_decay, p, adam);
+}
+
+/// Elements whose updates are kept until their squares are summed: they stay in the level-1 cache.
+constexpr int64_t kRun = 512;
+
+template <class T>
+FARANDOLE_INLINE void measure(const UpdateBlock<T>& block, const LambStep<T>& by, double* sums) {
+  const LambStep<T> step = by;  // stores to arrays cannot change it
+  T updates[kRun];
+  for (int64_t first = 0; first < block.elements; first += kRun) {
+    const int64_t elements = std::min(kRun, block.elements - first);
+    const T* const parameter = block.parameter + first;
+    const T* const gradient = block.gradient + first;
+    T* const exp_avg = block.states[0] + first;
+    T* const exp_avg_sq = block.states[1] + first;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < elements; ++i) {
+      const T g = step.sign * gradient[i];
+      const T m = step.moments.first(exp_avg[i], g);
+      const T v = step.moments.second(exp_avg_sq[i], g);
+      exp_avg[i] = m;
+      exp_avg_sq[i] = v;
+      updates[i] = update_of(step, parameter[i], m, v);
+    }
+    sums[0] += sum_of_squares(parameter, elements);
+    sums[1] += sum_of_squares(updates, elements);
+  }
+}
+
+template <class T>
+FARANDOLE_INLINE void update(const UpdateBlock<T>& block, const LambStep<T>& by, T negative_size) {
+  const LambStep<T> step = by;
+  T* const parameter = block.parameter;
+  const T* const exp_avg = block.states[0];
+  const T* const exp_avg_sq = block.states[1];
+  const int64_t elements = block.elements;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < elements; ++i) {
+    const T direction = update_of(step, parameter[i], exp_avg[i], exp_avg_sq[i]);
+    parameter[i] = std::fma(negative_size, direction, parameter[i]);
+  }
+}
+
+// A plain function for each type: see target_clones.h.
+FARANDOLE_CLONES void measure_float(const UpdateBlock<float>& block, const LambStep<float>& step,
+                                    double* sums) {
+  measure(block, step, sums);
+}
+FARANDOLE_CLONES void measure_double(const UpdateBlock<double>& block, const LambStep<double>& step,
+                                     double* sums) {
+  measure(block, step, sums);
+}
+FARANDOLE_CLONES void update_float(const UpdateBlock<float>& block, const LambStep<float>& step,
+                                   float negative_size) {
+  update(block, step, negative_size);
+}
+FARANDOLE_CLONES void update_double(const UpdateBlock<double>& block, const LambStep<double>& step,
+                                    double negative_size) {
+  update(block, step, negative_size);
+}
+
+}  // namespace
+
+void lamb_measure_loop(const UpdateBlock<float>& block, const LambStep<float>& step, double* sums) {
+  measure_float(block, step, sums);
+}
+void lamb_measure_loop(const UpdateBlock<double>& block, const LambStep<double>& step,
+                       double* sums) {
+  measure_double(block, step, sums);
+}
+
+void lamb_update_loop(const UpdateBlock<float>& block, const LambStep<float>& step,
+                      float negative_size) {
+  update_float(block, step, negative_size);
+}
+void lamb_update_loop(const UpdateBlock<double>& block, const LambStep<double>& step,
+                      double negative_size) {
+  update_double(block, step, negative_size);
+}
+
+}  // namespace farandole

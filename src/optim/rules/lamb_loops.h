@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "farandole/optim/update_rule.h"
+#include "optim/rules/moments.h"
+
+namespace farandole {
+
+/// One step of LAMB in the element type.
+template <class T>
+struct LambStep {
+  Moments<T> moments;
+  T sign;  ///< -1: maximize
+  T weight_decay;
+  T eps;
+  T first_factor;   ///< 1 / (1 - beta1^step), or 1
+  T second_factor;  ///< 1 / sqrt(1 - beta2^step), or 1
+};
+
+/// Updates the states, exp_avg and exp_avg_sq, and adds the squares of parameters to sums[0], of
+/// updates to sums[1].
+void lamb_measure_loop(const UpdateBlock<float>& block, const LambStep<float>& step, double* sums);
+void lamb_measure_loop(const UpdateBlock<double>& block, const LambStep<double>& step,
+                       double* sums);
+
+/// parameter += negative_size * update, which is computed again from the states.
+void lamb_update_loop(const UpdateBlock<float>& block, const LambStep<float>& step,
+                      float negative_size);
+void lamb_update_loop(const UpdateBlock<double>& block, const LambStep<double>& step,
+                      double negative_size);
+
+}  // namespace farandole

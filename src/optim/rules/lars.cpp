@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/optim/lars.h"
+
+#include <cmath>
+
+#include "optim/rules/hyperparameters.h"
+#include "optim/rules/lars_loops.h"
+#include "optim/rules/sgd_loops.h"
+
+namespace farandole {
+namespace {
+
+/// NaN if a norm is NaN.
+double local_lr(const LarsHyperparameters& lars, const double* sums) {
+  const double parameter_norm = std::sqrt(sums[0]);
+  const double gradient_norm = std::sqrt(sums[1]);
+  if (parameter_norm == 0 || gradient_norm == 0) return 1;
+  return lars.trust_coefficient * parameter_norm /
+         (gradient_norm + lars.weight_decay * parameter_norm + lars.eps);
+}
+
+}  // namespace
+
+LarsRule::LarsRule(const LarsHyperparameters& hyperparameters) : lars_(hyperparameters) {
+  check_not_negative("LARS", "lr", lars_.lr);
+  check_not_negative("LARS", "momentum", lars_.momentum);
+  check_not_negative("LARS", "weight_decay", lars_.weight_decay);
+  check_not_negative("LARS", "trust_coefficient", lars_.trust_coefficient);
+  check_not_negative("LARS", "eps", lars_.eps);
+  if (lars_.nesterov) check_nesterov("LARS", lars_.momentum, lars_.dampening);
+}
+
+LarsRule::~LarsRule() = default;
+
+std::string LarsRule::description() const {
+  return "LARS(lr=" + text_of(lars_.lr) + ", momentum=" + text_of(lars_.momentum) +
+         ", dampening=" + text_of(lars_.dampening) +
+         ", weight_decay=" + text_of(lars_.weight_decay) + ", nesterov=" + text_of(lars_.nesterov) +
+         ", trust_coefficient=" + text_of(lars_.trust_coefficient) + ", eps=" + text_of(lars_.eps) +
+         ", maximize=" + text_of(lars_.maximize) + ")";
+}
+
+std::vector<std::string> LarsRule::state_names() const {
+  if (lars_.momentum == 0) return {};
+  return {"momentum_buffer"};
+}
+
+void LarsRule::measure(const UpdateBlock<float>& block, const StepContext& /*context*/,
+                       double* sums) const {
+  lars_measure_loop(block, sums);
+}
+
+void LarsRule::measure(const UpdateBlock<double>& block, const StepContext& /*context*/,
+                       double* sums) const {
+  lars_measure_loop(block, sums);
+}
+
+void LarsRule::update(const UpdateBlock<float>& block, const StepContext& context) const {
+  sgd_loop(block, sgd_step<float>(lars_, context, local_lr(lars_, context.sums)));
+}
+
+void LarsRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
+  sgd_loop(block, sgd_step<double>(lars_, context, local_lr(lars_, context.sums)));
+}
+
+}  // namespace farandole

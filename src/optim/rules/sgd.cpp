@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/optim/sgd.h"
+
+#include "optim/rules/hyperparameters.h"
+#include "optim/rules/sgd_loops.h"
+
+namespace farandole {
+
+SgdRule::SgdRule(const SgdHyperparameters& hyperparameters) : sgd_(hyperparameters) {
+  check_not_negative("SGD", "lr", sgd_.lr);
+  check_not_negative("SGD", "momentum", sgd_.momentum);
+  check_not_negative("SGD", "weight_decay", sgd_.weight_decay);
+  if (sgd_.nesterov) check_nesterov("SGD", sgd_.momentum, sgd_.dampening);
+}
+
+SgdRule::~SgdRule() = default;
+
+std::string SgdRule::description() const {
+  return "SGD(lr=" + text_of(sgd_.lr) + ", momentum=" + text_of(sgd_.momentum) +
+         ", dampening=" + text_of(sgd_.dampening) + ", weight_decay=" + text_of(sgd_.weight_decay) +
+         ", nesterov=" + text_of(sgd_.nesterov) + ", maximize=" + text_of(sgd_.maximize) + ")";
+}
+
+std::vector<std::string> SgdRule::state_names() const {
+  if (sgd_.momentum == 0) return {};
+  return {"momentum_buffer"};
+}
+
+void SgdRule::update(const UpdateBlock<float>& block, const StepContext& context) const {
+  sgd_loop(block, sgd_step<float>(sgd_, context, /*scale=*/1));
+}
+
+void SgdRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
+  sgd_loop(block, sgd_step<double>(sgd_, context, /*scale=*/1));
+}
+
+}  // namespace farandole

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/shards/check_parameters.h"
+
+#include <ATen/MemoryOverlap.h>
+
+#include <algorithm>
+#include <functional>
+#include <string_view>
+
+#include "farandole/error.h"
+
+namespace farandole {
+
+void check_parameter(const at::Tensor& parameter, const std::string& name) {
+  if (!parameter.is_leaf()) {
+    throw InvalidArgument("'" + name + "' is no parameter: it was computed.",
+                          "an optimizer changes leaves of the graph, which get gradients.",
+                          "pass model.parameters().");
+  }
+  if (parameter.layout() == at::kStrided &&
+      (parameter.is_floating_point() || parameter.is_complex())) {
+    return;
+  }
+  throw InvalidArgument("parameter '" + name + "' is of dtype " +
+                            std::string(c10::toString(parameter.scalar_type())) +
+                            (parameter.layout() == at::kStrided ? "." : " and sparse."),
+                        "a sharded optimizer steps dense floating-point and complex tensors.",
+                        "leave it out of the optimizer.");
+}
+
+void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<std::string>& names) {
+  struct Range {
+    uintptr_t begin;
+    uintptr_t end;
+    size_t parameter;
+  };
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& tensor = parameters[i];
+    if (tensor.numel() == 0 || tensor.const_data_ptr() == nullptr) continue;
+    if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      throw InvalidArgument("elements of parameter '" + names[i] + "' share memory.",
+                            "each would be stepped by itself, and they would no longer be one.",
+                            "make the parameter without expand(), and expand it in forward.");
+    }
+    int64_t last = 0;
+    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+    const auto begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+    ranges.push_back({begin, begin + static_cast<size_t>(last + 1) * tensor.element_size(), i});
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  size_t widest = 0;
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].begin < ranges[widest].end) {
+      throw InvalidArgument("parameters '" + names[ranges[widest].parameter] + "' and '" +
+                                names[ranges[i].parameter] + "' share memory.",
+                            "each gets a place of its own in the shards, and they would no longer "
+                            "be one.",
+                            "tie modules by one Parameter object, or make one of them a view of "
+                            "the other in forward.");
+    }
+    if (ranges[i].end > ranges[widest].end) widest = i;
+  }
+}
+
+uint64_t hash_of_values(const at::Tensor& parameter) {
+  const at::Tensor dense = parameter.is_non_overlapping_and_dense()
+                               ? parameter.detach()
+                               : parameter.detach().contiguous();
+  return std::hash<std::string_view>{}(
+      {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
+}
+
+void throw_that_parameters_differ(int rank, const ReplicaGroup& group) {
+  throw InvalidArgument(
+      "the parameters of ranks 0 and " + std::to_string(rank) + " in group '" + group.name() +
+          "' differ.",
+      "each rank steps its shards for all; parameters must have the same shapes, dtypes, groups "
+      "and requires_grad on every rank, and the same values by the first step.",
+      "wrap the model in DistributedDataParallel first, which makes them alike, or broadcast "
+      "them.");
+}
+
+}  // namespace farandole

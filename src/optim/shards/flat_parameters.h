@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "farandole/ddp/bucket.h"
+#include "farandole/ddp/replica_group.h"
+#include "farandole/optim/shard_plan.h"
+
+namespace farandole {
+
+/// Parameters as views of the buckets of a ShardPlan, in memory that all ranks map if the group has
+/// shared memory: then a rank stores new values straight into the memory of the others.
+///
+/// The views are tensors of their own for autograd and torch.save. They keep the memory alive, also
+/// after this object and the group are gone. Threads: one at a time.
+class FlatParameters {
+ public:
+  /// Moves `parameters` into buckets, with this rank's values. `names` are for messages.
+  /// Collective.
+  FlatParameters(std::vector<at::Tensor> parameters, std::vector<std::string> names, ShardPlan plan,
+                 const ReplicaGroup& group);
+
+  int rank() const { return rank_; }
+  const ShardPlan& plan() const { return plan_; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  /// What this rank owns.
+  const std::vector<ShardPiece>& pieces() const { return pieces_; }
+  bool is_shared() const { return buckets_.symmetric() != nullptr; }
+
+  /// Moves a parameter back that the program has moved to other memory
+  /// (load_state_dict(assign=True)), with its new values. Throws InvalidArgument if its dtype,
+  /// device or shape has changed, or if it was moved to share it with other processes.
+  void bring_home();
+  /// The address of this rank's `piece` in the memory of `rank`, which is this rank unless the
+  /// memory is shared.
+  std::byte* address_of(const ShardPiece& piece, int rank) const;
+  /// The elements of a piece as a tensor of one dimension, in the parameter's own memory.
+  at::Tensor tensor_of(const ShardPiece& piece) const;
+  /// Elements of a whole parameter, in the order of its memory, as a tensor of its shape.
+  at::Tensor in_shape(size_t parameter, const at::Tensor& elements) const;
+  /// Begins to send all shards to all ranks. Collective without shared memory.
+  std::vector<c10::intrusive_ptr<c10d::Work>> gather() const;
+
+ private:
+  void gather_bucket(size_t bucket, std::vector<c10::intrusive_ptr<c10d::Work>>& works) const;
+  void move_in(size_t parameter);
+  void check_unchanged(size_t parameter) const;
+
+  const std::vector<at::Tensor> parameters_;
+  const std::vector<std::string> names_;
+  const ShardPlan plan_;
+  const Group group_;
+  const int rank_;
+  const Buckets buckets_;
+  const std::vector<ShardPiece> pieces_;
+  std::vector<at::Tensor> slots_;       ///< by parameter
+  std::vector<const void*> addresses_;  ///< of those; share_memory() changes the storage itself
+};
+
+}  // namespace farandole

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/shards/joint_change.h"
+
+#include <algorithm>
+#include <exception>
+#include <vector>
+
+#include "farandole/error.h"
+#include "optim/step/shard_update.h"
+
+namespace farandole {
+
+void change_together(const ReplicaGroup& group, const std::string& call,
+                     const std::function<void()>& change, const std::function<void()>& undo) {
+  std::exception_ptr own;
+  std::string error;
+  try {
+    change();
+  } catch (const CommError&) {  // the others have it too, and are not there to be told
+    undo();
+    throw;
+  } catch (...) {
+    own = std::current_exception();
+    error = text_of_exception();
+    error = error.substr(0, error.find("\n\nAt:\n"));  // where pybind11 appends a traceback
+    if (error.empty()) error = "an exception without a text";
+  }
+  std::vector<std::string> errors;
+  try {
+    errors = group.all_gather(error);
+  } catch (const std::exception&) {  // they were in a collective of `change`, which has ended so
+    undo();
+    if (own) std::rethrow_exception(own);
+    throw;
+  }
+  const auto failed = std::find_if(errors.begin(), errors.end(),
+                                   [](const std::string& each) { return !each.empty(); });
+  if (failed == errors.end()) return;
+  undo();
+  if (own) std::rethrow_exception(own);
+  throw StepError(call + " failed on rank " + std::to_string(failed - errors.begin()) +
+                      " of group '" + group.name() + "'.",
+                  "it met: " + *failed,
+                  "fix the cause there and call it again on every rank: nothing was changed.");
+}
+
+}  // namespace farandole

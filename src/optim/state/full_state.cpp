@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/state/full_state.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+
+#include <set>
+
+#include "farandole/error.h"
+#include "farandole/optim/rule_of_options.h"
+#include "optim/shards/shard_tensors.h"
+
+namespace farandole {
+namespace {
+
+using Dtypes = std::vector<std::optional<at::ScalarType>>;
+using Pieces = std::vector<ShardedOptimizer::Piece>;
+
+/// Whole tensors of pieces, by parameter; a collective for each dtype among `dtypes`, which is
+/// alike on all ranks.
+std::vector<at::Tensor> gather(const ShardedOptimizer& engine, size_t group,
+                               const std::function<at::Tensor(size_t)>& piece_of,
+                               const Dtypes& dtypes, int to) {
+  const Pieces pieces = engine.pieces(group);
+  std::set<at::ScalarType> present;
+  for (const auto& dtype : dtypes) {
+    if (dtype) present.insert(*dtype);
+  }
+  std::vector<at::Tensor> whole(dtypes.size());
+  for (const at::ScalarType dtype : present) {
+    std::vector<at::Tensor> own;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const at::Tensor piece = dtypes[pieces[i].parameter] == dtype ? piece_of(i) : at::Tensor();
+      own.push_back(piece.defined() ? piece : at::zeros({pieces[i].elements}, dtype));
+    }
+    const std::vector<at::Tensor> gathered = engine.gather(group, own, to);
+    for (size_t i = 0; i < gathered.size(); ++i) {
+      if (dtypes[i] == dtype) whole[i] = gathered[i];
+    }
+  }
+  return whole;
+}
+
+bool is_half(const at::Tensor& parameter) {
+  return c10::isReducedFloatingType(parameter.scalar_type());
+}
+
+/// The masters of this rank's pieces, undefined where there is none.
+std::vector<at::Tensor> masters_of(const ShardedOptimizer& engine, size_t group,
+                                   const std::vector<at::Tensor>& parameters) {
+  const std::vector<at::Tensor> present = engine.state(group, kMasterParameter);
+  std::vector<at::Tensor> masters;
+  size_t next = 0;
+  for (const auto& piece : engine.pieces(group)) {
+    const bool has_one = is_half(parameters[piece.parameter]) && next < present.size();
+    masters.push_back(has_one ? present[next++] : at::Tensor());
+  }
+  return masters;
+}
+
+/// As messages call it.
+std::string text_of(size_t group, size_t parameter) {
+  return "parameter " + std::to_string(parameter) + " of group " + std::to_string(group);
+}
+
+void check_shape(const at::Tensor& state, const std::string& name, const at::Tensor& parameter,
+                 const std::string& which) {
+  if (!state.defined() || state.sizes() == parameter.sizes()) return;
+  throw InvalidArgument(
+      "load() got '" + name + "' with " + std::to_string(state.numel()) + " elements for " + which +
+          ".",
+      "that parameter has " + std::to_string(parameter.numel()) + ", or as many in another shape.",
+      "load the state of the same model, with its parameters in the same order.");
+}
+
+/// A state that counts its steps has all that the rule continues with.
+void check_complete(const StateFields& fields, const UpdateRule* rule, const std::string& which) {
+  if (rule == nullptr || fields.step == nullptr) return;
+  for (const std::string& needed : rule->state_names()) {
+    for (const auto& [name, tensor] : fields.tensors) {
+      if (name != needed || tensor->defined()) continue;
+      throw InvalidArgument(
+          "load() got a state of " + which + " without '" + name + "'.",
+          "the options in the archive need it: " + rule->description() + ".",
+          "load what an optimizer of the same class and with the same options has saved.");
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<FullState> gather_states(
+    const ShardedOptimizer& engine, const StateFormat& format, size_t group,
+    const std::vector<StateOutline>& outlines,
+    const std::function<at::Tensor(size_t field, size_t piece)>& piece_of, int to) {
+  const bool is_receiver = to < 0 || to == engine.rank();
+  std::vector<FullState> states(is_receiver ? outlines.size() : 0);
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (!outlines[i].exists) continue;
+    states[i].state = format.make_state();
+    if (int64_t* const step = format.fields(*states[i].state).step) *step = outlines[i].step;
+  }
+  const size_t fields = format.fields(*format.make_state()).tensors.size();
+  for (size_t field = 0; field < fields; ++field) {
+    Dtypes dtypes;
+    for (const StateOutline& outline : outlines) {
+      dtypes.push_back(outline.exists ? outline.dtypes[field] : std::nullopt);
+    }
+    const std::vector<at::Tensor> whole = gather(
+        engine, group, [&](size_t piece) { return piece_of(field, piece); }, dtypes, to);
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (dtypes[i]) *format.fields(*states[i].state).tensors[field].second = whole[i];
+    }
+  }
+  return states;
+}
+
+void gather_masters(const ShardedOptimizer& engine, size_t group,
+                    const std::vector<at::Tensor>& parameters, std::vector<FullState>& states,
+                    int to) {
+  const std::vector<int64_t> steps = engine.steps(group);
+  Dtypes dtypes(parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const bool has_one = engine.master_weights().keep && is_half(parameters[i]);
+    if (has_one && steps[i] > 0) dtypes[i] = at::kFloat;
+  }
+  const std::vector<at::Tensor> masters = masters_of(engine, group, parameters);
+  const std::vector<at::Tensor> whole = gather(
+      engine, group, [&](size_t piece) { return masters[piece]; }, dtypes, to);
+  for (size_t i = 0; i < states.size(); ++i) states[i].master = whole[i];
+}
+
+void load_masters(const ShardedOptimizer& engine, size_t group,
+                  const std::vector<at::Tensor>& parameters, const std::vector<FullState>& states) {
+  const std::vector<at::Tensor> masters = masters_of(engine, group, parameters);
+  const Pieces pieces = engine.pieces(group);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!masters[i].defined()) continue;
+    const at::Tensor& parameter = parameters[pieces[i].parameter];
+    const at::Tensor& saved = states[pieces[i].parameter].master;
+    masters[i].copy_(part_of(saved.defined() ? saved : parameter, parameter, pieces[i]));
+  }
+}
+
+void check_states(const FullStates& states, const StateFormat& format,
+                  const StateFormat::Groups& groups) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    const auto rule = update_rule_of(groups[i].options());
+    for (size_t j = 0; j < states[i].size(); ++j) {
+      const at::Tensor& parameter = groups[i].params()[j];
+      check_shape(states[i][j].master, kMasterParameter, parameter, text_of(i, j));
+      if (!states[i][j].state) continue;
+      const StateFields fields = format.fields(*states[i][j].state);
+      check_complete(fields, rule.get(), text_of(i, j));
+      for (const auto& [name, tensor] : fields.tensors) {
+        check_shape(*tensor, name, parameter, text_of(i, j));
+      }
+    }
+  }
+}
+
+at::Tensor part_of(const at::Tensor& value, const at::Tensor& parameter,
+                   const ShardedOptimizer::Piece& piece) {
+  at::Tensor alike = value.detach();
+  if (parameter.is_contiguous()) {
+    alike = alike.contiguous();
+  } else {
+    alike = at::empty_strided(parameter.sizes(), parameter.strides(), value.options());
+    alike.copy_(value.detach());
+  }
+  return alike.as_strided({value.numel()}, {1}).narrow(0, piece.offset, piece.elements);
+}
+
+}  // namespace farandole

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/step/inner_update.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "farandole/error.h"
+
+namespace farandole {
+namespace {
+
+constexpr size_t kMostFields = 4;  // of a StateFormat
+
+/// As ranks tell each other of a parameter.
+struct OutlineMessage {
+  int64_t exists;
+  int64_t step;
+  int64_t dtypes[kMostFields];  ///< -1: no tensor
+};
+
+StateOutline outline_of(const OutlineMessage& message) {
+  StateOutline outline;
+  outline.exists = message.exists != 0;
+  outline.step = message.step;
+  for (const int64_t dtype : message.dtypes) {
+    outline.dtypes.push_back(dtype < 0 ? std::nullopt
+                                       : std::optional(static_cast<at::ScalarType>(dtype)));
+  }
+  return outline;
+}
+
+OutlineMessage message_of(const StateFields& fields) {
+  OutlineMessage message{1, fields.step == nullptr ? 0 : *fields.step, {-1, -1, -1, -1}};
+  for (size_t field = 0; field < fields.tensors.size(); ++field) {
+    const at::Tensor& tensor = *fields.tensors[field].second;
+    if (tensor.defined()) message.dtypes[field] = static_cast<int64_t>(tensor.scalar_type());
+  }
+  return message;
+}
+
+/// Those of a tensor like `shard`, in the order of the shard's memory: one dimension.
+at::Tensor elements_of(const at::Tensor& tensor, const at::Tensor& shard) {
+  if (!tensor.defined() || tensor.dim() == 1) return tensor;
+  if (tensor.strides() == shard.strides()) return tensor.as_strided({tensor.numel()}, {1});
+  const at::Tensor alike = at::empty_strided(shard.sizes(), shard.strides(), tensor.options());
+  alike.copy_(tensor);
+  return alike.as_strided({tensor.numel()}, {1});
+}
+
+}  // namespace
+
+InnerUpdate::InnerUpdate(ShardedOptimizer& engine, const Groups& groups, Factory make)
+    : engine_(engine),
+      groups_(groups),
+      make_(std::move(make)),
+      optimizer_(make_on_shards()),
+      format_(state_format_of(optimizer_->defaults())) {}
+
+std::unique_ptr<torch::optim::Optimizer> InnerUpdate::make_on_shards() {
+  Groups shards;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    shards.emplace_back(engine_.shards(group), groups_[group].options().clone());
+  }
+  auto optimizer = make_(std::move(shards));
+  if (optimizer && optimizer->param_groups().size() == groups_.size()) return optimizer;
+  throw InvalidArgument("the factory made no optimizer of the parameter groups that it got.",
+                        "it is called with the shards of this rank, group by group.",
+                        "pass its argument on to the optimizer's constructor.");
+}
+
+/// Of parameters that came, or were frozen until now; with the state that they begin with, which
+/// the constructor of Adagrad alone makes.
+void InnerUpdate::take_new_shards(torch::optim::Optimizer& fresh) {
+  for (auto& [shard, state] : fresh.state()) {
+    auto& present = optimizer_->state()[shard];
+    if (!present) present = std::move(state);
+  }
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    optimizer_->param_groups()[group].params() = fresh.param_groups()[group].params();
+  }
+}
+
+/// Takes shards that came, in this step or in one in which that failed. Local.
+void InnerUpdate::catch_up() {
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    if (optimizer_->param_groups()[group].params().size() == engine_.pieces(group).size()) continue;
+    take_new_shards(*make_on_shards());
+    break;
+  }
+  is_behind_ = false;
+}
+
+void InnerUpdate::read() {
+  description_.clear();
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const auto& options = groups_[group].options();
+    description_ += (group == 0 ? "" : "; ") + description_of(options);
+    optimizer_->param_groups()[group].set_options(options.clone());
+  }
+}
+
+void InnerUpdate::step() {
+  is_behind_ = engine_.begin_step(description_) || is_behind_;
+  if (engine_.was_left_out()) return;
+  try {
+    if (is_behind_) catch_up();
+    optimizer_->step();
+  } catch (...) {
+    engine_.fail_step(text_of_exception());
+    throw;
+  }
+  engine_.end_step();
+}
+
+void InnerUpdate::prepare_group() { prepared_ = make_on_shards(); }
+
+void InnerUpdate::add_group() {
+  optimizer_->add_param_group({std::vector<at::Tensor>(), groups_.back().options().clone()});
+  take_new_shards(*std::exchange(prepared_, nullptr));
+}
+
+/// Alike on all ranks.
+bool InnerUpdate::has_stepped() const {
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const std::vector<int64_t> steps = engine_.steps(group);
+    if (std::any_of(steps.begin(), steps.end(), [](int64_t n) { return n > 0; })) return true;
+  }
+  return false;
+}
+
+void InnerUpdate::rebuild(const Group& group) {
+  const bool has_state = has_stepped();
+  if (has_state) format();
+  engine_.begin_rebuild(group);
+  FullStates states;
+  if (has_state) states = gather(/*to=*/-1);
+  std::unique_ptr<torch::optim::Optimizer> fresh;
+  engine_.finish_rebuild([&] {
+    fresh = make_on_shards();
+    if (has_state) put_states(*fresh, states);
+  });
+  optimizer_ = std::move(fresh);
+}
+
+int64_t InnerUpdate::state_bytes() const {
+  int64_t bytes = engine_.state_bytes();
+  for (const auto& [shard, state] : optimizer_->state()) {
+    if (format_ == nullptr || !format_->has(*state)) continue;
+    for (const auto& field : format_->fields(*state).tensors) {
+      if (field.second->defined()) bytes += static_cast<int64_t>(field.second->nbytes());
+    }
+  }
+  return bytes;
+}
+
+/// Null if the shard has none.
+torch::optim::OptimizerParamState* InnerUpdate::state_of(const at::Tensor& shard) const {
+  const auto found = optimizer_->state().find(shard.unsafeGetTensorImpl());
+  if (found == optimizer_->state().end() || !found->second) return nullptr;
+  return found->second.get();
+}
+
+FullStates InnerUpdate::gather(int to) {
+  const StateFormat& format = this->format();
+  catch_up();
+  const auto outlines = common_outlines();
+  FullStates states;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const std::vector<at::Tensor>& shards = optimizer_->param_groups()[group].params();
+    const auto piece_of = [&](size_t field, size_t piece) {
+      State* const state = state_of(shards[piece]);
+      if (state == nullptr) return at::Tensor();
+      return elements_of(*format.fields(*state).tensors[field].second, shards[piece]);
+    };
+    states.push_back(gather_states(engine_, format, group, outlines[group], piece_of, to));
+    gather_masters(engine_, group, groups_[group].params(), states.back(), to);
+  }
+  return states;
+}
+
+/// Of this rank's pieces: an OutlineMessage for each parameter.
+std::string InnerUpdate::own_outlines() const {
+  std::string text;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    std::vector<OutlineMessage> messages(groups_[group].params().size());
+    const auto pieces = engine_.pieces(group);
+    const std::vector<at::Tensor>& shards = optimizer_->param_groups()[group].params();
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      State* const state = state_of(shards[i]);
+      if (state != nullptr) messages[pieces[i].parameter] = message_of(format().fields(*state));
+    }
+    text.append(reinterpret_cast<const char*>(messages.data()),
+                messages.size() * sizeof(OutlineMessage));
+  }
+  return text;
+}
+
+/// A rank that has no piece of a parameter learns of its state from one that has. Collective.
+std::vector<std::vector<StateOutline>> InnerUpdate::common_outlines() const {
+  const std::vector<std::string> texts = engine_.all_gather(own_outlines());
+  std::vector<std::vector<StateOutline>> outlines;
+  size_t offset = 0;
+  for (const auto& group : groups_) {
+    outlines.emplace_back();
+    for (size_t i = 0; i < group.params().size(); ++i, offset += sizeof(OutlineMessage)) {
+      OutlineMessage message{};
+      for (const std::string& text : texts) {
+        if (message.exists == 0) std::memcpy(&message, text.data() + offset, sizeof(message));
+      }
+      outlines.back().push_back(outline_of(message));
+    }
+  }
+  return outlines;
+}
+
+void InnerUpdate::load(const FullStates& states) {
+  const c10::NoGradGuard no_grad;
+  read();
+  auto fresh = make_on_shards();
+  put_states(*fresh, states);
+  optimizer_ = std::move(fresh);
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    load_masters(engine_, group, groups_[group].params(), states[group]);
+    std::vector<int64_t> steps;
+    for (const FullState& whole : states[group]) {
+      steps.push_back(whole.state || whole.master.defined() ? 1 : 0);
+    }
+    engine_.set_steps(group, steps);
+  }
+}
+
+/// Each shard gets a copy of its part.
+void InnerUpdate::put_states(torch::optim::Optimizer& optimizer, const FullStates& states) const {
+  const StateFormat& format = this->format();
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const std::vector<at::Tensor>& shards = optimizer.param_groups()[group].params();
+    const auto pieces = engine_.pieces(group);
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const at::Tensor& parameter = groups_[group].params()[pieces[i].parameter];
+      const auto& whole = states[group][pieces[i].parameter].state;
+      if (!whole) continue;
+      auto part = whole->clone();
+      for (const auto& [name, tensor] : format.fields(*part).tensors) {
+        if (!tensor->defined()) continue;
+        const at::Tensor copy =
+            at::empty_strided(shards[i].sizes(), shards[i].strides(), tensor->options());
+        elements_of(copy, shards[i]).copy_(part_of(*tensor, parameter, pieces[i]));
+        *tensor = copy;
+      }
+      optimizer.state()[shards[i].unsafeGetTensorImpl()] = std::move(part);
+    }
+  }
+}
+
+const StateFormat& InnerUpdate::format() const {
+  const auto& states = optimizer_->state();
+  const bool is_known =
+      format_ != nullptr && std::all_of(states.begin(), states.end(), [&](const auto& item) {
+        return !item.second || format_->has(*item.second);
+      });
+  if (is_known) return *format_;
+  throw NotSupported(
+      "the state of an optimizer with " + class_of(optimizer_->defaults()) + " cannot be gathered.",
+      "a factory made it; known are the states of LibTorch's SGD, Adam, AdamW, "
+      "RMSprop and Adagrad, and of LAMB and LARS.",
+      "use one of those, or save the parameters alone and let the state begin anew.");
+}
+
+}  // namespace farandole

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/step/step_round.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "ddp/rank_text.h"
+#include "farandole/error.h"
+#include "optim/shards/check_parameters.h"
+
+namespace farandole {
+namespace {
+
+constexpr uint32_t kWell = 0;
+constexpr uint32_t kFailed = 1;
+constexpr uint32_t kLeavesOut = 2;
+
+}  // namespace
+
+/// What a message begins with; a bit for each parameter follows.
+struct StepRound::Head {
+  uint32_t outcome;
+  uint32_t is_entry;
+  uint64_t step;
+  uint64_t description;  ///< its hash
+  uint64_t parameters;   ///< StepReport's
+};
+
+StepRound::StepRound(std::shared_ptr<ReplicaGroup> group, std::vector<std::string> names,
+                     uint64_t step)
+    : group_(std::move(group)),
+      names_(std::move(names)),
+      bytes_(sizeof(Head) + (names_.size() + 7) / 8),
+      own_(bytes_),
+      all_(bytes_ * static_cast<size_t>(group_->world_size())),
+      step_(step) {}
+
+bool StepRound::enter(const StepReport& report) {
+  inside_ = false;
+  ++step_;
+  const uint32_t outcome = report.leaves_out ? kLeavesOut : kWell;
+  const Head head{outcome, 1, step_, std::hash<std::string>{}(report.description),
+                  report.parameters};
+  exchange(head, report.has_gradient);
+  check_failures();
+  check_steps();
+  check_descriptions(report.description);
+  check_gradients();
+  check_parameters();
+  inside_ = true;
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    inside_ = inside_ && head_of(rank).outcome != kLeavesOut;
+  }
+  return inside_;
+}
+
+void StepRound::leave() {
+  inside_ = false;
+  exchange({kWell, 0, step_, 0, 0}, {});
+  check_failures();
+}
+
+void StepRound::fail(const std::string& error) noexcept {
+  try {
+    const bool was_inside = std::exchange(inside_, false);
+    if (!was_inside) ++step_;
+    const Head head{kFailed, was_inside ? 0U : 1U, step_, 0, 0};
+    try {
+      exchange(head, {});
+    } catch (const MismatchError&) {
+      // Others were elsewhere, in the backward of a closure for one. That error has ended it, and
+      // they come here too.
+      exchange(head, {});
+    }
+    group_->all_gather(error);
+  } catch (const std::exception&) {  // the group is over, which the others have heard
+  }
+}
+
+/// In shared memory without a tensor or an allocation.
+void StepRound::exchange(const Head& head, const std::vector<bool>& bits) {
+  std::fill(own_.begin(), own_.end(), std::byte{0});
+  std::memcpy(own_.data(), &head, sizeof(head));
+  for (size_t i = 0; i < bits.size(); ++i) {
+    if (bits[i]) own_[sizeof(head) + i / 8] |= std::byte{1} << (i % 8);
+  }
+  if (const auto communicator = group_->communicator()) {
+    communicator->all_gather(own_.data(), all_.data(), bytes_, comm::DataType::kUInt8);
+  } else {
+    all_ = group_->all_gather(own_);
+  }
+}
+
+StepRound::Head StepRound::head_of(int rank) const {
+  Head head;
+  std::memcpy(&head, message_of(rank), sizeof(head));
+  return head;
+}
+
+bool StepRound::has_gradient(int rank, size_t parameter) const {
+  const std::byte bits = message_of(rank)[sizeof(Head) + parameter / 8];
+  return (bits >> (parameter % 8) & std::byte{1}) != std::byte{0};
+}
+
+std::string StepRound::subject() const {
+  return "optimizer step #" + std::to_string(step_) + " in group '" + group_->name() +
+         "' on rank " + std::to_string(group_->rank()) + " of " +
+         std::to_string(group_->world_size());
+}
+
+void StepRound::check_failures() {
+  std::vector<int> failed;
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    if (head_of(rank).outcome == kFailed) failed.push_back(rank);
+  }
+  if (failed.empty()) return;
+  const bool at_entry = head_of(failed.front()).is_entry != 0;
+  const std::vector<std::string> errors = group_->all_gather(std::string());
+  throw StepError(
+      subject() + " failed on " + text_of_ranks(failed, group_->world_size()) + ".",
+      "rank " + std::to_string(failed.front()) +
+          " met: " + errors[static_cast<size_t>(failed.front())],
+      std::string("fix the cause there. ") +
+          (at_entry ? "Nothing was changed: the step may be taken again."
+                    : "Parameters are alike on all ranks, but that rank's shards may lack the "
+                      "step; go on, or load a checkpoint."),
+      {failed, "step"});
+}
+
+/// A rank that left out a step, as a GradScaler of its own would, is one behind the others. They
+/// count together from here.
+void StepRound::check_steps() {
+  const uint64_t first = head_of(0).step;
+  const std::string which = subject();
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    step_ = std::max(step_, head_of(rank).step);
+  }
+  for (int rank = 1; rank < group_->world_size(); ++rank) {
+    const uint64_t step = head_of(rank).step;
+    if (step == first) continue;
+    throw StepError(which + ": rank 0 takes step #" + std::to_string(first) + ", rank " +
+                        std::to_string(rank) + " step #" + std::to_string(step) + ".",
+                    "one of them has left out a step that the other took.",
+                    "decide on all ranks alike whether to call step(), for example by an "
+                    "all_reduce.",
+                    {{rank}, "step"});
+  }
+}
+
+void StepRound::check_descriptions(const std::string& own) const {
+  const uint64_t first = head_of(0).description;
+  int other = 1;
+  while (other < group_->world_size() && head_of(other).description == first) ++other;
+  if (other >= group_->world_size()) return;
+  const std::vector<std::string> all = group_->all_gather(own);
+  throw StepError(
+      subject() + ": ranks 0 and " + std::to_string(other) + " have different hyperparameters.",
+      "rank 0 steps with " + all[0] + ", rank " + std::to_string(other) + " with " +
+          all[static_cast<size_t>(other)] +
+          "; each updates its own shards, so parameters would be stepped differently.",
+      "set param_groups and step schedulers alike on every rank.", {{other}, "step"});
+}
+
+void StepRound::check_gradients() const {
+  const size_t bytes = bytes_ - sizeof(Head);
+  const auto* const first = message_of(0) + sizeof(Head);
+  int differing = 1;
+  while (differing < group_->world_size() &&
+         std::memcmp(message_of(differing) + sizeof(Head), first, bytes) == 0) {
+    ++differing;
+  }
+  if (differing >= group_->world_size()) return;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    std::vector<int> with;
+    std::vector<int> without;
+    for (int rank = 0; rank < group_->world_size(); ++rank) {
+      (has_gradient(rank, i) ? with : without).push_back(rank);
+    }
+    if (with.empty() || without.empty()) continue;
+    throw StepError(subject() + ": parameter '" + names_[i] + "' has a gradient on " +
+                        text_of_ranks(with, group_->world_size()) + " and none on " +
+                        text_of_ranks(without, group_->world_size()) + ".",
+                    "parts of it belong to each of them, and it would be stepped in part.",
+                    "give it a gradient on all ranks or on none: DistributedDataParallel does.",
+                    {without, "step"});
+  }
+}
+
+void StepRound::check_parameters() const {
+  for (int rank = 1; rank < group_->world_size(); ++rank) {
+    if (head_of(rank).parameters != head_of(0).parameters) {
+      throw_that_parameters_differ(rank, *group_);
+    }
+  }
+}
+
+}  // namespace farandole

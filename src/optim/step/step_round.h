@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "farandole/ddp/replica_group.h"
+
+namespace farandole {
+
+/// What a rank reports to the others at the begin of a step.
+struct StepReport {
+  std::string description;         ///< the hyperparameters
+  std::vector<bool> has_gradient;  ///< by parameter
+  bool leaves_out = false;         ///< it has an Inf or NaN in a gradient: all ranks skip the step
+  uint64_t parameters = 0;         ///< hash of their values, if ranks are to compare them
+};
+
+/// The begin and the end of an optimizer step, where the ranks wait for each other.
+///
+/// Protocol. Step k on each rank is
+///   enter: send k, a hash of the hyperparameters and which parameters have gradients, and in the
+///   first
+///          step a hash of their values; wait for all ranks. All ranks check the same reports, and
+///          all throw, skip the step or continue.
+///   then:  store own shards into the parameters of every rank.
+///   leave: send the outcome; wait for all ranks.
+/// So no parameter is stored before every rank has entered, and no rank returns before all stores
+/// are visible: each end is an all_gather, which orders everything before it on any rank (release)
+/// with everything after it on every rank (acquire). A rank that cannot enter, or fails within the
+/// step, sends the reason instead of its report.
+///
+/// Errors: StepError on every rank, InvalidArgument for values that differ; otherwise what
+/// collectives throw. Threads: one at a time.
+class StepRound {
+ public:
+  /// `names`: of the parameters. `step`: the last one so far.
+  StepRound(std::shared_ptr<ReplicaGroup> group, std::vector<std::string> names, uint64_t step);
+
+  /// Begins a step. False if a rank skips it: then the step has ended on every rank. Collective.
+  bool enter(const StepReport& report);
+  /// Ends it. Collective.
+  void leave();
+  /// Call instead of enter(), or of leave() within a step: this rank has failed with `error`, which
+  /// is sent to the others. Does not throw. Collective.
+  void fail(const std::string& error) noexcept;
+
+  bool is_inside() const { return inside_; }
+  /// The number of the current step, or the last one.
+  uint64_t step() const { return step_; }
+
+ private:
+  struct Head;
+
+  void exchange(const Head& head, const std::vector<bool>& bits);
+  const std::byte* message_of(int rank) const {
+    return all_.data() + static_cast<size_t>(rank) * bytes_;
+  }
+  Head head_of(int rank) const;
+  void check_failures();
+  void check_steps();
+  void check_descriptions(const std::string& own) const;
+  void check_gradients() const;
+  void check_parameters() const;
+  bool has_gradient(int rank, size_t parameter) const;
+  std::string subject() const;
+
+  const std::shared_ptr<ReplicaGroup> group_;
+  const std::vector<std::string> names_;
+  const size_t bytes_;  ///< of a message
+  std::vector<std::byte> own_;
+  std::vector<std::byte> all_;  ///< messages by rank
+  uint64_t step_;
+  bool inside_ = false;
+};
+
+}  // namespace farandole

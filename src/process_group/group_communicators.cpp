@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process_group/group_communicators.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
+#include <torch/version.h>
+
+#include "farandole/comm/backends.h"
+#include "farandole/error.h"
+#include "log.h"
+#include "process_group/launch.h"
+#include "process_group/store_adapter.h"
+
+namespace farandole {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+c10d::ErrorType error_type_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const TimeoutError&) {
+    return c10d::ErrorType::TIMEOUT;
+  } catch (const PeerFailure&) {
+    return c10d::ErrorType::REMOTE_ERROR;
+  } catch (const MismatchError&) {
+    return c10d::ErrorType::SUCCESS;  // the group stays usable
+  } catch (const CommError&) {
+    return c10d::ErrorType::COMM_ERROR;
+  } catch (...) {
+    return c10d::ErrorType::SUCCESS;
+  }
+}
+
+/// Finishes `work` on the executor, which must outlive what callbacks of the future throw.
+void complete(WorkFarandole& work, const std::exception_ptr& failure) {
+  try {
+    work.complete(failure);
+  } catch (const std::exception& error) {
+    log(LogLevel::kError,
+        std::string("a callback of a collective's future threw: ") + error.what());
+  }
+}
+
+/// The turn that try_begin() gave, until the end of the scope.
+class Turn {
+ public:
+  explicit Turn(CollectiveQueue& queue) : queue_(queue) {}
+  ~Turn() { queue_.end(); }
+
+ private:
+  CollectiveQueue& queue_;
+};
+
+}  // namespace
+
+void GroupCommunicators::AbortNotice::give() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex);
+  if (!std::exchange(given, true)) hooks->abort.call();
+}
+
+std::shared_ptr<GroupCommunicators> GroupCommunicators::form(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const Parts& parts) {
+  auto notice = std::make_shared<AbortNotice>();
+  notice->hooks = parts.hooks;
+  StoreAdapter adapter(store);
+  comm::CommunicatorOptions options;
+  options.name = parts.group;
+  options.rank = rank;
+  options.world_size = size;
+  // torch passes its default on; FARANDOLE_TIMEOUT_S takes its place, an explicit one stays.
+  if (parts.timeout != kBackendDefaultTimeout) options.config.timeout = parts.timeout;
+  options.formation_timeout = parts.formation_timeout;
+  options.build = "torch " TORCH_VERSION;
+  options.attempt = find_attempt();
+  options.while_forming = parts.while_forming;
+  options.before_abort = [notice] { notice->give(); };
+  auto communicator = comm::make_communicator("shm", adapter, options);
+  return std::shared_ptr<GroupCommunicators>(
+      new GroupCommunicators(parts, std::move(communicator), std::move(notice)));
+}
+
+GroupCommunicators::GroupCommunicators(Parts parts,
+                                       std::unique_ptr<comm::Communicator> communicator,
+                                       std::shared_ptr<AbortNotice> notice)
+    : parts_(std::move(parts)),
+      communicator_(std::move(communicator)),
+      notice_(std::move(notice)),
+      timeout_(parts_.timeout),
+      collectives_(parts_.group),
+      one_sided_(parts_.group) {}
+
+std::chrono::milliseconds GroupCommunicators::timeout_of(std::chrono::milliseconds asked) const {
+  if (asked > kNoTimeout) return asked;
+  const std::chrono::milliseconds own = timeout_.load(std::memory_order_relaxed);
+  return own == kBackendDefaultTimeout ? kNoTimeout : own;  // zero: the communicator's own
+}
+
+GroupCommunicators::Work GroupCommunicators::launch(Call call, Body body) {
+  call.timeout = timeout_of(call.timeout);
+  if (!in_creator()) return run_here(call, body, 0);  // throws
+  if (call.cost && estimator_.add(*call.cost)) return finished(call.operation, call.outputs);
+  if (!call.async) {
+    if (const uint64_t sequence = collectives_.try_begin()) {
+      const Turn turn(collectives_);
+      return run_here(call, body, sequence);
+    }
+  }
+  const bool wait_here = !call.async;
+  Work work = enqueue(collectives_, /*counted=*/true, call, std::move(body));
+  if (wait_here) work->wait();
+  return work;
+}
+
+GroupCommunicators::Work GroupCommunicators::launch_one_sided(Call call, Body body) {
+  call.timeout = timeout_of(call.timeout);
+  if (!in_creator() || !call.async) return run_here(call, body, 0);
+  return enqueue(one_sided_, /*counted=*/false, call, std::move(body));
+}
+
+GroupCommunicators::Work GroupCommunicators::finished(const Operation& operation,
+                                                      std::vector<at::Tensor> outputs) const {
+  return c10::make_intrusive<WorkFarandole>(
+      WorkFarandole::Description{rank(), operation.type, operation.name, {}, std::move(outputs)},
+      /*sequence=*/0);
+}
+
+GroupCommunicators::Work GroupCommunicators::run_here(Call& call, const Body& body,
+                                                      uint64_t sequence) {
+  at::RecordFunction profile(at::RecordScope::USER_SCOPE);
+  if (C10_UNLIKELY(profile.isActive())) profile.before(call.operation.profiler_title);
+  const bool timed = wants_completions();
+  const Clock::time_point begin = timed ? Clock::now() : Clock::time_point();
+  try {
+    // Outputs are plain memory here: no gradient is recorded, no version counted.
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    comm::CollectiveOptions options;
+    options.timeout = call.timeout;
+    body(*communicator_, options);
+  } catch (...) {
+    note_failure(std::current_exception());
+    throw;
+  }
+  auto work = c10::make_intrusive<WorkFarandole>(
+      WorkFarandole::Description{
+          rank(), call.operation.type, call.operation.name, {}, std::move(call.outputs)},
+      sequence);
+  if (timed) note_completion(*work, Clock::now() - begin);
+  return work;
+}
+
+GroupCommunicators::Work GroupCommunicators::enqueue(CollectiveQueue& queue, bool counted,
+                                                     Call& call, Body body) {
+  const char* title = at::hasCallbacks() ? call.operation.profiler_title : nullptr;
+  auto work = c10::make_intrusive<WorkFarandole>(
+      WorkFarandole::Description{rank(), call.operation.type, call.operation.name, group(),
+                                 std::move(call.outputs)},
+      [communicator = communicator_] { communicator->abort("abort() was called on a Work"); },
+      title);
+  const comm::CollectiveOptions options{call.timeout, /*sleep_at_once=*/true};
+  // The task shares what it needs: the group may be gone when it runs.
+  const uint64_t sequence =
+      queue.push([work, options, body = std::move(body), self = shared_from_this()] {
+        const bool timed = self->wants_completions();
+        const Clock::time_point begin = timed ? Clock::now() : Clock::time_point();
+        std::exception_ptr failure;
+        try {
+          const at::AutoDispatchBelowADInplaceOrView below_autograd;
+          body(*self->communicator_, options);
+        } catch (...) {
+          failure = std::current_exception();
+          self->note_failure(failure);
+        }
+        if (timed && !failure) self->note_completion(*work, Clock::now() - begin);
+        complete(*work, failure);
+      });
+  if (counted) work->set_sequence(sequence);
+  return work;
+}
+
+void GroupCommunicators::note_error(const std::exception_ptr& failure) const {
+  c10d::ErrorType none = c10d::ErrorType::SUCCESS;
+  parts_.error->compare_exchange_strong(none, error_type_of(failure));
+}
+
+/// A rank that hears of a peer's abort does not abort itself; its hooks are told all the same.
+void GroupCommunicators::note_failure(const std::exception_ptr& failure) const {
+  if (error_type_of(failure) == c10d::ErrorType::SUCCESS) return;
+  note_error(failure);
+  if (in_creator()) notice_->give();
+}
+
+void GroupCommunicators::note_completion(const WorkFarandole& work,
+                                         Clock::duration duration) const {
+  const std::chrono::duration<float, std::milli> milliseconds = duration;
+  parts_.hooks->completion.call(work.completion_key(), milliseconds.count());
+}
+
+/// An orderly end is no failure: it calls no abort hooks, even if a task is on its last lines.
+void GroupCommunicators::end(const std::string& reason) {
+  if (const std::unique_lock<std::recursive_mutex> lock(notice_->mutex, std::try_to_lock); lock) {
+    notice_->given = true;  // where they run at this moment it is true already
+  }
+  if (collectives_.busy() || one_sided_.busy() || transfers_->busy()) {
+    communicator_->abort(reason);
+  }
+  collectives_.close();
+  one_sided_.close();
+  transfers_->close();
+}
+
+}  // namespace farandole

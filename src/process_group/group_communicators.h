@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
+#include <vector>
+
+#include "farandole/comm/communicator.h"
+#include "farandole/process_group/work.h"
+#include "process_group/collective_queue.h"
+#include "process_group/hooks.h"
+#include "process_group/time_estimator.h"
+#include "process_group/transfers_in_flight.h"
+
+namespace farandole {
+
+/// The names of a collective: c10d's, ours, and what torch.profiler shows.
+struct Operation {
+  c10d::OpType type;
+  const char* name;
+  const char* profiler_title;
+};
+
+/// One call of a collective, all but what it does.
+struct Call {
+  Operation operation;
+  std::vector<at::Tensor> outputs;
+  bool async;
+  std::chrono::milliseconds timeout;
+  /// What the time estimator takes it for; without one it runs even while times are estimated.
+  std::optional<Cost> cost;
+};
+
+/// One set of ranks and what they talk through: what a group has from its making until its end or
+/// its next reconfigure().
+///
+/// Works and tasks share it with the group, so it lives until the last of them is done. Each call
+/// runs on the calling thread or on the executor of a queue; errors and completions are told to the
+/// hooks of the group.
+/// Threads: any. Fork: in a child every launch throws CommError, and it must not be destroyed.
+class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicators> {
+ public:
+  using Work = c10::intrusive_ptr<c10d::Work>;
+  using Body = std::function<void(comm::Communicator&, const comm::CollectiveOptions&)>;
+  /// The error that a group met first; it outlives this object.
+  using FirstError = std::atomic<c10d::ErrorType>;
+
+  /// What the ranks form with. `formation_timeout` of zero: `timeout`.
+  struct Parts {
+    std::string group;
+    std::chrono::milliseconds timeout;
+    std::chrono::milliseconds formation_timeout;
+    std::shared_ptr<GroupHooks> hooks;
+    std::shared_ptr<FirstError> error;
+    /// Called now and then while the group forms; what it throws ends that. May be empty.
+    std::function<void()> while_forming;
+  };
+  /// Collective: meets `size` ranks in `store`. Throws TimeoutError naming those that did not come.
+  static std::shared_ptr<GroupCommunicators> form(const c10::intrusive_ptr<c10d::Store>& store,
+                                                  int rank, int size, const Parts& parts);
+
+  const std::string& group() const { return parts_.group; }
+  int rank() const { return communicator_->rank(); }
+  const std::shared_ptr<comm::Communicator>& communicator() const { return communicator_; }
+  /// False in a forked child.
+  bool in_creator() const { return collectives_.in_creator(); }
+
+  /// Runs `body` as a collective, in the order in which collectives are launched. A synchronous one
+  /// runs on this thread if nothing is ahead of it, and throws its error; an asynchronous one runs
+  /// on an executor, and its Work carries the error.
+  Work launch(Call call, Body body);
+  /// As launch() for what only some ranks do and nobody counts. A synchronous one runs at once on
+  /// this thread; asynchronous ones run in order on an executor of their own.
+  Work launch_one_sided(Call call, Body body);
+  /// A Work that is done and counts for nothing.
+  Work finished(const Operation& operation, std::vector<at::Tensor> outputs) const;
+
+  TimeEstimator& estimator() { return estimator_; }
+  const std::shared_ptr<TransfersInFlight>& transfers() const { return transfers_; }
+  /// Collectives launched so far.
+  uint64_t launched() const { return collectives_.issued(); }
+  /// `asked`, or the group's own; zero: the communicator's.
+  std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
+  void set_timeout(std::chrono::milliseconds timeout) {
+    timeout_.store(timeout);
+    communicator_->set_timeout(timeout);
+  }
+
+  /// Keeps `failure` as the group's first error, if it is one of the group.
+  void note_error(const std::exception_ptr& failure) const;
+  /// Tells the completion hooks that `work` went well after `duration`.
+  void note_completion(const WorkFarandole& work,
+                       std::chrono::steady_clock::duration duration) const;
+  bool wants_completions() const { return !parts_.hooks->completion.empty(); }
+
+  /// Fails what is pending for `reason` and ends the threads. Calls no abort hooks.
+  void end(const std::string& reason);
+
+ private:
+  /// The abort hooks, called once before this object aborts. Whoever comes while they run
+  /// waits until they have; a hook that aborts does not.
+  struct AbortNotice {
+    std::shared_ptr<GroupHooks> hooks;
+    std::recursive_mutex mutex;
+    bool given = false;  // guarded by mutex
+    void give();
+  };
+
+  GroupCommunicators(Parts parts, std::unique_ptr<comm::Communicator> communicator,
+                     std::shared_ptr<AbortNotice> notice);
+
+  Work run_here(Call& call, const Body& body, uint64_t sequence);
+  Work enqueue(CollectiveQueue& queue, bool counted, Call& call, Body body);
+  void note_failure(const std::exception_ptr& failure) const;
+
+  const Parts parts_;
+  const std::shared_ptr<comm::Communicator> communicator_;
+  const std::shared_ptr<AbortNotice> notice_;  // shared with the communicator
+  const std::shared_ptr<TransfersInFlight> transfers_ = std::make_shared<TransfersInFlight>();
+  std::atomic<std::chrono::milliseconds> timeout_;
+  TimeEstimator estimator_;
+  CollectiveQueue collectives_;
+  CollectiveQueue one_sided_;
+};
+
+}  // namespace farandole
