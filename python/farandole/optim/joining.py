@@ -20,7 +20,13 @@ class JoinedRank(JoinHook):
         self._optimizer = optimizer
 
     def main_hook(self) -> None:
-        """Do what the others do with one batch."""
+        """Do what the others do with one batch: leave out the step of a backward that failed."""
+        if self._optimizer._engine.join_failed:
+            return
         if self._optimizer.gradients == "shard":
             self._optimizer.zero_grad(set_to_none=False)  # they are of an old batch of this rank
         self._optimizer._update_shards()
+
+    def post_hook(self, is_last_joiner: bool) -> None:  # noqa: ARG002
+        """Return when the parameters of the last step are here."""
+        self._optimizer.wait()
