@@ -1,45 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
-#include "ddp/allocation/allocation_predictor.h"
-#include "farandole/ddp/bucket.h"
-#include "farandole/ddp/bucket_consumer.h"
+#include "ddp/planned_buckets.h"
 #include "farandole/export.h"
 
 namespace farandole {
-
-/// The properties of a parameter that a plan depends on.
-struct FARANDOLE_API ParameterKind {
-  bool is_active;  ///< has requires_grad
-  at::ScalarType dtype;
-  at::Device device;
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
-
-  static ParameterKind of(const at::Tensor& parameter);
-  bool operator==(const ParameterKind& other) const;
-};
-
-/// Buckets for one set of active parameters, and what a Reducer has learned about them.
-struct FARANDOLE_API KeptPlan {
-  std::vector<ParameterKind> parameters;
-  std::shared_ptr<Buckets> buckets;
-  std::unique_ptr<BucketConsumer> consumer;
-  std::shared_ptr<AllocationPredictor> predictor;           ///< null: gradients are copied
-  std::vector<std::shared_ptr<AliasedSlot>> aliased_slots;  ///< by parameter
-  std::vector<int> expected;  ///< by parameter: gradients of a backward
-  int unsettled;              ///< see Reducer
-  uint64_t last_round;        ///< last successful synchronized backward that used it
-
-  int64_t bytes() const;  ///< of the gradients
-};
 
 /// The plans that are not in use, for programs that freeze and unfreeze the same parameters
 /// repeatedly (the two steps of a GAN).
@@ -56,9 +26,9 @@ class FARANDOLE_API KeptPlans {
   static constexpr uint64_t kMostIdleRounds = 256;
 
   /// Local; the next make_room() counts it.
-  void put(KeptPlan plan);
+  void put(PlannedBuckets plan);
   /// Removes and returns the plan of these parameters; nullopt if there is none.
-  std::optional<KeptPlan> take(const std::vector<ParameterKind>& parameters);
+  std::optional<PlannedBuckets> take(const std::vector<ParameterKind>& parameters);
   /// Call after a plan was made: drops plans while there are too many or they have more bytes.
   void make_room(int64_t most_bytes);
   /// Call after the successful round `round`: drops plans that were unused for too long.
@@ -66,7 +36,7 @@ class FARANDOLE_API KeptPlans {
   void clear() { plans_.clear(); }
 
  private:
-  std::vector<KeptPlan> plans_;
+  std::vector<PlannedBuckets> plans_;
 };
 
 }  // namespace farandole

@@ -1,32 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// During backward. What happens at its end: end_of_backward.cpp.
+// The steps of a backward, in their order.
 #include "farandole/ddp/reducer.h"
 
 #include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 
-#include "ddp/allocation/allocation_predictor.h"
 #include "ddp/backward_report.h"
-#include "ddp/finite_check.h"
+#include "ddp/backward_tracker.h"
+#include "ddp/bucket_launcher.h"
+#include "ddp/bucket_planner.h"
+#include "ddp/check_backward.h"
+#include "ddp/cooperative_reduction.h"
+#include "ddp/freed_memory.h"
 #include "ddp/gradient_hook.h"
-#include "ddp/kept_plans.h"
-#include "ddp/parameter_gradient.h"
+#include "ddp/gradient_store.h"
+#include "ddp/hooked_reduction.h"
+#include "ddp/loss_weight.h"
+#include "ddp/nonfinite_watch.h"
+#include "ddp/planned_buckets.h"
 #include "farandole/comm/events.h"
+#include "farandole/ddp/hooks/all_reduce_hook.h"
+#include "farandole/ddp/hooks/compress_hook.h"
 #include "farandole/error.h"
+#include "log.h"
 
 namespace farandole {
-
 namespace {
 
-/// Gradients of less are copied into their slots, which costs no more.
-constexpr size_t kLeastBornBytes = 16 << 10;
-
-/// Whether gradients of a parameter are to be computed in their slot.
-bool may_be_born(const ParameterGradient& parameter) {
-  const at::Tensor& tensor = parameter.parameter();
-  return parameter.is_active() && !parameter.is_sparse() && tensor.is_cpu() &&
-         tensor.nbytes() >= kLeastBornBytes;
+std::unique_ptr<GradientStore> store_of(std::vector<Reducer::Parameter> parameters,
+                                        PlannedBuckets& plan) {
+  auto store = std::make_unique<GradientStore>(plan);
+  for (Reducer::Parameter& each : parameters) {
+    store->add(std::move(each.name), std::move(each.tensor), each.sparse);
+  }
+  return store;
 }
 
 }  // namespace
@@ -35,7 +44,11 @@ std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters,
                                        std::shared_ptr<ReplicaGroup> group, Options options) {
   const std::shared_ptr<Reducer> reducer(
       new Reducer(std::move(parameters), std::move(group), std::move(options)));
-  reducer->renew_parameters();
+  reducer->tracker_ =
+      std::make_unique<BackwardTracker>([weak = reducer->weak_from_this()](bool synchronize) {
+        if (const auto self = weak.lock()) self->output_has_gradient(synchronize);
+      });
+  reducer->renew_parameters(/*keeps_plan=*/false);
   return reducer;
 }
 
@@ -43,31 +56,20 @@ Reducer::Reducer(std::vector<Parameter> parameters, std::shared_ptr<ReplicaGroup
                  Options options)
     : group_(std::move(group)),
       options_(std::move(options)),
-      progress_(parameters.size()),
-      kept_(std::make_unique<KeptPlans>()) {
-  for (Parameter& parameter : parameters) {
-    names_.push_back(std::move(parameter.name));
-    parameters_.push_back(
-        std::make_unique<ParameterGradient>(std::move(parameter.tensor), parameter.sparse));
-  }
-}
+      plan_(std::make_unique<PlannedBuckets>()),
+      gradients_(store_of(std::move(parameters), *plan_)),
+      planner_(std::make_unique<BucketPlanner>(*group_, options_, *gradients_, *plan_)),
+      launcher_(std::make_unique<BucketLauncher>(*plan_, *gradients_)),
+      loss_weight_(std::make_unique<LossWeight>()),
+      nonfinite_(std::make_unique<NonfiniteWatch>(options_.report_nonfinite)) {}
 
 Reducer::~Reducer() = default;
 
-/// Looks at all parameters anew, hooks those that autograd has another node for, and goes on with
+/// Reads all parameters anew, hooks those that autograd has another node for, and continues with
 /// the plan for them if there is one.
-void Reducer::renew_parameters() {
-  keep_plan();
-  order_.clear();
-  planned_for_.clear();
-  std::vector<size_t> born_bytes(parameters_.size());
-  for (size_t index = 0; index < parameters_.size(); ++index) {
-    progress_[index].is_ordered = false;
-    progress_[index].expected = 1;
-    const auto node = parameters_[index]->renew();
-    planned_for_.push_back(ParameterKind::of(parameters_[index]->parameter()));
-    if (options_.born_gradients && may_be_born(*parameters_[index]))
-      born_bytes[index] = parameters_[index]->parameter().nbytes();
+void Reducer::renew_parameters(bool keeps_plan) {
+  for (size_t index = 0; index < gradients_->size(); ++index) {
+    const auto node = (*gradients_)[index].renew();
     if (!node) continue;
     node->add_pre_hook(std::make_unique<GradientHook>(
         weak_from_this(),
@@ -75,248 +77,489 @@ void Reducer::renew_parameters() {
     node->add_post_hook(std::make_unique<AccumulatedHook>(
         weak_from_this(), [this, index] { on_accumulated(index); }));
   }
-  const bool are_born =
-      std::any_of(born_bytes.begin(), born_bytes.end(), [](size_t bytes) { return bytes != 0; });
-  if (are_born && group_->communicator())
-    predictor_ = std::make_shared<AllocationPredictor>(born_bytes);
-  take_kept_plan();
+  planner_->change_plan(keeps_plan);
+  launcher_->change_plan();
+  if (plan_->consumer) tell_hook_of_plan();
 }
 
 void Reducer::before_forward() {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kRunning) return;  // a forward within backward: activation checkpointing
+  if (tracker_->is_running()) return;  // a forward within backward: activation checkpointing
   tell_of_abandoned();
   end_sharding();
-  check_outputs_were_used();
-  const bool changed = std::any_of(parameters_.begin(), parameters_.end(),
-                                   [](const auto& parameter) { return parameter->has_changed(); });
-  if (changed) renew_parameters();
+  tracker_->check_outputs_were_used();
+  if (gradients_->has_changed()) renew_parameters(/*keeps_plan=*/!sharded_);
 }
 
 void Reducer::after_forward(const std::vector<at::Tensor>& outputs, bool synchronize) {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kRunning) return;  // within backward, which has its end already
-  if (synchronize) ++forward_;
-  begins_at_parameter_ = synchronize;
-  for (const at::Tensor& output : outputs) {
-    if (!output.defined()) continue;
-    watch(output, synchronize);
-    // A view that is changed in place afterwards gets another node than the one hooked here.
-    if (output.is_view()) watch(at::Tensor(output._base()), synchronize);
-  }
-  awaits_outputs_ = synchronize && !begins_at_parameter_;
-}
-
-void Reducer::watch(const at::Tensor& output, bool synchronize) {
-  if (!output.requires_grad() || output.is_leaf()) return;
-  begins_at_parameter_.reset();
-  output.register_hook([self = weak_from_this(), synchronize](const at::Tensor&) {
-    if (const auto reducer = self.lock()) {
-      throwing_through_autograd([&] { reducer->output_has_gradient(synchronize); });
-    }
-  });
+  tracker_->after_forward(outputs, synchronize);
 }
 
 void Reducer::forward_failed() {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kRunning) return;
-  ++forward_;
-  forward_failed_ = true;
+  tracker_->forward_failed();
 }
 
 void Reducer::output_has_gradient(bool synchronize) {
   const std::lock_guard lock(mutex_);
-  if (state_ == State::kRunning) return;  // a second output, or an inner backward
-  if (reaches_parameters()) {
+  if (tracker_->is_running()) return;  // a second output, or an inner backward
+  if (gradients_->are_reached()) {
     begin_pass(synchronize);
   } else if (c10::GradMode::is_enabled()) {
     // autograd::grad(), for a gradient penalty: its graph leads past the outputs to the parameters.
-    begins_at_parameter_ = synchronize;
+    tracker_->begin_at_parameter(synchronize);
   }
 }
 
-/// Whether the graph task on this thread may add to p.grad of a parameter.
-bool Reducer::reaches_parameters() const {
-  return std::any_of(parameters_.begin(), parameters_.end(), [](const auto& parameter) {
-    return parameter->is_active() && current_graph_task_runs(parameter->accumulator());
-  });
-}
-
-/// A backward of a loss that the module keeps, and of nothing that its forward returned, is local.
-void Reducer::check_outputs_were_used() {
-  awaits_outputs_ = false;
-  if (!std::exchange(outputs_were_passed_by_, false)) return;
-  throw InvalidArgument(
-      "gradients of the last backward stayed those of this rank alone.",
-      "its loss was made of nothing that the forward before it returned, which tells that they are "
-      "to be averaged.",
-      "return the loss, or what it is made of, from forward; or run a forward whose outputs are "
-      "not used under no_grad() or no_sync().");
-}
-
 void Reducer::begin_pass(bool synchronize) {
-  awaits_outputs_ = false;
-  outputs_were_passed_by_ = false;
+  tracker_->begin_pass();
   tell_of_abandoned();
-  forget_dropped_nonfinite();
+  nonfinite_->forget_fixed(*gradients_);
   if (sharded_ && sharded_->before_backward) sharded_->before_backward();
-  const bool adds_up = count_weight();
-  has_local_passes_ = !synchronize;
+  const bool adds_up = loss_weight_->count_pass(*gradients_);
+  tracker_->add_pass(synchronize);
   if (synchronize) begin_backward();
-  if (!adds_up) refuse_weight();  // leaves the backward, which the others are told
-}
-
-/// The program may have zeroed or mended what an earlier pass has left.
-void Reducer::forget_dropped_nonfinite() {
-  if (!nonfinite_) return;
-  const at::Tensor& gradient = parameters_[*nonfinite_]->parameter().grad();
-  if (!gradient.defined() || is_finite(gradient)) nonfinite_.reset();
+  if (adds_up) return;
+  if (!tracker_->is_running()) loss_weight_->forget();
+  loss_weight_->refuse_pass();  // leaves the backward, which the other ranks are told
 }
 
 void Reducer::begin_backward() {
-  state_ = State::kRunning;
-  begin_ns_ = comm::now_ns();
+  const uint64_t backward = tracker_->begin();
   const auto self = shared_from_this();
   at_end_of_backward(
       [self] {
         const std::lock_guard lock(self->mutex_);
         self->end_backward(0);
       },
-      [self, backward = ++backward_] {
+      [self, backward] {
         const std::lock_guard lock(self->mutex_);
-        if (self->state_ == State::kRunning && self->backward_ == backward) self->abandon();
+        if (self->tracker_->is_in(backward)) self->abandon();
       });
-  if (consumer_) start_buckets();
-  watch_allocations_of_backward(true);
-  const int task = current_graph_task();
-  for (size_t index = 0; index < progress_.size(); ++index) {
-    // Inner graph tasks of checkpoints are later ones.
-    if (std::exchange(progress_[index].early_task, -1) >= task) count_gradient(index);
-  }
+  if (plan_->consumer) start_buckets();
+  plan_->births.begin();
+  launcher_->count_early(current_graph_task());
 }
 
-/// From the begin to the end of a backward.
-void Reducer::watch_allocations_of_backward(bool begin) {
-  if (!predictor_) return;
-  begin ? predictor_->begin() : predictor_->end();
-  watch_allocations(begin ? predictor_ : nullptr);
+/// Empty buckets, none launched.
+void Reducer::start_buckets() {
+  plan_->consumer->begin(own_weight(), nonfinite_->begin());
+  launcher_->begin(joined_weight_.has_value());
 }
 
-/// Moves a gradient into its bucket, if it was not born there. Returns what autograd is to add to
-/// p.grad: nothing, unless it has no slot yet.
+/// Moves a gradient into its slot. Returns what autograd is to add to p.grad.
 at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   const std::lock_guard lock(mutex_);
-  if (begins_at_parameter_ && state_ != State::kRunning) begin_pass(*begins_at_parameter_);
+  if (const auto synchronize = tracker_->begins_at_parameter()) begin_pass(*synchronize);
   if (!gradient.defined()) return gradient;
-  ParameterGradient& parameter = *parameters_[index];
-  if (state_ == State::kRunning && is_launched(index)) {
-    progress_[index].is_late = true;
+  if (tracker_->is_running() && launcher_->is_launched(index)) {
+    launcher_->note_late(index);
     return {};
   }
-  const bool is_born = parameter.is_born(gradient);
-  if (!is_born) {
-    copied_bytes_ += static_cast<int64_t>(parameter.parameter().nbytes());
-    if (predictor_ && parameter.could_be_born(gradient)) predictor_->learn(index, gradient);
-  }
-  const double scale = loss_weight_.value_or(1);
   // With create_graph=True p.grad gets a graph of its own; its values are moved at the end.
   // Peers may still store into the slots of a backward that was abandoned.
-  if (!parameter.has_slot() || c10::GradMode::is_enabled() || state_ == State::kAbandoned) {
-    return scale == 1 ? gradient : gradient * scale;
-  }
-  if (is_born) {
-    parameter.keep_born(gradient, scale);
-  } else {
-    parameter.take(gradient, scale);
-  }
-  return {};
+  const bool may_use_slot = !c10::GradMode::is_enabled() && !tracker_->is_abandoned();
+  return gradients_->take(index, gradient, loss_weight_->factor(), may_use_slot);
 }
 
+/// p.grad has the gradient, which is in its slot if it could be moved there.
 void Reducer::on_accumulated(size_t index) {
   const std::lock_guard lock(mutex_);
-  averages_are_finite_.reset();
-  if (!is_launched(index)) check_finite(index);
-  count_gradient(index);
-}
-
-/// Checks p.grad for Inf and NaN after a pass has added to it, while it is in the cache.
-void Reducer::check_finite(size_t index) {
-  ParameterGradient& parameter = *parameters_[index];
-  const at::Tensor& gradient = parameter.parameter().grad();
-  const bool reports = options_.report_nonfinite != NonfinitePolicy::kOff && !nonfinite_;
-  const bool records = watches_finite_ && sharded_ && !sharded_->scatter;
-  parameter.note_finite(false);
-  if (!gradient.defined() || (!reports && !records)) return;
-  const size_t terms = records ? static_cast<size_t>(group_->world_size()) : 1;
-  if (is_finite(gradient, terms)) {
-    parameter.note_finite(true);
-  } else if (reports && (terms == 1 || !is_finite(gradient))) {
-    nonfinite_ = index;
+  nonfinite_->forget_averages();
+  if (!launcher_->is_launched(index)) {
+    const bool records = sharded_ && !sharded_->scatter;
+    nonfinite_->check_gradient(index, (*gradients_)[index], records, group_->world_size());
+  }
+  planner_->note_arrival(index);
+  gradients_->touch(index);
+  if (tracker_->is_running()) {
+    launcher_->count(index);
+  } else {
+    launcher_->note_early(index, current_graph_task());
+    tracker_->parameter_was_reached();
   }
 }
 
-/// What is not in its bucket by now is moved at the end of backward.
-void Reducer::count_gradient(size_t index) {
-  Progress& progress = progress_[index];
-  if (!buckets_ && !std::exchange(progress.is_ordered, true)) order_.push_back(index);
-  progress.was_touched = true;
-  if (state_ != State::kRunning) {
-    progress.early_task = current_graph_task();
-    outputs_were_passed_by_ = awaits_outputs_;
-    return;
+/// What is left is launched, ranks tell each other how it went, and gradients become averages or
+/// every rank throws.
+void Reducer::end_backward(uint32_t flags) {
+  const c10::NoGradGuard no_grad;
+  bool is_abandoned = false;
+  const auto whatever_happens = c10::make_scope_exit([&] {
+    reset();
+    tracker_->end();
+    if (is_abandoned) abandon();
+  });
+  tracker_->last_gradient_arrived();
+  nonfinite_->forget_averages();
+  has_averages_ = false;
+  const bool is_first = !plan_->consumer;
+  if (is_first) {
+    give_back_memory();
+    naming_mismatches([&] { make_plan(); });
+    start_buckets();
   }
-  ++progress.gradients;
-  if (!consumer_) return;
-  if (progress.gradients == progress.expected && parameters_[index]->is_in_slot())
-    mark_ready(index);
-  consumer_->progress();
+  is_abandoned = true;  // if a hook throws: peers wait
+  const bool complete = launch_rest(flags);
+  is_abandoned = false;
+  bool reduced = false;
+  std::vector<BackwardReport> reports;
+  naming_mismatches([&] { reports = exchange(flags, complete, &reduced); });
+  if (plan_->unsettled > 0) {
+    --plan_->unsettled;
+    give_back_memory();
+  }
+  if (const auto failure = plan_->consumer->failure()) std::rethrow_exception(failure);
+  check_reports(reports, reduced);
+  if (!has_averages_) return;
+  tracker_->succeed();
+  planner_->note_success();
+  gradients_->publish_missing(reports);
+  gradients_->average_sparse(reports, *group_, joined_weight_.has_value());
+  gradients_->note_results();
+  nonfinite_->note_averages(reports, *plan_->consumer);
+  stats_ = stats_of(reports);
+  if (is_first && options_.static_graph && !joined_weight_) launcher_->expect_as_now();
+  apply_nonfinite_policy(reports);
 }
 
-bool Reducer::is_launched(size_t index) const {
-  return consumer_ && parameters_[index]->has_slot() && is_launched_[progress_[index].bucket];
+/// Plans the buckets and gives each gradient its slot.
+void Reducer::make_plan() {
+  const bool shares = !hook_ && !(sharded_ && sharded_->scatter);
+  planner_->make_buckets(sharded_ ? sharded_->plan : std::nullopt, shares);
+  tell_hook_of_plan();
+  plan_->consumer = make_consumer();
+  planner_->finish_plan();
 }
 
-void Reducer::mark_ready(size_t index) {
-  Progress& progress = progress_[index];
-  if (progress.is_ready) return;
-  progress.is_ready = true;
-  parameters_[index]->close_slot();
-  if (--missing_[progress.bucket] == 0) launch(progress.bucket);
-}
-
-/// Launches a full bucket, or leaves it to the one before it in the plan.
-void Reducer::launch(size_t bucket) {
-  if (consumer_->in_plan_order()) return launch_in_plan_order();
-  is_launched_[bucket] = true;
-  consumer_->launch(bucket);
-}
-
-void Reducer::launch_in_plan_order() {
-  for (; next_to_launch_ < missing_.size(); ++next_to_launch_) {
-    if (is_skipped_[next_to_launch_]) {
-      consumer_->skip(next_to_launch_);
-    } else if (missing_[next_to_launch_] == 0) {
-      is_launched_[next_to_launch_] = true;
-      consumer_->launch(next_to_launch_);
-    } else {
-      return;
+std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
+  const auto& buckets = plan_->buckets;
+  const size_t report_bytes = BackwardReport::bytes(gradients_->size());
+  if (!hook_ && !sharded_) {
+    auto cooperative = CooperativeReduction::make(buckets, *group_, report_bytes);
+    if (cooperative) return cooperative;
+  }
+  std::vector<std::vector<at::Tensor>> parameters(buckets->size());
+  for (size_t bucket = 0; bucket < buckets->size(); ++bucket) {
+    for (const auto& slot : buckets->plan().buckets[bucket].slots) {
+      parameters[bucket].push_back((*gradients_)[slot.parameter].parameter());
     }
   }
+  std::shared_ptr<c10d::CommHookInterface> hook = sharded_ ? sharded_->scatter : hook_;
+  if (!hook && !sharded_ && options_.wire_dtype) {
+    hook = std::make_shared<CompressHook>(group_->group(), CompressOptions{*options_.wire_dtype});
+  } else if (!hook && !sharded_) {
+    hook = std::make_shared<AllReduceHook>(group_->group());
+  }
+  const auto result =
+      sharded_ ? HookedReduction::Result::kElsewhere : HookedReduction::Result::kAverages;
+  return std::make_unique<HookedReduction>(buckets, std::move(parameters), group_, std::move(hook),
+                                           result, report_bytes);
+}
+
+/// Launches every bucket that is not yet. False if a gradient is missing or came too late.
+bool Reducer::launch_rest(uint32_t flags) {
+  const bool complete =
+      (flags & BackwardReport::kAbandoned) == 0 &&
+      launcher_->launch_rest({counts_unused(), skips_unused(), joined_weight_.has_value()});
+  plan_->consumer->launch_rest();
+  return complete;
+}
+
+std::vector<BackwardReport> Reducer::exchange(uint32_t flags, bool complete, bool* reduced) {
+  BackwardReport own;
+  own.flags = flags | (tracker_->has_forward_failed() ? BackwardReport::kForwardFailed : 0U) |
+              (loss_weight_->is_set() ? BackwardReport::kWeighted : 0U) |
+              (counts_unused() ? BackwardReport::kCountsUnused : 0U) |
+              (nonfinite_->checks_averages() ? BackwardReport::kCheckedFinite : 0U);
+  own.weight = own_weight();
+  own.forward = tracker_->forward();
+  own.begin_ns = tracker_->begin_ns();
+  own.end_ns = tracker_->end_ns();
+  own.nonfinite = nonfinite_->nonfinite();
+  own.gradients = launcher_->outcomes();
+  own.plan = gradients_->active_parameters();
+  *reduced = plan_->consumer->finish(own.pack(), complete);
+  std::vector<BackwardReport> reports;
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    reports.push_back(BackwardReport::unpack(plan_->consumer->report_of(rank), gradients_->size()));
+    reports.back().failed_bucket = plan_->consumer->failed_bucket_of(rank);
+    tracker_->raise_forward(reports.back().forward);
+  }
+  outcome_ = outcome_of(reports);
+  return reports;
+}
+
+Reducer::Outcome Reducer::outcome_of(const std::vector<BackwardReport>& reports) {
+  Outcome outcome;
+  outcome.divisor = 0;
+  for (const BackwardReport& report : reports) outcome.divisor += report.weight;
+  if (outcome.divisor == 0) outcome.divisor = 1;
+  const auto has_inputs = [](const BackwardReport& report) {
+    return !report.has(BackwardReport::kJoined);
+  };
+  const auto first = std::find_if(reports.begin(), reports.end(), has_inputs);
+  outcome.had_inputs = first != reports.end();
+  outcome.has_joined_ranks = !std::all_of(reports.begin(), reports.end(), has_inputs);
+  outcome.leader = outcome.had_inputs ? static_cast<int>(first - reports.begin()) : 0;
+  return outcome;
+}
+
+/// Throws if the backward passes of the ranks do not belong together; not on a rank that has
+/// joined: it is in nobody's backward, and takes part in the next one.
+void Reducer::check_reports(const std::vector<BackwardReport>& reports, bool reduced) {
+  try {
+    check_backward(reports, context(reduced));
+    if (reduced && skips_unused()) launcher_->check_skipped(reports, context(reduced));
+  } catch (const BackwardError&) {
+    if (joined_weight_) return;
+    throw;
+  }
+  has_averages_ = reduced;
+}
+
+/// What is to become of gradients with Inf or NaN.
+void Reducer::apply_nonfinite_policy(const std::vector<BackwardReport>& reports) {
+  has_dropped_gradients_ = false;
+  const auto has_seen = [](const BackwardReport& report) { return report.nonfinite >= 0; };
+  const auto first = std::find_if(reports.begin(), reports.end(), has_seen);
+  if (first == reports.end()) return;
+  const NonfinitePolicy policy = options_.report_nonfinite;
+  const std::string text = nonfinite_gradients(
+      reports, context(true), [this](size_t parameter) { return plan_->bucket_of[parameter]; });
+  if (policy != NonfinitePolicy::kWarn) {
+    gradients_->drop();
+    has_dropped_gradients_ = true;
+  }
+  if (policy == NonfinitePolicy::kRaise) {
+    has_averages_ = false;
+    if (!joined_weight_) throw_nonfinite(text, reports);  // it is in nobody's backward
+  }
+  if (group_->rank() == first - reports.begin()) log(LogLevel::kWarning, text);
+}
+
+BackwardStats Reducer::stats_of(const std::vector<BackwardReport>& reports) const {
+  BackwardStats stats;
+  stats.backward = tracker_->backward();
+  stats.plans = planner_->plans();
+  stats.begin_ns = tracker_->begin_ns();
+  stats.end_ns = tracker_->end_ns();
+  stats.finish_ns = comm::now_ns();
+  stats.copied_bytes = gradients_->copied_bytes();
+  for (size_t bucket = 0; bucket < plan_->buckets->size(); ++bucket) {
+    const auto& planned = plan_->buckets->plan().buckets[bucket];
+    const comm::BucketTimes times = plan_->consumer->times_of(bucket);
+    stats.buckets.push_back({planned.bytes(), static_cast<int64_t>(planned.slots.size()),
+                             times.published_ns, times.complete_ns, times.reduced_ns});
+  }
+  uint64_t latest = 0;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    stats.ranks.push_back({reports[rank].begin_ns, reports[rank].end_ns});
+    if (reports[rank].end_ns > latest) stats.latest_rank = static_cast<int>(rank);
+    latest = std::max(latest, reports[rank].end_ns);
+  }
+  return stats;
+}
+
+/// Whatever became of it, the backward is over.
+void Reducer::reset() {
+  plan_->births.end();
+  launcher_->end_backward();
+  gradients_->end_backward();
+  nonfinite_->end_backward();
+  loss_weight_->forget();
+  tracker_->forget_local_passes();
+  joined_weight_.reset();
+}
+
+/// An exception has left this backward. Until the other ranks know, averages are stored into
+/// buckets: by them where they were launched, by hooks when they are. So p.grad leaves its slot:
+/// zeros that the program writes stay zeros. Does not throw.
+void Reducer::abandon() {
+  tracker_->abandon();
+  plan_->births.end();
+  gradients_->leave_slots();
+}
+
+/// Ends a backward that an exception has left: peers wait in it, unless a mismatch has told them.
+/// Collective if there is one.
+void Reducer::tell_of_abandoned() {
+  if (!tracker_->is_abandoned()) return;
+  if (!plan_->consumer || plan_->consumer->is_awaited()) {
+    return end_backward(BackwardReport::kAbandoned);
+  }
+  reset();
+  tracker_->end();
+}
+
+void Reducer::end_abandoned() {
+  const std::lock_guard lock(mutex_);
+  tell_of_abandoned();
+}
+
+bool Reducer::join_backward(double weight) {
+  const std::lock_guard lock(mutex_);
+  tell_of_abandoned();
+  end_sharding();
+  tracker_->begin();
+  joined_weight_ = weight;
+  if (plan_->consumer) start_buckets();
+  outcome_.had_inputs = false;
+  end_backward(BackwardReport::kJoined);
+  return outcome_.had_inputs;
+}
+
+/// What this rank's gradients count for.
+double Reducer::own_weight() const { return joined_weight_.value_or(loss_weight_->sum()); }
+
+bool Reducer::skips_unused() const {
+  return options_.skip_unused_buckets && options_.find_unused_parameters && !sharded_;
+}
+
+BackwardContext Reducer::context(bool reduced) const {
+  return {group_->name(), group_->rank(), tracker_->backward(), reduced, gradients_->names()};
+}
+
+/// Ranks that are in different collectives here have different plans, or one is elsewhere.
+void Reducer::naming_mismatches(const std::function<void()>& function) const {
+  try {
+    function();
+  } catch (const MismatchError& error) {
+    const std::string text = error.what();
+    throw MismatchError(
+        "backward #" + std::to_string(tracker_->backward()) + " in group '" + group_->name() +
+            "' on rank " + std::to_string(group_->rank()) + " of " +
+            std::to_string(group_->world_size()) +
+            " met something else: " + text.substr(0, text.find('\n')),
+        "other parameters have requires_grad on another rank than here, or a rank skipped a batch.",
+        "freeze and unfreeze the same parameters on every rank, and give each as many batches; "
+        "then zero the gradients and go on.");
+  }
+}
+
+void Reducer::set_loss_weight(std::optional<double> weight) {
+  const std::lock_guard lock(mutex_);
+  loss_weight_->set(weight);
+}
+
+void Reducer::set_sharded(std::optional<ShardedGradients> sharded) {
+  const std::lock_guard lock(mutex_);
+  if (!sharded) {  // its owner may be going, wherever this rank is
+    if (!sharded_) return;
+    sharded_->before_backward = nullptr;
+    unshards_ = true;
+    if (tracker_->is_idle()) end_sharding();
+    return;
+  }
+  if (tracker_->is_running()) {
+    throw InvalidArgument("a sharded optimizer was made in the middle of backward.",
+                          "its first buckets have gone another way already.",
+                          "make it before the first forward.");
+  }
+  if (hook_) {
+    throw InvalidArgument(
+        "a sharded optimizer and a communication hook were to share gradients.",
+        "with gradients=\"shard\" the optimizer averages them, and the hook would have none.",
+        "use gradients=\"full\", or no hook.");
+  }
+  tell_of_abandoned();
+  planner_->forget_kept();
+  sharded_ = std::move(sharded);
+  unshards_ = false;
+  renew_parameters(/*keeps_plan=*/false);
+}
+
+/// Averages again, from the next backward on.
+void Reducer::end_sharding() {
+  if (!std::exchange(unshards_, false)) return;
+  planner_->forget_kept();
+  sharded_.reset();
+  renew_parameters(/*keeps_plan=*/false);
+}
+
+void Reducer::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
+  const std::lock_guard lock(mutex_);
+  if (hook && sharded_ && !unshards_) {
+    throw InvalidArgument(
+        "a communication hook was registered where a sharded optimizer averages gradients.",
+        "with gradients=\"shard\" there is no all_reduce that a hook could replace.",
+        "use gradients=\"full\", or no hook.");
+  }
+  if (tracker_->is_running()) {
+    throw InvalidArgument("a communication hook was registered in the middle of backward.",
+                          "its first buckets have gone another way already.",
+                          "register it before the first forward.");
+  }
+  if (hook && options_.wire_dtype) {
+    throw InvalidArgument("a communication hook was registered beside wire_dtype.",
+                          "each says how gradients travel.",
+                          "leave wire_dtype out: a hook may cast too, as CompressHook does.");
+  }
+  tell_of_abandoned();  // in the way that they know
+  hook_ = std::move(hook);
+  planner_->forget_kept();
+  if (plan_->buckets) plan_->consumer = make_consumer();
+}
+
+/// What a hook has kept by bucket is of other buckets.
+void Reducer::tell_hook_of_plan() const {
+  if (auto* const hook = dynamic_cast<CommHook*>(hook_.get())) hook->begin_plan();
+}
+
+void Reducer::move_into_slots() {
+  const std::lock_guard lock(mutex_);
+  gradients_->move_into_slots();
+}
+
+void Reducer::watch_finite(bool watches) {
+  const std::lock_guard lock(mutex_);
+  nonfinite_->watch(watches);
+}
+
+bool Reducer::has_seen_averages() const {
+  const std::lock_guard lock(mutex_);
+  return nonfinite_->has_seen_averages();
+}
+
+std::vector<at::Tensor> Reducer::unchecked_gradients() const {
+  const std::lock_guard lock(mutex_);
+  return nonfinite_->unchecked_gradients(*gradients_, sharded_.has_value());
+}
+
+std::shared_ptr<const Buckets> Reducer::buckets() const {
+  const std::lock_guard lock(mutex_);
+  return plan_->buckets;
 }
 
 BucketPlan Reducer::plan() const {
   const std::lock_guard lock(mutex_);
-  return buckets_ ? buckets_->plan() : BucketPlan();
+  return plan_->buckets ? plan_->buckets->plan() : BucketPlan();
+}
+
+bool Reducer::has_local_passes() const {
+  const std::lock_guard lock(mutex_);
+  return tracker_->has_local_passes();
+}
+
+bool Reducer::is_weighted() const {
+  const std::lock_guard lock(mutex_);
+  return loss_weight_->is_set();
+}
+
+double Reducer::divisor() const {
+  const std::lock_guard lock(mutex_);
+  return outcome_.divisor;
 }
 
 int Reducer::leader() const {
   const std::lock_guard lock(mutex_);
-  return leader_;
+  return outcome_.leader;
 }
 
-bool Reducer::has_dropped_gradients() const {
+bool Reducer::has_joined_ranks() const {
   const std::lock_guard lock(mutex_);
-  return has_dropped_gradients_;
+  return outcome_.has_joined_ranks;
 }
 
 bool Reducer::has_averages() const {
@@ -324,59 +567,9 @@ bool Reducer::has_averages() const {
   return has_averages_;
 }
 
-bool Reducer::has_joined_ranks() const {
+bool Reducer::has_dropped_gradients() const {
   const std::lock_guard lock(mutex_);
-  return has_joined_ranks_;
-}
-
-std::shared_ptr<const Buckets> Reducer::buckets() const {
-  const std::lock_guard lock(mutex_);
-  return buckets_;
-}
-
-bool Reducer::has_local_passes() const {
-  const std::lock_guard lock(mutex_);
-  return has_local_passes_;
-}
-
-bool Reducer::is_weighted() const {
-  const std::lock_guard lock(mutex_);
-  return loss_weight_.has_value();
-}
-
-double Reducer::divisor() const {
-  const std::lock_guard lock(mutex_);
-  return divisor_;
-}
-
-void Reducer::move_into_slots() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& parameter : parameters_) {
-    if (parameter->has_slot()) parameter->move_into_slot();
-  }
-}
-
-void Reducer::watch_finite(bool watches) {
-  const std::lock_guard lock(mutex_);
-  watches_finite_ = watches;
-}
-
-bool Reducer::has_seen_averages() const {
-  const std::lock_guard lock(mutex_);
-  return averages_are_finite_.has_value();
-}
-
-std::vector<at::Tensor> Reducer::unchecked_gradients() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : parameters_) {
-    const at::Tensor& gradient = parameter->parameter().grad();
-    const bool is_seen = sharded_
-                             ? parameter->is_known_finite()
-                             : averages_are_finite_.value_or(true) && !parameter->is_other_result();
-    if (gradient.defined() && !is_seen) gradients.push_back(gradient);
-  }
-  return gradients;
+  return has_dropped_gradients_;
 }
 
 BackwardStats Reducer::stats() const {

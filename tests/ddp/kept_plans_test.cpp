@@ -19,7 +19,7 @@ std::vector<ParameterKind> active(const std::vector<bool>& which) {
   return kinds;
 }
 
-KeptPlan plan_of(const std::vector<bool>& which, uint64_t last_round) {
+PlannedBuckets plan_of(const std::vector<bool>& which, uint64_t last_round) {
   std::vector<PlannedParameter> planned;
   std::vector<size_t> order;
   for (size_t i = 0; i < which.size(); ++i) {
@@ -28,7 +28,11 @@ KeptPlan plan_of(const std::vector<bool>& which, uint64_t last_round) {
   }
   auto buckets =
       std::make_shared<Buckets>(make_bucket_plan(planned, order, {1 << 20, 1 << 20}, 1), nullptr);
-  return {active(which), std::move(buckets), nullptr, nullptr, {}, {}, 0, last_round};
+  PlannedBuckets plan;
+  plan.parameters = active(which);
+  plan.buckets = std::move(buckets);
+  plan.last_round = last_round;
+  return plan;
 }
 
 std::vector<bool> only(size_t one) {

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ddp/gradient_store.h"
+#include "ddp/kept_plans.h"
+#include "ddp/planned_buckets.h"
+#include "farandole/ddp/bucket_plan.h"
+#include "farandole/ddp/reducer.h"
+#include "farandole/ddp/replica_group.h"
+
+namespace farandole {
+
+/// Plans buckets in the order in which gradients arrive on rank 0, and keeps the plans of
+/// parameters that were active before.
+///
+/// Threads: one call at a time.
+class BucketPlanner {
+ public:
+  /// References are those of the Reducer, and live longer.
+  BucketPlanner(const ReplicaGroup& group, const Reducer::Options& options,
+                GradientStore& gradients, PlannedBuckets& plan);
+
+  /// Parameters have changed: replaces the plan by the kept one for the parameters as they are, or
+  /// by an empty one. `keeps`: keeps the old one. Local.
+  void change_plan(bool keeps);
+  /// Drops the plans that are not in use.
+  void forget_kept() { kept_.clear(); }
+  /// A gradient of this parameter has arrived. Counts until there is a plan.
+  void note_arrival(size_t parameter);
+  /// Makes the buckets of the plan, or takes those that a sharded optimizer has planned, and
+  /// assigns the slots. `shares`: in symmetric memory, if the group has any. Throws BackwardError
+  /// on every rank if the ranks have other parameters. Collective.
+  void make_buckets(const std::optional<BucketPlan>& planned, bool shares);
+  /// The plan can be used from now on.
+  void finish_plan();
+  /// A synchronized backward with the plan was successful.
+  void note_success();
+  /// Made so far.
+  uint64_t plans() const { return plans_; }
+
+ private:
+  PlannedBuckets empty_plan() const;
+  std::vector<int64_t> first_order() const;
+  BucketPlan own_plan() const;
+  void check_planned(const BucketPlan& plan) const;
+  void check_same_plan(const BucketPlan& plan) const;
+  void assign_buckets();
+
+  const ReplicaGroup& group_;
+  const Reducer::Options& options_;
+  GradientStore& gradients_;
+  PlannedBuckets& plan_;
+  KeptPlans kept_;
+  std::vector<size_t> order_;     ///< parameters as their first gradients arrived
+  std::vector<bool> is_ordered_;  ///< by parameter: is in order_
+  uint64_t rounds_ = 0;           ///< successful backward passes, on every rank
+  uint64_t plans_ = 0;
+};
+
+}  // namespace farandole
