@@ -1,55 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sharded optimizer is made of. Its steps: sharded_step.cpp; its state: sharded_state.cpp.
+// The parts of a sharded optimizer: which rank owns what (shards), the state (state), the step.
 #include "farandole/optim/sharded_optimizer.h"
 
-#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <numeric>
-#include <string_view>
 #include <utility>
 
 #include "farandole/error.h"
 #include "optim/shards/check_master_weights.h"
-#include "optim/shards/check_parameters.h"
-#include "optim/shards/flat_parameters.h"
 #include "optim/shards/joint_change.h"
-#include "optim/shards/shard_tensors.h"
-#include "optim/state/shard_state.h"
+#include "optim/shards/shard_layout.h"
+#include "optim/shards/shard_ranks.h"
+#include "optim/state/gather_shards.h"
+#include "optim/state/move_state.h"
+#include "optim/step/gradient_clipping.h"
 #include "optim/step/gradient_sources.h"
-#include "optim/step/step_round.h"
-#include "optim/step/update_pass.h"
+#include "optim/step/sharded_step.h"
 
 namespace farandole {
-namespace {
-
-/// What travels as one over groups without shared memory.
-constexpr int64_t kBucketBytes = int64_t{25} << 20;
-
-}  // namespace
 
 ShardedOptimizer::ShardedOptimizer(std::vector<ParameterGroup> groups,
                                    const farandole::Group& group, GradientMode mode,
                                    const MasterWeightOptions& master_weights, Partition partition)
-    : mode_(mode),
-      master_weights_(master_weights),
-      partition_(partition),
-      pass_(std::make_unique<UpdatePass>()),
-      updates_(std::make_unique<std::vector<PieceUpdate>>()),
-      changes_(std::make_unique<std::vector<GradientChange>>()) {
-  check_master_weights(master_weights_);
-  for (ParameterGroup& each : groups) add_parameters(std::move(each));
-  if (parameters_.empty()) {
+    : layout_(std::make_unique<ShardLayout>(master_weights, partition)),
+      ranks_(std::make_unique<ShardRanks>(mode)),
+      step_(std::make_unique<ShardedStep>(*layout_, *ranks_)) {
+  check_master_weights(master_weights);
+  for (ParameterGroup& each : groups) layout_->add_group(std::move(each));
+  if (layout_->parameters().empty()) {
     throw InvalidArgument("a sharded optimizer got no parameters.", "there is nothing to step.",
                           "pass model.parameters(), and call it once: it may be a generator.");
   }
-  find_replica();
-  if (replica() != nullptr) replica()->await_parameters();  // of another
-  choose_group(group);
-  check_replica();
-  check_same_parameters(/*with_values=*/false);
-  plan_active();
-  round_ = make_round(0);
+  ranks_->find_replica(layout_->tensors());
+  if (ranks_->replica() != nullptr) ranks_->replica()->await_parameters();  // of another optimizer
+  ranks_->choose_group(group);
+  ranks_->check_replica(*layout_);
+  ranks_->check_same_parameters(*layout_, /*with_values=*/false);
+  layout_->plan(layout_->active(), *ranks_->group());
+  step_->set_round(step_->make_round());
   try {
     attach();
   } catch (...) {
@@ -60,240 +49,70 @@ ShardedOptimizer::ShardedOptimizer(std::vector<ParameterGroup> groups,
 
 ShardedOptimizer::~ShardedOptimizer() { detach(); }
 
-/// Takes the parameters of one more group.
-void ShardedOptimizer::add_parameters(ParameterGroup group) {
-  std::vector<Parameter> added;
-  for (size_t i = 0; i < group.parameters.size(); ++i) {
-    const at::Tensor& tensor = group.parameters[i];
-    check_parameter(tensor, group.names[i]);
-    check_can_be_rounded(master_weights_, tensor.scalar_type(), group.names[i]);
-    const auto is_same = [&](const Parameter& other) { return other.tensor.is_same(tensor); };
-    if (std::any_of(parameters_.begin(), parameters_.end(), is_same) ||
-        std::any_of(added.begin(), added.end(), is_same)) {
-      throw InvalidArgument("parameter '" + group.names[i] + "' was passed twice.",
-                            "it would be stepped twice.", "pass each parameter in one group.");
-    }
-    added.push_back({tensor, std::move(group.names[i]), groups_.size(), i});
-  }
-  std::vector<at::Tensor> tensors = tensors_;
-  std::vector<std::string> names = names_;
-  for (const Parameter& parameter : added) {
-    tensors.push_back(parameter.tensor);
-    names.push_back(parameter.name);
-  }
-  check_apart(tensors, names);
-  std::vector<size_t> indices(added.size());
-  std::iota(indices.begin(), indices.end(), parameters_.size());
-  parameters_.reserve(parameters_.size() + added.size());
-  groups_.push_back(std::move(indices));  // from here on nothing fails
-  for (Parameter& parameter : added) parameters_.push_back(std::move(parameter));
-  tensors_ = std::move(tensors);
-  names_ = std::move(names);
-}
-
 void ShardedOptimizer::add_group(ParameterGroup group, const std::function<void()>& then) {
   wait();
-  const size_t groups = groups_.size();
-  const size_t parts = parts_.size();
+  const size_t groups = layout_->group_count();
+  const size_t parts = layout_->parts().size();
   std::unique_ptr<StepRound> before;
   const auto add = [&] {
-    const size_t first = parameters_.size();
-    add_parameters(std::move(group));
+    const size_t first = layout_->parameters().size();
+    layout_->add_group(std::move(group));
     plan_added(first);
-    before = std::exchange(round_, make_round(round_->step()));
+    before = step_->set_round(step_->make_round());
     if (then) then();
   };
-  change_together(*group_, "add_param_group()", add, [&] {
-    if (before) round_ = std::move(before);
-    drop_groups(groups, parts);
+  change_together(*ranks_->group(), "add_param_group()", add, [&] {
+    if (before) step_->set_round(std::move(before));
+    layout_->drop(groups, parts);
+    parts_shown_ = std::min(parts_shown_, parts);
   });
-}
-
-/// Forgets those behind the first `groups` and `parts`. Parameters stay where they are.
-void ShardedOptimizer::drop_groups(size_t groups, size_t parts) noexcept {
-  while (groups_.size() > groups) {
-    for (size_t i = 0; i < groups_.back().size(); ++i) {
-      parameters_.pop_back();
-      tensors_.pop_back();
-      names_.pop_back();
-    }
-    groups_.pop_back();
-  }
-  while (parts_.size() > parts) parts_.pop_back();
-  parts_shown_ = std::min(parts_shown_, parts);
 }
 
 /// Parameters from `first` on.
 void ShardedOptimizer::plan_added(size_t first) {
-  std::vector<size_t> active;
-  for (size_t i = first; i < parameters_.size(); ++i) {
-    if (parameters_[i].tensor.requires_grad()) active.push_back(i);
-  }
-  check_replica();
-  check_same_parameters(/*with_values=*/false);
-  are_values_known_ = false;
+  const std::vector<size_t> active = layout_->active(first);
+  ranks_->check_replica(*layout_);
+  ranks_->check_same_parameters(*layout_, /*with_values=*/false);
+  step_->set_values_known(false);
   if (scatter_ && !active.empty()) {
     throw NotSupported("a parameter group was added where gradients travel in buckets.",
                        "with gradients=\"shard\" over this group the buckets of backward are those "
                        "of the shards.",
                        "make the optimizer with all parameters.");
   }
-  plan(active);
-}
-
-/// The DistributedDataParallel that has all parameters.
-void ShardedOptimizer::find_replica() {
-  replica_ = Replica::of(parameters_.front().tensor);
-  for (const Parameter& parameter : parameters_) {
-    if (Replica::of(parameter.tensor) != replica_) replica_.reset();
-    if (!replica_) return;
-  }
-}
-
-bool ShardedOptimizer::join_failed() const {
-  return replica() != nullptr && replica()->join_failed();
-}
-
-void ShardedOptimizer::choose_group(const farandole::Group& group) {
-  if (replica() != nullptr && (!group || group.get() == replica()->group().of_program().get())) {
-    group_ = replica()->shared_group();
-  } else if (!group && group_ && replica() == nullptr) {
-    return;  // a rebuild for the same ranks
-  } else {
-    group_ = std::make_shared<ReplicaGroup>(group, "zero");
-  }
-}
-
-/// kShard needs every gradient of one DistributedDataParallel.
-void ShardedOptimizer::check_replica() const {
-  if (mode_ == GradientMode::kFull) return;
-  const char* fix =
-      "pass the parameters of one DistributedDataParallel, all of them, and its "
-      "process group or none; or use gradients=\"full\".";
-  if (replica() == nullptr) {
-    throw InvalidArgument(
-        "gradients=\"shard\" got parameters that are not all of one DistributedDataParallel.",
-        "it leaves the averaging of its gradients to the optimizer.", fix);
-  }
-  if (group_ != replica()->shared_group()) {
-    throw InvalidArgument("gradients=\"shard\" got another group than the DistributedDataParallel.",
-                          "gradients are averaged over the ranks that have computed them.", fix);
-  }
-  for (const auto& [name, tensor] : replica()->parameters()) {
-    const auto is_same = [&, &wanted = tensor](const Parameter& parameter) {
-      return parameter.tensor.is_same(wanted);
-    };
-    if (!tensor.requires_grad() || std::any_of(parameters_.begin(), parameters_.end(), is_same)) {
-      continue;
-    }
-    throw InvalidArgument("gradients=\"shard\" did not get parameter '" + name + "'.",
-                          "nobody would average its gradient.", fix);
-  }
-}
-
-/// What ranks must have alike: of each parameter all but, unless asked for, its values.
-uint64_t ShardedOptimizer::hash_of_parameters(bool with_values) const {
-  uint64_t hash = parameters_.size();
-  for (const Parameter& parameter : parameters_) {
-    const at::Tensor& tensor = parameter.tensor;
-    hash = hash * 31 + static_cast<uint64_t>(tensor.scalar_type());
-    for (const int64_t size : tensor.sizes()) hash = hash * 31 + static_cast<uint64_t>(size);
-    for (const int64_t stride : Buckets::strides_of_slot(tensor)) {
-      hash = hash * 31 + static_cast<uint64_t>(stride);
-    }
-    hash = hash * 31 + parameter.group * 2 + (tensor.requires_grad() ? 1 : 0);
-    if (with_values && tensor.is_cpu()) hash = hash * 31 + hash_of_values(tensor);
-  }
-  return hash;
-}
-
-void ShardedOptimizer::check_same_parameters(bool with_values) const {
-  const std::vector<uint64_t> hashes = group_->all_gather(hash_of_parameters(with_values));
-  for (size_t rank = 1; rank < hashes.size(); ++rank) {
-    if (hashes[rank] != hashes[0]) throw_that_parameters_differ(static_cast<int>(rank), *group_);
-  }
-}
-
-void ShardedOptimizer::plan_active() {
-  std::vector<size_t> active;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].tensor.requires_grad()) active.push_back(i);
-  }
-  plan(active);
-}
-
-/// Makes these parameters, indices into parameters_, a part. Collective if there are any.
-void ShardedOptimizer::plan(const std::vector<size_t>& indices) {
-  if (indices.empty()) return;
-  std::vector<ShardedParameter> planned;
-  std::vector<at::Tensor> tensors;
-  std::vector<std::string> names;
-  for (const size_t index : indices) {
-    const Parameter& parameter = parameters_[index];
-    const at::Tensor& tensor = parameter.tensor;
-    planned.push_back({{tensor.numel(), tensor.scalar_type(), tensor.device()}, parameter.group});
-    tensors.push_back(tensor);
-    names.push_back(parameter.name);
-  }
-  const ShardPlan plan =
-      make_shard_plan(planned, kBucketBytes, group_->world_size(), {partition_, loads()});
-  Part part;
-  part.parameters = indices;
-  part.flat = std::make_unique<FlatParameters>(tensors, names, plan, *group_);
-  part.state = std::make_unique<ShardState>(plan, rank());
-  parts_.reserve(parts_.size() + 1);
-  for (size_t i = 0; i < indices.size(); ++i) {
-    parameters_[indices[i]].part = parts_.size();
-    parameters_[indices[i]].index_in_part = i;
-  }
-  parts_.push_back(std::move(part));
-}
-
-/// Elements that each rank owns so far.
-std::vector<int64_t> ShardedOptimizer::loads() const {
-  std::vector<int64_t> loads(static_cast<size_t>(world_size()), 0);
-  for (const Part& part : parts_) {
-    for (int rank = 0; rank < world_size(); ++rank) {
-      for (const ShardPiece& piece : part.flat->plan().pieces_of(rank)) {
-        loads[static_cast<size_t>(rank)] += piece.elements;
-      }
-    }
-  }
-  return loads;
-}
-
-Replica* ShardedOptimizer::replica() const { return replica_ ? replica_->replica : nullptr; }
-
-bool ShardedOptimizer::averages_in_step() const {
-  return mode_ == GradientMode::kShard && !scatter_;
+  layout_->plan(active, *ranks_->group());
 }
 
 /// Tells the DistributedDataParallel what to do with gradients, and before a forward.
 void ShardedOptimizer::attach() {
-  gradients_ = std::make_unique<AveragedGradients>();
-  Replica* const replica = this->replica();
+  scatter_.reset();
+  step_->set_sources(std::make_unique<AveragedGradients>(), /*are_scattered=*/false);
+  Replica* const replica = ranks_->replica();
   if (replica == nullptr) return;
-  const bool is_shared =
-      group_->communicator() != nullptr &&
-      std::all_of(tensors_.begin(), tensors_.end(), [](const auto& each) { return each.is_cpu(); });
-  if (!is_shared && group_ == replica->shared_group()) {
+  const bool is_shared = ranks_->group()->communicator() != nullptr &&
+                         std::all_of(layout_->tensors().begin(), layout_->tensors().end(),
+                                     [](const at::Tensor& each) { return each.is_cpu(); });
+  if (!is_shared && ranks_->are_of_replica()) {
     replica->set_before_forward(this, [this] { wait(); });
   }
-  if (mode_ == GradientMode::kFull) {
+  if (mode() == GradientMode::kFull) {
     if (replica->is_sharded()) replica->set_sharded(std::nullopt);  // this optimizer takes over
     return;
   }
   ShardedGradients sharded;
   sharded.owner = this;
-  sharded.before_backward = [this] { before_backward(); };
+  sharded.before_backward = [this] { step_->before_backward(); };
+  const auto& link = ranks_->replica_link();
   if (is_shared) {
-    gradients_ = std::make_unique<PeerGradients>(replica_, this);
+    step_->set_sources(std::make_unique<PeerGradients>(link, this), /*are_scattered=*/false);
   } else {
-    const ShardPlan plan = parts_.empty() ? ShardPlan{{}, {}, group_->world_size(), partition_}
-                                          : parts_.front().flat->plan();
-    scatter_ =
-        std::make_shared<GradientScatter>(group_->group(), plan, replica->options().wire_dtype);
-    gradients_ = std::make_unique<ScatteredGradients>(replica_, this, scatter_);
+    const auto& parts = layout_->parts();
+    const ShardPlan plan =
+        parts.empty() ? ShardPlan{{}, {}, world_size(), partition()} : parts.front().flat->plan();
+    scatter_ = std::make_shared<GradientScatter>(ranks_->group()->group(), plan,
+                                                 replica->options().wire_dtype);
+    step_->set_sources(std::make_unique<ScatteredGradients>(link, this, scatter_),
+                       /*are_scattered=*/true);
     sharded.scatter = scatter_;
     sharded.plan = plan_for_reducer(plan.buckets);
   }
@@ -302,10 +121,11 @@ void ShardedOptimizer::attach() {
 
 /// The same buckets, of parameters as the DistributedDataParallel counts them.
 BucketPlan ShardedOptimizer::plan_for_reducer(BucketPlan plan) const {
-  const NamedTensors& replicated = replica()->parameters();
+  const NamedTensors& replicated = ranks_->replica()->parameters();
   for (auto& bucket : plan.buckets) {
     for (auto& slot : bucket.slots) {
-      const at::Tensor& tensor = parameters_[parts_.front().parameters[slot.parameter]].tensor;
+      const size_t index = layout_->parts().front().parameters[slot.parameter];
+      const at::Tensor& tensor = layout_->tensors()[index];
       const auto found = std::find_if(replicated.begin(), replicated.end(), [&](const auto& named) {
         return named.second.is_same(tensor);
       });
@@ -317,61 +137,127 @@ BucketPlan ShardedOptimizer::plan_for_reducer(BucketPlan plan) const {
 
 /// First makes sure that nobody calls this object any more.
 void ShardedOptimizer::detach() noexcept {
-  if (Replica* const replica = this->replica()) {
+  if (Replica* const replica = ranks_->replica()) {
     replica->set_before_forward(this, {});
     try {
       if (replica->is_sharded_by(this)) replica->set_sharded(std::nullopt);
     } catch (const std::exception&) {  // an abandoned backward of a group that is over
     }
   }
-  for (const auto& work : std::exchange(works_, {})) {
-    try {
-      work->wait();
-    } catch (const std::exception&) {  // the group is over
-    }
-  }
+  step_->finish_transfers();
 }
 
-std::unique_ptr<StepRound> ShardedOptimizer::make_round(uint64_t step) const {
-  return std::make_unique<StepRound>(group_, names_, step);
+void ShardedOptimizer::step(const UpdateRules& rules) { step_->step(rules); }
+
+bool ShardedOptimizer::begin_step(const std::string& description) {
+  return step_->begin(description) && layout_->parts().size() != parts_shown_;
 }
 
-void ShardedOptimizer::check_group_index(size_t group) const {
-  if (group < groups_.size()) return;
-  throw InvalidArgument("there is no parameter group " + std::to_string(group) + ".",
-                        "the optimizer has " + std::to_string(groups_.size()) + ", from 0.",
-                        "pass one of those.");
+void ShardedOptimizer::end_step() { step_->end(); }
+
+void ShardedOptimizer::fail_step(const std::string& error) noexcept { step_->fail(error); }
+
+void ShardedOptimizer::expect_scaled(const ScaledStep& scaled) { step_->expect_scaled(scaled); }
+
+void ShardedOptimizer::expect_plain() { step_->expect_plain(); }
+
+bool ShardedOptimizer::was_left_out() const { return step_->was_left_out(); }
+
+bool ShardedOptimizer::join_failed() const {
+  return ranks_->replica() != nullptr && ranks_->replica()->join_failed();
+}
+
+bool ShardedOptimizer::unscale(double factor) { return step_->unscale(factor); }
+
+bool ShardedOptimizer::all_agree(bool yes) const {
+  const std::vector<double> all = ranks_->all_gather({yes ? 1.0 : 0.0});
+  return std::count(all.begin(), all.end(), 1) == world_size();
+}
+
+void ShardedOptimizer::wait() { step_->wait(); }
+
+double ShardedOptimizer::clip_grad_norm(double max_norm, double norm_type,
+                                        bool error_if_nonfinite) {
+  return clip_gradient_norm(*step_, *layout_, mode(), max_norm, norm_type, error_if_nonfinite);
+}
+
+void ShardedOptimizer::clip_grad_value(double clip_value) {
+  clip_gradient_values(*step_, *layout_, mode(), clip_value);
 }
 
 std::vector<ShardedOptimizer::Piece> ShardedOptimizer::pieces(size_t group) const {
   std::vector<Piece> pieces;
-  for_each_piece(group, [&](const Part& part, size_t, const ShardPiece& piece) {
-    pieces.push_back({parameters_[part.parameters[piece.parameter]].index, piece.parameter_offset,
-                      piece.elements});
-  });
+  layout_->for_each_piece(
+      group, [&](const ShardLayout::Part& part, size_t, const ShardPiece& piece) {
+        pieces.push_back({layout_->parameters()[part.parameters[piece.parameter]].index,
+                          piece.parameter_offset, piece.elements});
+      });
   return pieces;
 }
 
-void ShardedOptimizer::for_each_piece(
-    size_t group, const std::function<void(const Part&, size_t, const ShardPiece&)>& call) const {
-  check_group_index(group);
-  for (const Part& part : parts_) {
-    const auto& pieces = part.flat->pieces();
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      if (part.flat->plan().groups[pieces[i].bucket] == group) call(part, i, pieces[i]);
-    }
+std::vector<at::Tensor> ShardedOptimizer::shards(size_t group) {
+  check_keeps_masters(master_weights());
+  layout_->make_masters();
+  layout_->make_shard_tensors();
+  parts_shown_ = layout_->parts().size();
+  std::vector<at::Tensor> shards;
+  layout_->for_each_piece(group,
+                          [&](const ShardLayout::Part& part, size_t index, const ShardPiece&) {
+                            shards.push_back(part.tensors->tensor(index));
+                          });
+  return shards;
+}
+
+void ShardedOptimizer::make_state(const UpdateRules& rules) { layout_->make_state(rules); }
+
+std::vector<at::Tensor> ShardedOptimizer::state(size_t group, const std::string& name) const {
+  std::vector<at::Tensor> pieces;
+  layout_->for_each_piece(group,
+                          [&](const ShardLayout::Part& part, size_t, const ShardPiece& piece) {
+                            const at::Tensor tensor = part.state->piece(name, piece);
+                            if (tensor.defined()) pieces.push_back(tensor);
+                          });
+  return pieces;
+}
+
+std::vector<int64_t> ShardedOptimizer::steps(size_t group) const {
+  std::vector<int64_t> steps;
+  for (const size_t index : layout_->group(group))
+    steps.push_back(layout_->parameters()[index].steps);
+  return steps;
+}
+
+std::vector<bool> ShardedOptimizer::are_planned(size_t group) const {
+  std::vector<bool> planned;
+  for (const size_t index : layout_->group(group))
+    planned.push_back(layout_->parameters()[index].part != ShardLayout::kNone);
+  return planned;
+}
+
+void ShardedOptimizer::set_steps(size_t group, const std::vector<int64_t>& steps,
+                                 const std::vector<bool>& has_state) {
+  if (steps.size() != layout_->group(group).size()) {
+    throw InvalidArgument(
+        "set_steps() got " + std::to_string(steps.size()) + " numbers.",
+        "the group has " + std::to_string(layout_->group(group).size()) + " parameters.",
+        "pass one for each.");
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    layout_->parameters()[layout_->group(group)[i]].steps = steps[i];
+    layout_->parameters()[layout_->group(group)[i]].has_state =
+        has_state.empty() ? steps[i] > 0 : has_state[i];
   }
 }
 
 int64_t ShardedOptimizer::state_bytes() const {
   int64_t bytes = 0;
-  for (const Part& part : parts_) bytes += part.state->bytes();
+  for (const ShardLayout::Part& part : layout_->parts()) bytes += part.state->bytes();
   return bytes;
 }
 
 int64_t ShardedOptimizer::bytes_moved() const {
   int64_t bytes = 0;
-  for (const Part& part : parts_) {
+  for (const ShardLayout::Part& part : layout_->parts()) {
     const ShardPlan& plan = part.flat->plan();
     for (size_t i = 0; i < plan.groups.size(); ++i) {
       const auto& bucket = plan.buckets.buckets[i];
@@ -384,5 +270,79 @@ int64_t ShardedOptimizer::bytes_moved() const {
   }
   return bytes;
 }
+
+std::vector<at::Tensor> ShardedOptimizer::gather(size_t group,
+                                                 const std::vector<at::Tensor>& pieces,
+                                                 int to) const {
+  return gather_group(*ranks_, *layout_, group, pieces, to);
+}
+
+void ShardedOptimizer::broadcast(const at::Tensor& tensor, int root) const {
+  ranks_->group()->broadcast({tensor}, root);
+}
+
+std::vector<std::string> ShardedOptimizer::all_gather(const std::string& text) const {
+  return ranks_->group()->all_gather(text);
+}
+
+void ShardedOptimizer::begin_rebuild(const farandole::Group& group) {
+  try {
+    wait();
+  } catch (const std::exception&) {  // ranks that are gone
+  }
+  ranks_->begin_change(group, *layout_);
+}
+
+void ShardedOptimizer::finish_rebuild(const std::function<void()>& then) {
+  const c10::NoGradGuard no_grad;
+  try {
+    if (ranks_->replica() != nullptr) ranks_->replica()->await_parameters();
+    ranks_->check_replica(*layout_);
+    ranks_->check_same_parameters(*layout_, /*with_values=*/true);
+    step_->set_values_known(true);
+  } catch (const std::exception&) {
+    ranks_->undo_change();
+    throw;
+  }
+  ShardLayout::Plan before = layout_->take_plan();
+  const auto undo = [&, shown = parts_shown_] {
+    layout_->put_back(std::move(before));
+    parts_shown_ = shown;
+    ranks_->undo_change();
+  };
+  // First all the memory that is needed, while nobody waits for elements of this rank.
+  const std::shared_ptr<ReplicaGroup> group = ranks_->group();
+  const auto make_arrays = [&] {
+    const std::vector<size_t> frozen = layout_->frozen_with_state();
+    layout_->plan(layout_->active(), *group);
+    layout_->plan(frozen, *group);
+    for (const ShardLayout::Part& part : before.parts) make_arrays_of(part, *layout_);
+  };
+  change_together(*group, "rebuild()", make_arrays, undo);
+  std::unique_ptr<StepRound> round;
+  const auto move_states = [&] {
+    for (const ShardLayout::Part& part : before.parts) move_state(part, *ranks_, *layout_);
+    round = step_->make_round();
+    if (then) then();
+  };
+  change_together(*group, "rebuild()", move_states, undo);
+  ranks_->finish_change();
+  step_->set_round(std::move(round));
+  attach();
+}
+
+int ShardedOptimizer::rank() const { return ranks_->rank(); }
+
+int ShardedOptimizer::world_size() const { return ranks_->world_size(); }
+
+const farandole::Group& ShardedOptimizer::group() const { return ranks_->group()->of_program(); }
+
+GradientMode ShardedOptimizer::mode() const { return ranks_->mode(); }
+
+const MasterWeightOptions& ShardedOptimizer::master_weights() const {
+  return layout_->master_weights();
+}
+
+Partition ShardedOptimizer::partition() const { return layout_->partition(); }
 
 }  // namespace farandole

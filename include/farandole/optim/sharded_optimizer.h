@@ -18,21 +18,12 @@
 #include "farandole/optim/shard_plan.h"
 #include "farandole/optim/update_rule.h"
 
-namespace at {
-struct RecordFunction;
-}
-
 namespace farandole {
 
-class FlatParameters;
 class GradientScatter;
-class GradientSources;
-class ShardState;
-class ShardTensors;
-class StepRound;
-class UpdatePass;
-struct GradientChange;
-struct PieceUpdate;
+class ShardLayout;
+class ShardRanks;
+class ShardedStep;
 
 /// The contents of p.grad between backward and step().
 enum class GradientMode {
@@ -113,9 +104,9 @@ class FARANDOLE_API ShardedOptimizer {
   /// left out on all ranks if a gradient has an Inf or NaN on any rank. Local.
   void expect_scaled(const ScaledStep& scaled);
   /// Cancels expect_scaled().
-  void expect_plain() { scaled_.reset(); }
+  void expect_plain();
   /// Whether the last step was left out: nothing was changed. The same on every rank.
-  bool was_left_out() const { return was_left_out_; }
+  bool was_left_out() const;
   /// Replica::join_failed() of the DistributedDataParallel that has the parameters; false if there
   /// is none. Local.
   bool join_failed() const;
@@ -180,125 +171,25 @@ class FARANDOLE_API ShardedOptimizer {
   /// If it fails, the optimizer is as before begin_rebuild(). Collective.
   void finish_rebuild(const std::function<void()>& then = {});
 
-  int rank() const { return group_->rank(); }
-  int world_size() const { return group_->world_size(); }
+  int rank() const;
+  int world_size() const;
   /// The one that the program gave.
-  const farandole::Group& group() const { return group_->of_program(); }
-  GradientMode mode() const { return mode_; }
-  const MasterWeightOptions& master_weights() const { return master_weights_; }
-  Partition partition() const { return partition_; }
+  const farandole::Group& group() const;
+  GradientMode mode() const;
+  const MasterWeightOptions& master_weights() const;
+  Partition partition() const;
 
  private:
-  struct Parameter {
-    at::Tensor tensor;
-    std::string name;
-    size_t group;
-    size_t index;  ///< in its group
-    /// Of parts_, and which parameter of that; none before it is planned.
-    size_t part = kNone;
-    size_t index_in_part = 0;
-    int64_t steps = 0;
-    bool has_state = false;  ///< a step has written to its arrays
-  };
-  static constexpr size_t kNone = static_cast<size_t>(-1);
-  /// Parameters that were planned together.
-  struct Part {
-    std::vector<size_t> parameters;  ///< indices into parameters_
-    std::unique_ptr<FlatParameters> flat;
-    std::unique_ptr<ShardState> state;
-    std::unique_ptr<ShardTensors> tensors;  ///< null unless asked for
-    bool has_masters = false;               ///< of parameters of half types
-  };
-
-  // sharded_optimizer.cpp
-  void add_parameters(ParameterGroup group);
-  void check_group_index(size_t group) const;
-  void find_replica();
-  Replica* replica() const;       ///< null if there is none, or it was destroyed
-  bool averages_in_step() const;  ///< p.grad is this rank's own gradient until then
-  void choose_group(const farandole::Group& group);
-  void check_replica() const;
-  void check_same_parameters(bool with_values) const;
-  uint64_t hash_of_parameters(bool with_values) const;
-  std::vector<int64_t> loads() const;
-  void plan(const std::vector<size_t>& indices);
-  void plan_active();
   void attach();
-  BucketPlan plan_for_reducer(BucketPlan plan) const;
   void detach() noexcept;
-  std::unique_ptr<StepRound> make_round(uint64_t step) const;
-  void for_each_piece(
-      size_t group, const std::function<void(const Part&, size_t, const ShardPiece&)>& call) const;
-
-  // sharded_step.cpp
-  void begin_record();
-  bool enter(const std::function<std::string()>& describe);
-  void within_step(const std::function<void()>& work);
-  void prepare();
-  void plan_newcomers();
+  BucketPlan plan_for_reducer(BucketPlan plan) const;
   void plan_added(size_t first);
-  void drop_groups(size_t groups, size_t parts) noexcept;
-  void check_rules(const UpdateRules& rules) const;
-  void check_norm(double max_norm, double norm_type) const;
-  bool measure(const UpdateRules& rules);
-  void make_updates(const UpdateRules& rules);
-  void add_newly_trainable();
-  void set_addresses();
-  bool own_gradients_are_finite();
-  void collect_gradients();
-  bool share_sums(bool has_failed);
-  std::vector<double> all_gather_numbers(const std::vector<double>& numbers) const;
-  void count_step();
-  void leave();
-  void send_shards();
-  void before_backward();
-  double average_norm_term(double norm_type);
 
-  // sharded_state.cpp
-  void make_masters();
-  static void make_masters(Part& part);
-  void make_shard_tensors();
-  at::ScalarType common_dtype(const std::vector<at::Tensor>& pieces) const;
-  at::Tensor gather_bucket(const ShardPlan& plan, size_t bucket, const at::Tensor& shard,
-                           int to) const;
-  at::Tensor broadcast_shards(const ShardPlan& plan, size_t bucket, const at::Tensor& shard,
-                              int to) const;
-  void forget_rebuild();
-  struct Plan;
-  Plan take_plan();
-  void put_back(Plan before) noexcept;
-  void plan_anew();
-  void make_arrays_of(const Part& old);
-  void make_array(size_t index, const std::string& name);
-  void move_state(const Part& old);
-  void take_state(size_t index, const std::string& name, const at::Tensor& state);
-
-  const GradientMode mode_;
-  const MasterWeightOptions master_weights_;
-  const Partition partition_;
-  std::vector<Parameter> parameters_;
-  std::vector<at::Tensor> tensors_;          ///< of the same
-  std::vector<std::string> names_;           ///< likewise
-  std::vector<std::vector<size_t>> groups_;  ///< indices into parameters_, by parameter group
-  std::shared_ptr<ReplicaLink> replica_;     ///< null if the parameters are not all of one
-  std::shared_ptr<ReplicaGroup> group_;
-  std::vector<Part> parts_;
-  std::unique_ptr<StepRound> round_;
-  std::unique_ptr<GradientSources> gradients_;
+  const std::unique_ptr<ShardLayout> layout_;
+  const std::unique_ptr<ShardRanks> ranks_;
+  const std::unique_ptr<ShardedStep> step_;
   std::shared_ptr<GradientScatter> scatter_;  ///< null where memory is shared, and with kFull
-  std::unique_ptr<UpdatePass> pass_;
-  std::unique_ptr<std::vector<PieceUpdate>> updates_;
-  std::unique_ptr<std::vector<GradientChange>> changes_;
-  std::vector<const void*> addresses_;  ///< that updates_ points to
-  std::vector<double> sums_;            ///< kMostSums a parameter
-  std::optional<ScaledStep> scaled_;    ///< what the next step is
-  bool was_left_out_ = false;
-  bool are_values_known_ = false;               ///< to be the same on all ranks
-  std::unique_ptr<at::RecordFunction> record_;  ///< of the step that is under way, for a profiler
-  std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< shards under way
-  size_t parts_shown_ = 0;                             ///< by shards()
-  std::shared_ptr<ReplicaGroup> previous_group_;       ///< in a rebuild
-  std::vector<int> owners_;  ///< in a rebuild: who has shard r of the old ranks; -1: nobody
+  size_t parts_shown_ = 0;                    ///< by shards()
 };
 
 }  // namespace farandole

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "optim/shards/shard_layout.h"
+#include "optim/shards/shard_ranks.h"
+
+namespace farandole {
+
+// Whole arrays of the shards of all ranks. While the ranks change, of the old ranks' shards.
+// Threads: one call at a time.
+
+/// Elements of one bucket, on rank `to`, or on all if it is -1; undefined on the others. Zeros for
+/// a shard that no rank has. Collective.
+at::Tensor gather_bucket(const ShardRanks& ranks, const ShardPlan& plan, size_t bucket,
+                         const at::Tensor& shard, int to);
+
+/// Tensors in the shapes of the parameters of a group, from the pieces of all ranks: see
+/// ShardedOptimizer::gather(). Collective.
+std::vector<at::Tensor> gather_group(const ShardRanks& ranks, const ShardLayout& layout,
+                                     size_t group, const std::vector<at::Tensor>& pieces, int to);
+
+}  // namespace farandole

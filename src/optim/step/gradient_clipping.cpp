@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/step/gradient_clipping.h"
+
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <string>
+
+#include "farandole/error.h"
+
+namespace farandole {
+namespace {
+
+/// Throws if there can be no such norm.
+void check_norm(const ShardLayout& layout, double max_norm, double norm_type) {
+  if (!(norm_type > 0) || std::isnan(max_norm)) {
+    throw InvalidArgument("clip_grad_norm_() got max_norm " + std::to_string(max_norm) +
+                              " and norm_type " + std::to_string(norm_type) + ".",
+                          "the norm is (sum |g|^p)^(1/p), and its bound a number.",
+                          "pass a norm_type above 0, or infinity.");
+  }
+  if (norm_type != 2 && layout.has_complex()) {
+    throw NotSupported(
+        "clip_grad_norm_() got complex parameters and norm_type " + std::to_string(norm_type) + ".",
+        "their gradients are pairs of reals here, which have the same 2-norm and no "
+        "other.",
+        "pass norm_type 2.");
+  }
+}
+
+}  // namespace
+
+double clip_gradient_norm(ShardedStep& step, const ShardLayout& layout, GradientMode mode,
+                          double max_norm, double norm_type, bool error_if_nonfinite) {
+  check_norm(layout, max_norm, norm_type);
+  const c10::NoGradGuard no_grad;
+  const double term = step.average_norm_term(norm_type);
+  const double norm = std::isinf(norm_type) ? term : std::pow(term, 1 / norm_type);
+  if (error_if_nonfinite && !std::isfinite(norm)) {
+    throw InvalidArgument("the norm of the gradients is " + std::to_string(norm) + ".",
+                          "a gradient has Inf or NaN, on some rank.",
+                          "look for its cause, skip the step on all ranks, or pass "
+                          "error_if_nonfinite=False.");
+  }
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return norm;
+  if (mode == GradientMode::kShard) {
+    step.add_change({GradientChange::Kind::kScale, factor});
+    return norm;
+  }
+  for (const at::Tensor& tensor : layout.tensors()) {
+    if (tensor.grad().defined()) tensor.mutable_grad().mul_(factor);
+  }
+  return norm;
+}
+
+void clip_gradient_values(ShardedStep& step, const ShardLayout& layout, GradientMode mode,
+                          double clip_value) {
+  if (!(clip_value >= 0)) {
+    throw InvalidArgument("clip_grad_value_() got " + std::to_string(clip_value) + ".",
+                          "elements are brought into [-clip_value, clip_value].",
+                          "pass a number of at least 0.");
+  }
+  if (layout.has_complex()) {
+    throw NotSupported("clip_grad_value_() got complex parameters.",
+                       "complex numbers have no order in which one could be too large.",
+                       "use clip_grad_norm_().");
+  }
+  if (mode == GradientMode::kShard) {
+    step.add_change({GradientChange::Kind::kClamp, clip_value});
+    return;
+  }
+  const c10::NoGradGuard no_grad;
+  for (const at::Tensor& tensor : layout.tensors()) {
+    if (tensor.grad().defined()) tensor.mutable_grad().clamp_(-clip_value, clip_value);
+  }
+}
+
+}  // namespace farandole
