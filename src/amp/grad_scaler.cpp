@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "amp/unscale.h"
+#include "ddp/rank_reports.h"
 #include "farandole/ddp/replica.h"
 #include "farandole/error.h"
 #include "farandole/optim/zero_redundancy_optimizer.h"
@@ -71,65 +72,64 @@ InvalidArgument no_gradients() {
           "run backward on scale(loss) before, and zero_grad() after the step."};
 }
 
-/// What a rank tells of the gradients of an optimizer without an engine.
-enum class Finding : uint64_t { kNonfinite, kFinite, kNone, kFailed };
+/// What a rank found in the gradients of an optimizer that is not sharded.
+enum class Finding : uint32_t { kNonfinite, kFinite, kNone, kFailed };
 
-[[noreturn]] void refuse(const ReplicaGroup& group, size_t rank, const std::string& what,
+/// What ranks report to each other about them.
+struct FindingReport {
+  Finding finding;
+  uint32_t scale;  ///< the bits of its float32
+};
+
+[[noreturn]] void refuse(const ReplicaGroup& group, int rank, const std::string& what,
                          const std::string& fix) {
   throw StepError("a GradScaler in group '" + group.name() + "' on rank " +
                       std::to_string(group.rank()) + ": rank " + std::to_string(rank) + " " + what,
-                  "ranks take a step together or not at all.", fix,
-                  {{static_cast<int>(rank)}, "step"});
+                  "ranks take a step together or not at all.", fix, {{rank}, "step"});
 }
 
-/// Throws alike on all ranks, but for one that has failed, if they cannot go on together.
-void check_alike(const std::vector<uint64_t>& findings, const std::vector<uint64_t>& scales,
-                 const ReplicaGroup& group) {
-  const auto own = static_cast<size_t>(group.rank());
-  for (size_t rank = 0; rank < findings.size(); ++rank) {
-    if (static_cast<Finding>(findings[own]) == Finding::kFailed) return;
-    if (static_cast<Finding>(findings[rank]) == Finding::kFailed) {
-      refuse(group, rank, "met an exception.", "fix the cause there; nothing was stepped.");
-    }
+/// Throws on all ranks, except one that has failed, if they cannot go on together.
+void check_findings(const RankReports<FindingReport>& reports, const ReplicaGroup& group) {
+  const auto finding_of = [&](int rank) { return reports.head(rank).finding; };
+  if (finding_of(group.rank()) == Finding::kFailed) return;
+  const int failed =
+      reports.find([](const FindingReport& each) { return each.finding == Finding::kFailed; });
+  if (failed != group.world_size()) {
+    refuse(group, failed, "met an exception.", "fix the cause there; nothing was stepped.");
   }
-  for (size_t rank = 1; rank < findings.size(); ++rank) {
-    const auto is_none = [&](size_t of) {
-      return static_cast<Finding>(findings[of]) == Finding::kNone;
-    };
-    if (is_none(rank) != is_none(0)) {
-      refuse(group, is_none(0) ? 0 : rank, "has no gradients, and another rank has.",
+  const FindingReport first = reports.head(0);
+  const bool first_has_none = first.finding == Finding::kNone;
+  for (int rank = 1; rank < group.world_size(); ++rank) {
+    if ((finding_of(rank) == Finding::kNone) != first_has_none) {
+      refuse(group, first_has_none ? 0 : rank, "has no gradients, and another rank has.",
              "zero gradients on all ranks or on none.");
     }
-    if (scales[rank] == scales[0]) continue;
+    if (reports.head(rank).scale == first.scale) continue;
     refuse(group, rank, "has another scale than rank 0.",
            "load one state_dict() on all ranks, or call update(new_scale) on all; after a Join, "
            "whose early ranks call no scaler, too.");
   }
 }
 
-/// What all ranks that have replicas of these parameters found; `own` where they belong to no
-/// DistributedDataParallel. Ranks that have joined for want of inputs call no scaler: then the
-/// averages, which are alike, speak for all.
+/// What all ranks that have replicas of these parameters found; `own` if they belong to no
+/// DistributedDataParallel. Ranks that have joined because they have no inputs call no scaler: then
+/// each rank decides by the averages, which are the same on all.
 Finding agreed(Finding own, double scale,
                const std::vector<std::shared_ptr<ReplicaLink>>& replicas) {
   Finding result = own;
+  const auto number = static_cast<float>(scale);
+  uint32_t bits = 0;
+  std::memcpy(&bits, &number, sizeof(bits));
   for (const auto& link : replicas) {
     if (link->replica->reducer()->has_joined_ranks()) continue;
     const ReplicaGroup& group = link->replica->group();
-    const auto number = static_cast<float>(scale);
-    uint32_t bits = 0;
-    std::memcpy(&bits, &number, sizeof(bits));
-    const std::vector<uint64_t> all =
-        group.all_gather(static_cast<uint64_t>(own) | uint64_t{bits} << 32);
-    std::vector<uint64_t> findings;
-    std::vector<uint64_t> scales;
-    for (const uint64_t each : all) {
-      findings.push_back(each & 0xffffffffU);
-      scales.push_back(each >> 32);
-    }
-    check_alike(findings, scales, group);
-    const auto nonfinite = static_cast<uint64_t>(Finding::kNonfinite);
-    if (std::count(findings.begin(), findings.end(), nonfinite) != 0) result = Finding::kNonfinite;
+    RankReports<FindingReport> reports(group, 0);
+    reports.write({own, bits});
+    reports.exchange_in_order();
+    check_findings(reports, group);
+    const bool is_nonfinite =
+        reports.any([](const FindingReport& each) { return each.finding == Finding::kNonfinite; });
+    if (is_nonfinite) result = Finding::kNonfinite;
   }
   return result;
 }

@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "ddp/rank_reports.h"
+
 namespace farandole {
 namespace {
 
@@ -32,8 +34,7 @@ RankReport BackwardReport::pack() const {
 }
 
 BackwardReport BackwardReport::unpack(const std::byte* report, size_t parameters) {
-  Head head;
-  std::memcpy(&head, report, sizeof(head));
+  const auto head = head_of_report<Head>(report);
   BackwardReport result{head.flags,  head.weight,    head.forward, head.begin_ns,
                         head.end_ns, head.nonfinite, head.plan};
   result.gradients.resize(parameters);

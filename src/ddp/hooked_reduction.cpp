@@ -19,15 +19,6 @@
 
 namespace farandole {
 
-/// What goes before a report, and before a byte for each bucket: has_nonfinite_.
-struct HookedReduction::Head {
-  uint64_t complete;
-  double weight;
-  uint64_t failed;    ///< the bucket + 1 for which something failed; 0: nothing has
-  uint64_t left_out;  ///< collectives that peers waited in, and failed too
-  uint64_t started;   ///< collectives of the program's group in this round
-};
-
 namespace {
 
 /// Whether it is done in time.
@@ -71,14 +62,14 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       hook_(std::move(hook)),
       is_foreign_(dynamic_cast<const CommHook*>(hook_.get()) == nullptr),
       result_(result),
-      report_bytes_(report_bytes),
       started_before_(buckets_->size()),
       is_skipped_(buckets_->size()),
       is_awaited_(buckets_->size()),
       has_nonfinite_(buckets_->size()),
       futures_(buckets_->size()),
       results_(buckets_->size()),
-      times_(buckets_->size()) {}
+      times_(buckets_->size()),
+      reports_(*group_, has_nonfinite_.size() + report_bytes) {}
 
 void HookedReduction::begin(double weight, bool /*checks_finite*/) {
   weight_ = weight;
@@ -209,9 +200,9 @@ void HookedReduction::start_barrier() {
 void HookedReduction::make_up() {
   uint64_t most = 0;
   for (int rank = 0; rank < group_->world_size(); ++rank) {
-    most = std::max(most, head_of(rank).started);
+    most = std::max(most, reports_.head(rank).started);
   }
-  for (uint64_t i = head_of(group_->rank()).started; i < most; ++i) start_barrier();
+  for (uint64_t i = reports_.head(group_->rank()).started; i < most; ++i) start_barrier();
   for (const auto& barrier : std::exchange(barriers_, {})) {
     try {
       barrier->wait();
@@ -265,19 +256,13 @@ bool HookedReduction::finish(const RankReport& report, bool complete) {
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) collect(bucket);
   if (failure_ && (is_group_over() || all_ranks_know())) std::rethrow_exception(failure_);
   try {
-    messages_ = exchange(report, complete && !failure_);
+    exchange(report, complete && !failure_);
   } catch (...) {
     if (failure_) std::rethrow_exception(failure_);
     throw;
   }
-  bool all_complete = true;
-  bool has_failed = false;
-  for (int rank = 0; rank < group_->world_size(); ++rank) {
-    all_complete = all_complete && head_of(rank).complete != 0;
-    has_failed = has_failed || head_of(rank).failed != 0;
-  }
-  if (has_failed) make_up();
-  if (!all_complete) return false;
+  if (reports_.any([](const Head& each) { return each.failed != 0; })) make_up();
+  if (reports_.any([](const Head& each) { return each.complete == 0; })) return false;
   if (result_ == Result::kAverages) {
     divide_by_weights();
     poison();
@@ -289,44 +274,30 @@ bool HookedReduction::finish(const RankReport& report, bool complete) {
 void HookedReduction::poison() {
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     for (int rank = 0; rank < group_->world_size(); ++rank) {
-      if (message_of(rank)[sizeof(Head) + bucket] == std::byte{0}) continue;
+      if (reports_.tail(rank)[bucket] == std::byte{0}) continue;
       buckets_->flat(bucket).fill_(std::numeric_limits<double>::quiet_NaN());
       break;
     }
   }
 }
 
-RankReport HookedReduction::exchange(const RankReport& report, bool complete) const {
-  const Head head{complete ? 1U : 0U, weight_, failure_ ? failed_bucket_ + 1 : 0U, left_out_,
-                  started() - started_at_begin_};
+void HookedReduction::exchange(const RankReport& report, bool complete) {
+  std::byte* const tail =
+      reports_.write({complete ? 1U : 0U, weight_, failure_ ? failed_bucket_ + 1 : 0U, left_out_,
+                      started() - started_at_begin_});
   const size_t flags = has_nonfinite_.size();
-  RankReport message(sizeof(head) + flags + report.size());
-  std::memcpy(message.data(), &head, sizeof(head));
-  if (flags != 0) std::memcpy(message.data() + sizeof(head), has_nonfinite_.data(), flags);
-  std::memcpy(message.data() + sizeof(head) + flags, report.data(), report.size());
-  // Hooks of others may wait for a future until the timeout, and then tell.
-  if (is_foreign_ && own_backend()) return group_->all_gather(message, group_->timeout() * 5 / 4);
-  return group_->all_gather(message);
-}
-
-const std::byte* HookedReduction::message_of(int rank) const {
-  return messages_.data() +
-         static_cast<size_t>(rank) * (sizeof(Head) + has_nonfinite_.size() + report_bytes_);
-}
-
-HookedReduction::Head HookedReduction::head_of(int rank) const {
-  Head head;
-  std::memcpy(&head, message_of(rank), sizeof(head));
-  return head;
+  if (flags != 0) std::memcpy(tail, has_nonfinite_.data(), flags);
+  std::memcpy(tail + flags, report.data(), report.size());
+  // Hooks of torch's interface may wait for a future until the timeout, and report that then.
+  const bool waits_longer = is_foreign_ && own_backend();
+  reports_.exchange_in_order(waits_longer ? std::make_optional(group_->timeout() * 5 / 4)
+                                          : std::nullopt);
 }
 
 std::optional<size_t> HookedReduction::failed_bucket_of(int rank) const {
-  bool some_left_out = false;
-  for (int each = 0; each < group_->world_size(); ++each) {
-    some_left_out = some_left_out || head_of(each).left_out != 0;
-  }
-  if (some_left_out && head_of(rank).left_out == 0) return std::nullopt;  // it failed of that
-  const uint64_t failed = head_of(rank).failed;
+  const bool some_left_out = reports_.any([](const Head& each) { return each.left_out != 0; });
+  if (some_left_out && reports_.head(rank).left_out == 0) return std::nullopt;  // it failed of that
+  const uint64_t failed = reports_.head(rank).failed;
   return failed == 0 ? std::nullopt : std::make_optional(static_cast<size_t>(failed - 1));
 }
 
@@ -335,13 +306,13 @@ std::exception_ptr HookedReduction::failure() const {
 }
 
 const std::byte* HookedReduction::report_of(int rank) const {
-  return message_of(rank) + sizeof(Head) + has_nonfinite_.size();
+  return reports_.tail(rank) + has_nonfinite_.size();
 }
 
 /// Buckets hold sum / world_size and shall hold sum / sum(weights).
 void HookedReduction::divide_by_weights() {
   double sum = 0;
-  for (int rank = 0; rank < group_->world_size(); ++rank) sum += head_of(rank).weight;
+  for (int rank = 0; rank < group_->world_size(); ++rank) sum += reports_.head(rank).weight;
   const double factor = group_->world_size() / (sum == 0 ? 1 : sum);
   if (factor == 1) return;
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {

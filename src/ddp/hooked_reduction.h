@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <vector>
 
+#include "ddp/rank_reports.h"
 #include "farandole/ddp/bucket.h"
 #include "farandole/ddp/bucket_consumer.h"
 #include "farandole/ddp/replica_group.h"
@@ -51,7 +52,14 @@ class HookedReduction final : public BucketConsumer {
   comm::BucketTimes times_of(size_t bucket) const override { return times_[bucket]; }
 
  private:
-  struct Head;
+  /// What goes before a report, and before a byte for each bucket: has_nonfinite_.
+  struct Head {
+    uint64_t complete;
+    double weight;
+    uint64_t failed;    ///< the bucket + 1 for which something failed; 0: nothing has
+    uint64_t left_out;  ///< collectives that peers waited in, and failed too
+    uint64_t started;   ///< collectives of the program's group in this round
+  };
 
   c10d::GradBucket bucket_for_hook(size_t bucket) const;
   void run_hook(size_t bucket);
@@ -66,9 +74,7 @@ class HookedReduction final : public BucketConsumer {
   void make_up();
   void poison();
   void collect(size_t bucket);
-  RankReport exchange(const RankReport& report, bool complete) const;
-  const std::byte* message_of(int rank) const;
-  Head head_of(int rank) const;
+  void exchange(const RankReport& report, bool complete);
   void divide_by_weights();
 
   const std::shared_ptr<const Buckets> buckets_;
@@ -80,7 +86,6 @@ class HookedReduction final : public BucketConsumer {
   /// may lose an Inf or NaN, which buckets are looked at for; then averages become NaN.
   const bool is_foreign_;
   const Result result_;
-  const size_t report_bytes_;
   double weight_ = 1;
   size_t launched_ = 0;
   std::exception_ptr failure_;            ///< the first of this rank in the last backward
@@ -95,7 +100,7 @@ class HookedReduction final : public BucketConsumer {
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;  ///< of the hook, by bucket
   std::vector<at::Tensor> results_;  ///< of the hook, by bucket, until they are in the buckets
   std::vector<comm::BucketTimes> times_;
-  RankReport messages_;  ///< of all ranks in the last finish()
+  RankReports<Head> reports_;  ///< in the last finish()
 };
 
 }  // namespace farandole

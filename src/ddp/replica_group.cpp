@@ -155,6 +155,16 @@ std::vector<std::byte> ReplicaGroup::all_gather(
   return {first, first + received.numel()};
 }
 
+void ReplicaGroup::exchange(const void* own, void* all, size_t bytes) const {
+  if (const auto communicator = this->communicator()) {
+    communicator->all_gather(own, all, bytes, comm::DataType::kUInt8);
+    return;
+  }
+  const auto* first = static_cast<const std::byte*>(own);
+  const std::vector<std::byte> received = all_gather(std::vector<std::byte>(first, first + bytes));
+  if (bytes != 0) std::memcpy(all, received.data(), received.size());
+}
+
 std::vector<uint64_t> ReplicaGroup::all_gather(uint64_t number) const {
   std::vector<std::byte> packed(sizeof(number));
   std::memcpy(packed.data(), &number, sizeof(number));

@@ -53,6 +53,9 @@ class FARANDOLE_API ReplicaGroup {
   std::vector<std::byte> all_gather(
       const std::vector<std::byte>& bytes,
       std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
+  /// `bytes` bytes from `own` of every rank to `all`, in rank order. At once, whatever else is under
+  /// way in the group; in shared memory without a tensor or an allocation.
+  void exchange(const void* own, void* all, size_t bytes) const;
   /// A number of every rank.
   std::vector<uint64_t> all_gather(uint64_t number) const;
   /// A text of every rank, of any lengths.

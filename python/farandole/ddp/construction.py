@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -35,7 +35,7 @@ _WITHOUT_EFFECT = {
 }
 
 
-def warn_of_arguments_without_effect(given: Mapping[str, object]) -> None:
+def warn_of_arguments_without_effect(**given: object) -> None:
     """Say once, for all arguments together, which have no effect and why."""
     reasons = [f"{name} ({_WITHOUT_EFFECT[name]})" for name, value in given.items() if value]
     if reasons:

@@ -83,6 +83,16 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     process_group: dist.ProcessGroup
     module: nn.Module
+    gradient_as_bucket_view = True
+    require_backward_grad_sync = True
+    require_forward_param_sync = True
+    require_manual_backward_finalization = False
+    buffer_hook: BufferCommHook | None = None
+    _loss_weight: float | None = None
+    _runtime_logging_sample_rate = 100
+    _ddp_sink_clone = True
+    _looked_for_optimizers = False
+    _replica: _C.Replica | None = None
 
     def __init__(
         self,
@@ -115,12 +125,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         Joinable.__init__(self)
         construction.check_module(module)
         construction.warn_of_arguments_without_effect(
-            {
-                "check_reduction": check_reduction,
-                "gradient_as_bucket_view": gradient_as_bucket_view,
-                "batched_grad_copy": batched_grad_copy,
-                "lazy_bucket_allocation": lazy_bucket_allocation,
-            }
+            check_reduction=check_reduction,
+            gradient_as_bucket_view=gradient_as_bucket_view,
+            batched_grad_copy=batched_grad_copy,
+            lazy_bucket_allocation=lazy_bucket_allocation,
         )
         construction.check_pair(delay_all_reduce_named_params, param_to_hook_all_reduce)
         self.process_group = construction.choose_group(process_group, device_mesh)
@@ -132,29 +140,16 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
         self._report_nonfinite = construction.check_policy(report_nonfinite)
         self._wire_dtype = construction.check_wire(wire_dtype, mixed_precision)
-        self.gradient_as_bucket_view = True
         self.mixed_precision = mixed_precision
         self.broadcast_buffers = construction.forward_sync(broadcast_buffers, forward_sync_buffers)
         self._sends_buffers_at_start = broadcast_buffers is not False
-        self.require_backward_grad_sync = True
-        self.require_forward_param_sync = True
         self._set_caps(bucket_cap_mb, bucket_cap_mb_list)
         self._choose_parameters(list(delay_all_reduce_named_params or ()), param_to_hook_all_reduce)
         self.device_ids, self.output_device = construction.check_devices(
             device_ids, output_device, self._module_parameters
         )
-        self._replica: _C.Replica | None = None
         self._comm_hooks: list[tuple[Callable[..., Any], object]] = []
-        self._loss_weight: float | None = None
-        self._runtime_logging_sample_rate = 100
-        self._ddp_sink_clone = True
-        self.require_manual_backward_finalization = False
-        self._looked_for_optimizers = False
-        self.buffer_hook: BufferCommHook | None = None
-        if mixed_precision is not None:
-            self._cast_for(mixed_precision)
-        self._delayed = self._make_delayed()
-        self._watch = module_tensors.ParameterWatch(module)
+        self._prepare_module()
         if self._averages_in_buckets:
             self._replica = self._make_replica(init_sync)
 
@@ -185,6 +180,12 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.device = parameters[0].device if parameters else torch.device("cpu")
         self.device_type = self.device.type
         self.is_multi_device_module = len({parameter.device for parameter in parameters}) > 1
+
+    def _prepare_module(self) -> None:
+        if self.mixed_precision is not None:
+            self._cast_for(self.mixed_precision)
+        self._delayed = self._make_delayed()
+        self._watch = module_tensors.ParameterWatch(self.module)
 
     def _cast_for(self, config: precision.MixedPrecision) -> None:
         precision.cast_buffers(self.module, config, self.parameters_to_ignore)
@@ -685,10 +686,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.device_mesh = None
         self._replica = None  # made by the next forward, which is collective anyway
-        if self.mixed_precision is not None:
-            self._cast_for(self.mixed_precision)
-        self._delayed = self._make_delayed()
-        self._watch = module_tensors.ParameterWatch(self.module)
+        self._prepare_module()
 
     def _check_default_group(self) -> None:
         if self.process_group is not dist.group.WORLD:

@@ -2,7 +2,6 @@
 #include "optim/shards/shard_ranks.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "farandole/error.h"
@@ -66,14 +65,7 @@ void ShardRanks::check_same_parameters(const ShardLayout& layout, bool with_valu
 
 std::vector<double> ShardRanks::all_gather(const std::vector<double>& numbers) const {
   std::vector<double> all(numbers.size() * static_cast<size_t>(world_size()));
-  if (const auto communicator = group_->communicator()) {
-    communicator->all_gather(numbers.data(), all.data(), numbers.size(), comm::DataType::kFloat64);
-    return all;
-  }
-  std::vector<std::byte> bytes(numbers.size() * sizeof(double));
-  std::memcpy(bytes.data(), numbers.data(), bytes.size());
-  bytes = group_->all_gather(bytes);
-  std::memcpy(all.data(), bytes.data(), bytes.size());
+  group_->exchange(numbers.data(), all.data(), numbers.size() * sizeof(double));
   return all;
 }
 

@@ -19,22 +19,11 @@ constexpr uint32_t kLeavesOut = 2;
 
 }  // namespace
 
-/// What a message begins with; a bit for each parameter follows.
-struct StepRound::Head {
-  uint32_t outcome;
-  uint32_t is_entry;
-  uint64_t step;
-  uint64_t description;  ///< its hash
-  uint64_t parameters;   ///< StepReport's
-};
-
 StepRound::StepRound(std::shared_ptr<ReplicaGroup> group, std::vector<std::string> names,
                      uint64_t step)
     : group_(std::move(group)),
       names_(std::move(names)),
-      bytes_(sizeof(Head) + (names_.size() + 7) / 8),
-      own_(bytes_),
-      all_(bytes_ * static_cast<size_t>(group_->world_size())),
+      reports_(*group_, (names_.size() + 7) / 8),
       step_(step) {}
 
 bool StepRound::enter(const StepReport& report) {
@@ -49,10 +38,7 @@ bool StepRound::enter(const StepReport& report) {
   check_descriptions(report.description);
   check_gradients();
   check_parameters();
-  inside_ = true;
-  for (int rank = 0; rank < group_->world_size(); ++rank) {
-    inside_ = inside_ && head_of(rank).outcome != kLeavesOut;
-  }
+  inside_ = !reports_.any([](const Head& each) { return each.outcome == kLeavesOut; });
   return inside_;
 }
 
@@ -79,28 +65,16 @@ void StepRound::fail(const std::string& error) noexcept {
   }
 }
 
-/// In shared memory without a tensor or an allocation.
 void StepRound::exchange(const Head& head, const std::vector<bool>& bits) {
-  std::fill(own_.begin(), own_.end(), std::byte{0});
-  std::memcpy(own_.data(), &head, sizeof(head));
+  std::byte* const tail = reports_.write(head);
   for (size_t i = 0; i < bits.size(); ++i) {
-    if (bits[i]) own_[sizeof(head) + i / 8] |= std::byte{1} << (i % 8);
+    if (bits[i]) tail[i / 8] |= std::byte{1} << (i % 8);
   }
-  if (const auto communicator = group_->communicator()) {
-    communicator->all_gather(own_.data(), all_.data(), bytes_, comm::DataType::kUInt8);
-  } else {
-    all_ = group_->all_gather(own_);
-  }
-}
-
-StepRound::Head StepRound::head_of(int rank) const {
-  Head head;
-  std::memcpy(&head, message_of(rank), sizeof(head));
-  return head;
+  reports_.exchange();
 }
 
 bool StepRound::has_gradient(int rank, size_t parameter) const {
-  const std::byte bits = message_of(rank)[sizeof(Head) + parameter / 8];
+  const std::byte bits = reports_.tail(rank)[parameter / 8];
   return (bits >> (parameter % 8) & std::byte{1}) != std::byte{0};
 }
 
@@ -113,10 +87,10 @@ std::string StepRound::subject() const {
 void StepRound::check_failures() {
   std::vector<int> failed;
   for (int rank = 0; rank < group_->world_size(); ++rank) {
-    if (head_of(rank).outcome == kFailed) failed.push_back(rank);
+    if (reports_.head(rank).outcome == kFailed) failed.push_back(rank);
   }
   if (failed.empty()) return;
-  const bool at_entry = head_of(failed.front()).is_entry != 0;
+  const bool at_entry = reports_.head(failed.front()).is_entry != 0;
   const std::vector<std::string> errors = group_->all_gather(std::string());
   throw StepError(
       subject() + " failed on " + text_of_ranks(failed, group_->world_size()) + ".",
@@ -132,13 +106,13 @@ void StepRound::check_failures() {
 /// A rank that left out a step, as a GradScaler of its own would, is one behind the others. They
 /// count together from here.
 void StepRound::check_steps() {
-  const uint64_t first = head_of(0).step;
+  const uint64_t first = reports_.head(0).step;
   const std::string which = subject();
   for (int rank = 0; rank < group_->world_size(); ++rank) {
-    step_ = std::max(step_, head_of(rank).step);
+    step_ = std::max(step_, reports_.head(rank).step);
   }
   for (int rank = 1; rank < group_->world_size(); ++rank) {
-    const uint64_t step = head_of(rank).step;
+    const uint64_t step = reports_.head(rank).step;
     if (step == first) continue;
     throw StepError(which + ": rank 0 takes step #" + std::to_string(first) + ", rank " +
                         std::to_string(rank) + " step #" + std::to_string(step) + ".",
@@ -150,10 +124,9 @@ void StepRound::check_steps() {
 }
 
 void StepRound::check_descriptions(const std::string& own) const {
-  const uint64_t first = head_of(0).description;
-  int other = 1;
-  while (other < group_->world_size() && head_of(other).description == first) ++other;
-  if (other >= group_->world_size()) return;
+  const uint64_t first = reports_.head(0).description;
+  const int other = reports_.find([&](const Head& each) { return each.description != first; });
+  if (other == group_->world_size()) return;
   const std::vector<std::string> all = group_->all_gather(own);
   throw StepError(
       subject() + ": ranks 0 and " + std::to_string(other) + " have different hyperparameters.",
@@ -164,11 +137,9 @@ void StepRound::check_descriptions(const std::string& own) const {
 }
 
 void StepRound::check_gradients() const {
-  const size_t bytes = bytes_ - sizeof(Head);
-  const auto* const first = message_of(0) + sizeof(Head);
   int differing = 1;
   while (differing < group_->world_size() &&
-         std::memcmp(message_of(differing) + sizeof(Head), first, bytes) == 0) {
+         std::memcmp(reports_.tail(differing), reports_.tail(0), reports_.tail_bytes()) == 0) {
     ++differing;
   }
   if (differing >= group_->world_size()) return;
@@ -189,11 +160,9 @@ void StepRound::check_gradients() const {
 }
 
 void StepRound::check_parameters() const {
-  for (int rank = 1; rank < group_->world_size(); ++rank) {
-    if (head_of(rank).parameters != head_of(0).parameters) {
-      throw_that_parameters_differ(rank, *group_);
-    }
-  }
+  const uint64_t first = reports_.head(0).parameters;
+  const int other = reports_.find([&](const Head& each) { return each.parameters != first; });
+  if (other != group_->world_size()) throw_that_parameters_differ(other, *group_);
 }
 
 }  // namespace farandole

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ddp/rank_reports.h"
 #include "farandole/ddp/replica_group.h"
 
 namespace farandole {
@@ -53,13 +54,16 @@ class StepRound {
   uint64_t step() const { return step_; }
 
  private:
-  struct Head;
+  /// What a report begins with; a bit for each parameter with a gradient follows.
+  struct Head {
+    uint32_t outcome;
+    uint32_t is_entry;
+    uint64_t step;
+    uint64_t description;  ///< its hash
+    uint64_t parameters;   ///< StepReport's
+  };
 
   void exchange(const Head& head, const std::vector<bool>& bits);
-  const std::byte* message_of(int rank) const {
-    return all_.data() + static_cast<size_t>(rank) * bytes_;
-  }
-  Head head_of(int rank) const;
   void check_failures();
   void check_steps();
   void check_descriptions(const std::string& own) const;
@@ -70,9 +74,7 @@ class StepRound {
 
   const std::shared_ptr<ReplicaGroup> group_;
   const std::vector<std::string> names_;
-  const size_t bytes_;  ///< of a message
-  std::vector<std::byte> own_;
-  std::vector<std::byte> all_;  ///< messages by rank
+  RankReports<Head> reports_;
   uint64_t step_;
   bool inside_ = false;
 };
