@@ -45,13 +45,13 @@ std::string list_of(const std::vector<double>& values) {
 class Buffer {
  public:
   Buffer(Communicator& group, size_t bytes, size_t bucket_bytes)
-      : group_(group), bytes_(bytes), memory_(group.allocate_symmetric(bytes)) {
+      : group_(group), bytes_(bytes), memory_(group.shared_memory()->allocate_symmetric(bytes)) {
     const size_t unit = static_cast<size_t>(group.world_size()) * kLine;
     for (size_t offset = 0; offset < bytes; offset += bucket_bytes) {
       const size_t size = std::min(bucket_bytes, bytes - offset) / unit * unit;
       buckets_.push_back({offset, size / sizeof(float), DataType::kFloat32});
     }
-    reduction_ = group.make_bucket_reduction(memory_, buckets_, 0);
+    reduction_ = group.shared_memory()->make_bucket_reduction(memory_, buckets_, 0);
   }
 
   size_t buckets() const { return buckets_.size(); }

@@ -76,7 +76,7 @@ Operation::Operation(comm::Communicator& communicator, const std::string& name, 
 
 float* Operation::allocate(size_t elements, bool symmetric) {
   if (symmetric) {
-    shared_.push_back(communicator_.allocate_symmetric(elements * sizeof(float)));
+    shared_.push_back(communicator_.shared_memory()->allocate_symmetric(elements * sizeof(float)));
     return static_cast<float*>(shared_.back()->local());
   }
   ordinary_.emplace_back(elements);

@@ -12,22 +12,33 @@ using Make = std::unique_ptr<Communicator> (*)(Store&, const CommunicatorOptions
 /// One row per backend, built or not. The only file that asks what was built.
 struct Row {
   const char* name;
+  MemoryKind memory_kind;
   Make make;  ///< null: not in this build
   const char* detail;
 };
 
 constexpr Row kRows[] = {
-    {"shm", shm::SharedMemoryCommunicator::make, "ranks of one host, CPU tensors"},
-    {"mpi", nullptr, "ranks of several hosts, CPU tensors; not in this version"},
-    {"nccl", nullptr, "CUDA tensors; not in this version"},
+    {"shm", MemoryKind::kHost, shm::SharedMemoryCommunicator::make,
+     "ranks of one host, CPU tensors"},
+    {"mpi", MemoryKind::kHost, nullptr, "ranks of several hosts, CPU tensors; not in this version"},
+    {"nccl", MemoryKind::kCuda, nullptr, "CUDA tensors; not in this version"},
 };
 
 }  // namespace
 
 std::vector<BackendInfo> backends() {
   std::vector<BackendInfo> list;
-  for (const Row& row : kRows) list.push_back({row.name, row.make != nullptr, row.detail});
+  for (const Row& row : kRows) {
+    list.push_back({row.name, row.memory_kind, row.make != nullptr, row.detail});
+  }
   return list;
+}
+
+std::string backend_for(MemoryKind kind) {
+  for (const Row& row : kRows) {
+    if (row.memory_kind == kind && row.make != nullptr) return row.name;
+  }
+  return {};
 }
 
 std::unique_ptr<Communicator> make_communicator(const std::string& backend, Store& store,

@@ -39,12 +39,12 @@ comm::BucketRange range_of(const BucketPlan::Bucket& bucket) {
 
 }  // namespace
 
-Buckets::Buckets(BucketPlan plan, const std::shared_ptr<comm::Communicator>& communicator)
+Buckets::Buckets(BucketPlan plan, const std::shared_ptr<comm::SharedMemory>& shared)
     : plan_(std::move(plan)) {
   for (const at::Device device : plan_.devices()) {
     const int64_t bytes = plan_.buffer_bytes(device);
-    if (communicator && device.is_cpu()) {
-      symmetric_ = communicator->allocate_symmetric(static_cast<size_t>(bytes));
+    if (shared && device.is_cpu()) {
+      symmetric_ = shared->allocate_symmetric(static_cast<size_t>(bytes));
       buffers_.push_back({device, symmetric_, static_cast<std::byte*>(symmetric_->local())});
     } else {
       const at::Tensor memory = at::zeros({bytes}, at::TensorOptions(device).dtype(at::kByte));

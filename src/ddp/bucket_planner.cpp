@@ -47,7 +47,7 @@ PlannedBuckets BucketPlanner::empty_plan() const {
   plan.parameters = gradients_.kinds();
   plan.expected.assign(gradients_.size(), 1);
   plan.bucket_of.assign(gradients_.size(), 0);
-  if (!options_.born_gradients || !group_.communicator()) return plan;
+  if (!options_.born_gradients || !group_.shared_memory()) return plan;
   std::vector<size_t> bytes;
   for (size_t index = 0; index < gradients_.size(); ++index) {
     bytes.push_back(born_bytes(gradients_[index]));
@@ -67,7 +67,7 @@ void BucketPlanner::make_buckets(const std::optional<BucketPlan>& planned, bool 
   BucketPlan plan = planned ? *planned : own_plan();
   check_same_plan(plan);
   plan_.buckets =
-      std::make_shared<Buckets>(std::move(plan), shares ? group_.communicator() : nullptr);
+      std::make_shared<Buckets>(std::move(plan), shares ? group_.shared_memory() : nullptr);
   plan_.births.use(plan_.buckets, gradients_.parameters());
   assign_buckets();
   gradients_.assign_slots();

@@ -11,21 +11,18 @@ namespace farandole {
 
 std::unique_ptr<BucketConsumer> CooperativeReduction::make(
     const std::shared_ptr<const Buckets>& buckets, const ReplicaGroup& group, size_t report_bytes) {
-  const auto communicator = group.communicator();
+  const auto shared = group.shared_memory();
   const auto& memory = buckets->symmetric();
-  if (!communicator || !memory || buckets->plan().devices().size() != 1) return nullptr;
-  auto reduction = communicator->make_bucket_reduction(memory, buckets->ranges(), report_bytes);
-  if (!reduction) return nullptr;
+  if (!shared || !memory || buckets->plan().devices().size() != 1) return nullptr;
+  auto reduction = shared->make_bucket_reduction(memory, buckets->ranges(), report_bytes);
   return std::unique_ptr<BucketConsumer>(
-      new CooperativeReduction(buckets, communicator, std::move(reduction)));
+      new CooperativeReduction(buckets, shared, std::move(reduction)));
 }
 
 CooperativeReduction::CooperativeReduction(std::shared_ptr<const Buckets> buckets,
-                                           std::shared_ptr<comm::Communicator> communicator,
+                                           std::shared_ptr<comm::SharedMemory> shared,
                                            std::shared_ptr<comm::BucketReduction> reduction)
-    : buckets_(std::move(buckets)),
-      communicator_(std::move(communicator)),
-      reduction_(std::move(reduction)) {}
+    : buckets_(std::move(buckets)), shared_(std::move(shared)), reduction_(std::move(reduction)) {}
 
 void CooperativeReduction::begin(double weight, bool checks_finite) {
   const bool records = at::hasCallbacks();

@@ -12,7 +12,7 @@ namespace farandole {
 /// Buckets in symmetric memory, reduced by whoever finds one complete (comm/bucket_reduction.h).
 class CooperativeReduction final : public BucketConsumer {
  public:
-  /// Null if the group has no such reduction, or buckets are elsewhere. Collective.
+  /// Null if the ranks share no memory, or buckets are elsewhere. Collective.
   static std::unique_ptr<BucketConsumer> make(const std::shared_ptr<const Buckets>& buckets,
                                               const ReplicaGroup& group, size_t report_bytes);
 
@@ -29,11 +29,11 @@ class CooperativeReduction final : public BucketConsumer {
 
  private:
   CooperativeReduction(std::shared_ptr<const Buckets> buckets,
-                       std::shared_ptr<comm::Communicator> communicator,
+                       std::shared_ptr<comm::SharedMemory> shared,
                        std::shared_ptr<comm::BucketReduction> reduction);
 
   const std::shared_ptr<const Buckets> buckets_;
-  const std::shared_ptr<comm::Communicator> communicator_;  ///< lives as long as it is used
+  const std::shared_ptr<comm::SharedMemory> shared_;  ///< of reduction_, which must not outlive it
   const std::shared_ptr<comm::BucketReduction> reduction_;
   bool records_ = false;  ///< a profiler ran as the round began
 };

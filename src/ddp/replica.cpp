@@ -109,7 +109,7 @@ class ReplicaRegistry {
 BucketCaps bucket_caps(const ReplicaOptions& options, const ReplicaGroup& group) {
   // On shared memory a bucket costs no message: small ones stay in the cache until they are
   // reduced.
-  const bool shared = static_cast<bool>(group.communicator());
+  const bool shared = group.shared_memory() != nullptr;
   const double cap = options.bucket_cap_mb.value_or(shared ? 1 : 25);
   BucketCaps caps{};
   caps.bytes = bytes_of(cap, "bucket_cap_mb");

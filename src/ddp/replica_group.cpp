@@ -82,8 +82,13 @@ ReplicaGroup::ReplicaGroup(const Group& group, const std::string& purpose)
   adopt_other_devices(*group_, *of_program_);
 }
 
-std::shared_ptr<comm::Communicator> ReplicaGroup::communicator() const {
-  return own_ ? own_->communicator() : nullptr;
+std::shared_ptr<comm::Communicator> ReplicaGroup::host_communicator() const {
+  return own_ ? own_->communicator(c10::DeviceType::CPU) : nullptr;
+}
+
+std::shared_ptr<comm::SharedMemory> ReplicaGroup::shared_memory() const {
+  const auto communicator = host_communicator();
+  return {communicator, communicator ? communicator->shared_memory() : nullptr};
 }
 
 void ReplicaGroup::broadcast(const std::vector<at::Tensor>& tensors, int root) const {
@@ -156,7 +161,7 @@ std::vector<std::byte> ReplicaGroup::all_gather(
 }
 
 void ReplicaGroup::exchange(const void* own, void* all, size_t bytes) const {
-  if (const auto communicator = this->communicator()) {
+  if (const auto communicator = host_communicator()) {
     communicator->all_gather(own, all, bytes, comm::DataType::kUInt8);
     return;
   }

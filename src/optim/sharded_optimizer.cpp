@@ -89,7 +89,7 @@ void ShardedOptimizer::attach() {
   step_->set_sources(std::make_unique<AveragedGradients>(), /*are_scattered=*/false);
   Replica* const replica = ranks_->replica();
   if (replica == nullptr) return;
-  const bool is_shared = ranks_->group()->communicator() != nullptr &&
+  const bool is_shared = ranks_->group()->shared_memory() != nullptr &&
                          std::all_of(layout_->tensors().begin(), layout_->tensors().end(),
                                      [](const at::Tensor& each) { return each.is_cpu(); });
   if (!is_shared && ranks_->are_of_replica()) {

@@ -208,6 +208,13 @@ void check_root(const Caller& caller, int64_t root, int64_t root_tensor) {
   }
 }
 
+comm::SharedMemory& shared_memory_of(const Caller& caller, comm::Communicator& communicator) {
+  if (comm::SharedMemory* const shared = communicator.shared_memory()) return *shared;
+  throw NotSupported(caller.describe() + " needs memory that all ranks map.",
+                     "the ranks of this group cannot read and write each other's memory.",
+                     "call it in a group whose ranks share a host.");
+}
+
 void check_peer(const Caller& caller, int peer) {
   if (peer >= 0 && peer < caller.world_size) return;
   throw InvalidArgument(

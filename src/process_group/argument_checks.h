@@ -9,6 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "farandole/comm/communicator.h"
+#include "farandole/export.h"
+
 namespace farandole {
 
 /// Who calls what, for messages. Cheap to make: the text is put together when something is wrong.
@@ -62,6 +65,10 @@ void check_root(const Caller& caller, int64_t root, int64_t root_tensor = 0);
 /// No hint at all: this backend knows none, and leaving one out in silence could hide a mistake.
 void check_no_hints(const Caller& caller,
                     const std::unordered_map<std::string, std::string>& hints);
+
+/// What the ranks share, if each maps the memory of the others; else NotSupported.
+FARANDOLE_API comm::SharedMemory& shared_memory_of(const Caller& caller,
+                                                   comm::Communicator& communicator);
 
 /// 0 <= peer < world size.
 void check_peer(const Caller& caller, int peer);

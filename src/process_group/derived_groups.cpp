@@ -93,7 +93,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupFarandole::shrink(
 c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::duplicate(
     const std::string& purpose) {
   auto options = options_of({}, *options_, name() + "/" + purpose);
-  options->while_forming = [own = std::weak_ptr(communicators()->communicator())] {
+  options->while_forming = [own = std::weak_ptr(communicators()->any())] {
     if (const auto communicator = own.lock()) communicator->check_alive();
   };
   int number = 0;

@@ -5,6 +5,9 @@
 #include <ATen/record_function.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "farandole/comm/backends.h"
 #include "farandole/error.h"
 #include "log.h"
@@ -15,6 +18,12 @@ namespace farandole {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// Where the elements of tensors lie, by the type of their device.
+constexpr std::pair<c10::DeviceType, comm::MemoryKind> kMemoryOfDevices[] = {
+    {c10::DeviceType::CPU, comm::MemoryKind::kHost},
+    {c10::DeviceType::CUDA, comm::MemoryKind::kCuda},
+};
 
 c10d::ErrorType error_type_of(const std::exception_ptr& error) {
   try {
@@ -75,20 +84,36 @@ std::shared_ptr<GroupCommunicators> GroupCommunicators::form(
   options.attempt = find_attempt();
   options.while_forming = parts.while_forming;
   options.before_abort = [notice] { notice->give(); };
-  auto communicator = comm::make_communicator("shm", adapter, options);
+  ByDevice by_device;
+  for (const auto& [type, memory] : kMemoryOfDevices) {
+    const std::string backend = comm::backend_for(memory);
+    if (backend.empty()) continue;
+    by_device[static_cast<size_t>(type)] = comm::make_communicator(backend, adapter, options);
+  }
   return std::shared_ptr<GroupCommunicators>(
-      new GroupCommunicators(parts, std::move(communicator), std::move(notice)));
+      new GroupCommunicators(parts, std::move(by_device), std::move(notice)));
 }
 
-GroupCommunicators::GroupCommunicators(Parts parts,
-                                       std::unique_ptr<comm::Communicator> communicator,
+GroupCommunicators::GroupCommunicators(Parts parts, ByDevice by_device,
                                        std::shared_ptr<AbortNotice> notice)
     : parts_(std::move(parts)),
-      communicator_(std::move(communicator)),
+      by_device_(std::move(by_device)),
       notice_(std::move(notice)),
       timeout_(parts_.timeout),
       collectives_(parts_.group),
       one_sided_(parts_.group) {}
+
+const std::shared_ptr<comm::Communicator>& GroupCommunicators::any() const {
+  return *std::find_if(by_device_.begin(), by_device_.end(),
+                       [](const auto& each) { return each != nullptr; });
+}
+
+void GroupCommunicators::set_timeout(std::chrono::milliseconds timeout) {
+  timeout_.store(timeout);
+  for (const auto& each : by_device_) {
+    if (each) each->set_timeout(timeout);
+  }
+}
 
 std::chrono::milliseconds GroupCommunicators::timeout_of(std::chrono::milliseconds asked) const {
   if (asked > kNoTimeout) return asked;
@@ -136,7 +161,7 @@ GroupCommunicators::Work GroupCommunicators::run_here(Call& call, const Body& bo
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     comm::CollectiveOptions options;
     options.timeout = call.timeout;
-    body(*communicator_, options);
+    body(*of(call.device), options);
   } catch (...) {
     note_failure(std::current_exception());
     throw;
@@ -155,18 +180,18 @@ GroupCommunicators::Work GroupCommunicators::enqueue(CollectiveQueue& queue, boo
   auto work = c10::make_intrusive<WorkFarandole>(
       WorkFarandole::Description{rank(), call.operation.type, call.operation.name, group(),
                                  std::move(call.outputs)},
-      [communicator = communicator_] { communicator->abort("abort() was called on a Work"); },
+      [communicator = of(call.device)] { communicator->abort("abort() was called on a Work"); },
       title);
   const comm::CollectiveOptions options{call.timeout, /*sleep_at_once=*/true};
   // The task shares what it needs: the group may be gone when it runs.
-  const uint64_t sequence =
-      queue.push([work, options, body = std::move(body), self = shared_from_this()] {
+  const uint64_t sequence = queue.push(
+      [work, options, device = call.device, body = std::move(body), self = shared_from_this()] {
         const bool timed = self->wants_completions();
         const Clock::time_point begin = timed ? Clock::now() : Clock::time_point();
         std::exception_ptr failure;
         try {
           const at::AutoDispatchBelowADInplaceOrView below_autograd;
-          body(*self->communicator_, options);
+          body(*self->of(device), options);
         } catch (...) {
           failure = std::current_exception();
           self->note_failure(failure);
@@ -196,14 +221,18 @@ void GroupCommunicators::note_completion(const WorkFarandole& work,
   parts_.hooks->completion.call(work.completion_key(), milliseconds.count());
 }
 
+void GroupCommunicators::abort(const std::string& reason) {
+  for (const auto& each : by_device_) {
+    if (each) each->abort(reason);
+  }
+}
+
 /// An orderly end is no failure: it calls no abort hooks, even if a task is on its last lines.
 void GroupCommunicators::end(const std::string& reason) {
   if (const std::unique_lock<std::recursive_mutex> lock(notice_->mutex, std::try_to_lock); lock) {
     notice_->given = true;  // where they run at this moment it is true already
   }
-  if (collectives_.busy() || one_sided_.busy() || transfers_->busy()) {
-    communicator_->abort(reason);
-  }
+  if (collectives_.busy() || one_sided_.busy() || transfers_->busy()) abort(reason);
   collectives_.close();
   one_sided_.close();
   transfers_->close();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -37,10 +38,12 @@ struct Call {
   std::chrono::milliseconds timeout;
   /// What the time estimator takes it for; without one it runs even while times are estimated.
   std::optional<Cost> cost;
+  /// Of its tensors, as check_tensor() admits them: whose communicator runs it.
+  c10::DeviceType device = c10::DeviceType::CPU;
 };
 
-/// One set of ranks and what they talk through: what a group has from its making until its end or
-/// its next reconfigure().
+/// One set of ranks and what they talk through, a communicator for each type of device: what a
+/// group has from its making until its end or its next reconfigure().
 ///
 /// Works and tasks share it with the group, so it lives until the last of them is done. Each call
 /// runs on the calling thread or on the executor of a queue; errors and completions are told to the
@@ -68,8 +71,13 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
                                                   int rank, int size, const Parts& parts);
 
   const std::string& group() const { return parts_.group; }
-  int rank() const { return communicator_->rank(); }
-  const std::shared_ptr<comm::Communicator>& communicator() const { return communicator_; }
+  int rank() const { return any()->rank(); }
+  /// What tensors on devices of `type` travel through; null if nothing serves them.
+  const std::shared_ptr<comm::Communicator>& of(c10::DeviceType type) const {
+    return by_device_[static_cast<size_t>(type)];
+  }
+  /// One of them, for what they have in common: the ranks, and whether these live.
+  const std::shared_ptr<comm::Communicator>& any() const;
   /// False in a forked child.
   bool in_creator() const { return collectives_.in_creator(); }
 
@@ -89,10 +97,7 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
   uint64_t launched() const { return collectives_.issued(); }
   /// `asked`, or the group's own; zero: the communicator's.
   std::chrono::milliseconds timeout_of(std::chrono::milliseconds asked) const;
-  void set_timeout(std::chrono::milliseconds timeout) {
-    timeout_.store(timeout);
-    communicator_->set_timeout(timeout);
-  }
+  void set_timeout(std::chrono::milliseconds timeout);
 
   /// Keeps `failure` as the group's first error, if it is one of the group.
   void note_error(const std::exception_ptr& failure) const;
@@ -101,6 +106,8 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
                        std::chrono::steady_clock::duration duration) const;
   bool wants_completions() const { return !parts_.hooks->completion.empty(); }
 
+  /// Fails every call of the group, on all ranks, with `reason`.
+  void abort(const std::string& reason);
   /// Fails what is pending for `reason` and ends the threads. Calls no abort hooks.
   void end(const std::string& reason);
 
@@ -114,16 +121,18 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
     void give();
   };
 
-  GroupCommunicators(Parts parts, std::unique_ptr<comm::Communicator> communicator,
-                     std::shared_ptr<AbortNotice> notice);
+  using ByDevice =
+      std::array<std::shared_ptr<comm::Communicator>, c10::COMPILE_TIME_MAX_DEVICE_TYPES>;
+
+  GroupCommunicators(Parts parts, ByDevice by_device, std::shared_ptr<AbortNotice> notice);
 
   Work run_here(Call& call, const Body& body, uint64_t sequence);
   Work enqueue(CollectiveQueue& queue, bool counted, Call& call, Body body);
   void note_failure(const std::exception_ptr& failure) const;
 
   const Parts parts_;
-  const std::shared_ptr<comm::Communicator> communicator_;
-  const std::shared_ptr<AbortNotice> notice_;  // shared with the communicator
+  const ByDevice by_device_;                   // one at least
+  const std::shared_ptr<AbortNotice> notice_;  // shared with the communicators
   const std::shared_ptr<TransfersInFlight> transfers_ = std::make_shared<TransfersInFlight>();
   std::atomic<std::chrono::milliseconds> timeout_;
   TimeEstimator estimator_;

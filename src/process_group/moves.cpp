@@ -34,7 +34,8 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::broadcast(Tensors& tensors,
   check_root(by, opts.rootRank, opts.rootTensor);
   const at::Tensor& tensor = tensors.front();
   const int root = static_cast<int>(opts.rootRank);
-  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, Cost{1, 2 * bytes_of(tensor)}},
+  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, Cost{1, 2 * bytes_of(tensor)},
+                 tensor.device().type()},
                 [tensor, root](comm::Communicator& communicator, const auto& options) {
                   const bool is_root = communicator.rank() == root;
                   const at::Tensor flat = is_root ? flat_input(tensor) : flat_output(tensor);
@@ -57,11 +58,11 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allgather(std::vector<Tensors
   const Tensors& parts = outputs.front();
   check_one_per_rank(by, "output", parts, input);
   for (const at::Tensor& part : parts) check_output(by, part);
-  return launch(
-      {kOperation, parts, opts.asyncOp, opts.timeout, Cost{1, bytes_of(input) + bytes_of(parts)}},
-      [parts, input](comm::Communicator& communicator, const auto& options) {
-        all_gather_list(communicator, parts, input, options);
-      });
+  return launch({kOperation, parts, opts.asyncOp, opts.timeout,
+                 Cost{1, bytes_of(input) + bytes_of(parts)}, input.device().type()},
+                [parts, input](comm::Communicator& communicator, const auto& options) {
+                  all_gather_list(communicator, parts, input, options);
+                });
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::_allgather_base(
@@ -88,7 +89,8 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allgather_coalesced(
     outputs.insert(outputs.end(), parts_of_input[i].begin(), parts_of_input[i].end());
   }
   const Cost cost{static_cast<double>(inputs.size()), bytes_of(inputs) + bytes_of(outputs)};
-  return launch({kOperation, std::move(outputs), opts.asyncOp, opts.timeout, cost},
+  return launch({kOperation, std::move(outputs), opts.asyncOp, opts.timeout, cost,
+                 inputs.front().device().type()},
                 [parts_of_input, inputs](comm::Communicator& communicator, const auto& options) {
                   for (size_t i = 0; i < inputs.size(); ++i) {
                     all_gather_list(communicator, parts_of_input[i], inputs[i], options);
@@ -108,14 +110,15 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allgather_into_tensor_coalesc
     check_world_times(by, "output", outputs[i], "input", inputs[i]);
   }
   const Cost cost{static_cast<double>(inputs.size()), bytes_of(inputs) + bytes_of(outputs)};
-  return launch({kOperation, outputs, opts.asyncOp, opts.timeout, cost},
-                [outputs, inputs](comm::Communicator& communicator, const auto& options) {
-                  for (size_t i = 0; i < outputs.size(); ++i) {
-                    const at::Tensor flat = flat_output(outputs[i]);
-                    all_gather_flat(communicator, flat, flat_input(inputs[i]), options);
-                    store_flat(flat, outputs[i]);
-                  }
-                });
+  return launch(
+      {kOperation, outputs, opts.asyncOp, opts.timeout, cost, inputs.front().device().type()},
+      [outputs, inputs](comm::Communicator& communicator, const auto& options) {
+        for (size_t i = 0; i < outputs.size(); ++i) {
+          const at::Tensor flat = flat_output(outputs[i]);
+          all_gather_flat(communicator, flat, flat_input(inputs[i]), options);
+          store_flat(flat, outputs[i]);
+        }
+      });
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::gather(std::vector<Tensors>& outputs,
@@ -136,21 +139,21 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::gather(std::vector<Tensors>& 
   } else {
     check_no_list(by, "output", outputs);
   }
-  return launch(
-      {kOperation, parts, opts.asyncOp, opts.timeout, Cost{1, bytes_of(input) * (1 + size_)}},
-      [parts, input, root](comm::Communicator& communicator, const auto& options) {
-        at::Tensor from = flat_input(input);
-        const Wire wire = wire_of(from);
-        at::Tensor joined;
-        if (!parts.empty()) {
-          joined = joined_output(parts);
-          from = apart_from(from, joined, static_cast<size_t>(root * from.numel()));
-        }
-        communicator.gather(from.const_data_ptr(),
-                            parts.empty() ? nullptr : joined.mutable_data_ptr(), wire.count,
-                            wire.dtype, root, options);
-        if (!parts.empty()) store_joined(joined, parts);
-      });
+  return launch({kOperation, parts, opts.asyncOp, opts.timeout,
+                 Cost{1, bytes_of(input) * (1 + size_)}, input.device().type()},
+                [parts, input, root](comm::Communicator& communicator, const auto& options) {
+                  at::Tensor from = flat_input(input);
+                  const Wire wire = wire_of(from);
+                  at::Tensor joined;
+                  if (!parts.empty()) {
+                    joined = joined_output(parts);
+                    from = apart_from(from, joined, static_cast<size_t>(root * from.numel()));
+                  }
+                  communicator.gather(from.const_data_ptr(),
+                                      parts.empty() ? nullptr : joined.mutable_data_ptr(),
+                                      wire.count, wire.dtype, root, options);
+                  if (!parts.empty()) store_joined(joined, parts);
+                });
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::scatter(Tensors& outputs,
@@ -170,17 +173,18 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::scatter(Tensors& outputs,
   } else {
     check_no_list(by, "input", inputs);
   }
-  return launch(
-      {kOperation, outputs, opts.asyncOp, opts.timeout, Cost{1, bytes_of(output) * (1 + size_)}},
-      [parts, output, root](comm::Communicator& communicator, const auto& options) {
-        const at::Tensor flat = flat_output(output);
-        const Wire wire = wire_of(flat);
-        at::Tensor from;
-        if (!parts.empty()) from = apart_from(joined_input(parts), flat, kNeverInPlace);
-        communicator.scatter(parts.empty() ? nullptr : from.const_data_ptr(),
-                             flat.mutable_data_ptr(), wire.count, wire.dtype, root, options);
-        store_flat(flat, output);
-      });
+  return launch({kOperation, outputs, opts.asyncOp, opts.timeout,
+                 Cost{1, bytes_of(output) * (1 + size_)}, output.device().type()},
+                [parts, output, root](comm::Communicator& communicator, const auto& options) {
+                  const at::Tensor flat = flat_output(output);
+                  const Wire wire = wire_of(flat);
+                  at::Tensor from;
+                  if (!parts.empty()) from = apart_from(joined_input(parts), flat, kNeverInPlace);
+                  communicator.scatter(parts.empty() ? nullptr : from.const_data_ptr(),
+                                       flat.mutable_data_ptr(), wire.count, wire.dtype, root,
+                                       options);
+                  store_flat(flat, output);
+                });
 }
 
 }  // namespace farandole

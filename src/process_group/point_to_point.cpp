@@ -27,7 +27,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::begin_transfer(const Operatio
     return communicators->finished(operation, tensors);
   }
   TransferWork::Parts parts;
-  parts.communicator = communicators->communicator();
+  parts.communicator = communicators->of(flat.device().type());
   parts.flat = flat;
   parts.target = target;
   parts.in_flight = communicators->transfers();

@@ -51,7 +51,7 @@ ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Stor
   options_->group_name = name_;
   if (!waits_for_ranks(*options_)) {
     communicators_ = form(store, rank, size, kNoTimeout);
-    topology_ = communicators_->communicator()->topology();
+    topology_ = communicators_->any()->topology();
   }
   remember(*this);
 }
@@ -110,9 +110,10 @@ std::shared_ptr<GroupCommunicators> ProcessGroupFarandole::communicators() const
                         "call reconfigure() on every rank first, with a new uuid.");
 }
 
-std::shared_ptr<comm::Communicator> ProcessGroupFarandole::communicator() const {
+std::shared_ptr<comm::Communicator> ProcessGroupFarandole::communicator(
+    c10::DeviceType type) const {
   const auto present = present_communicators();
-  return present ? present->communicator() : nullptr;
+  return present ? present->of(type) : nullptr;
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::launch(Call call, Body body) {
@@ -142,7 +143,7 @@ c10d::ErrorType ProcessGroupFarandole::getError() { return error_->load(); }
 
 void ProcessGroupFarandole::abort() {
   for (const auto& duplicate : live_duplicates()) duplicate->abort();
-  if (const auto communicator = this->communicator()) communicator->abort("abort() was called");
+  if (const auto present = present_communicators()) present->abort("abort() was called");
 }
 
 /// Ends what the group has of its present ranks; what is pending fails for `reason`.

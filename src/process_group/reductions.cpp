@@ -44,7 +44,8 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allreduce(Tensors& tensors,
   check_single_output(by, tensors);
   const at::Tensor& tensor = tensors.front();
   const Reduction reduction = reduction_of(by, opts.reduceOp, tensor);
-  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, Cost{1, 3 * bytes_of(tensor)}},
+  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, Cost{1, 3 * bytes_of(tensor)},
+                 tensor.device().type()},
                 [tensor, reduction](comm::Communicator& communicator, const auto& options) {
                   all_reduce_tensor(communicator, tensor, reduction, options);
                 });
@@ -58,7 +59,8 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allreduce_coalesced(
   check_same_dtype(by, tensors);
   for (const at::Tensor& tensor : tensors) check_output(by, tensor);
   const Reduction reduction = reduction_of(by, opts.reduceOp, tensors.front());
-  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, Cost{1, 3 * bytes_of(tensors)}},
+  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, Cost{1, 3 * bytes_of(tensors)},
+                 tensors.front().device().type()},
                 [tensors, reduction](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor joined = joined_input(tensors);
                   all_reduce_tensor(communicator, joined, reduction, options);
@@ -75,17 +77,18 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reduce(Tensors& tensors,
   const at::Tensor& tensor = tensors.front();
   const Reduction reduction = reduction_of(by, opts.reduceOp, tensor);
   const int root = static_cast<int>(opts.rootRank);
-  return launch(
-      {kOperation, tensors, opts.asyncOp, opts.timeout, Cost{1, bytes_of(tensor) * (2 + size_)}},
-      [tensor, reduction, root](comm::Communicator& communicator, const auto& options) {
-        const at::Tensor flat = flat_input(tensor);
-        const at::Tensor from = reduction.prepared(flat);
-        const Wire wire = reduced_wire_of(flat);
-        const bool is_root = communicator.rank() == root;
-        communicator.reduce(from.const_data_ptr(), is_root ? flat.mutable_data_ptr() : nullptr,
-                            wire.count, wire.dtype, reduction.op, root, options);
-        if (is_root) store_flat(flat, tensor);
-      });
+  return launch({kOperation, tensors, opts.asyncOp, opts.timeout,
+                 Cost{1, bytes_of(tensor) * (2 + size_)}, tensor.device().type()},
+                [tensor, reduction, root](comm::Communicator& communicator, const auto& options) {
+                  const at::Tensor flat = flat_input(tensor);
+                  const at::Tensor from = reduction.prepared(flat);
+                  const Wire wire = reduced_wire_of(flat);
+                  const bool is_root = communicator.rank() == root;
+                  communicator.reduce(from.const_data_ptr(),
+                                      is_root ? flat.mutable_data_ptr() : nullptr, wire.count,
+                                      wire.dtype, reduction.op, root, options);
+                  if (is_root) store_flat(flat, tensor);
+                });
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::reduce_scatter(
@@ -100,7 +103,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reduce_scatter(
   check_one_per_rank(by, "input", parts, output);
   const Reduction reduction = reduction_of(by, opts.reduceOp, output);
   return launch({kOperation, outputs, opts.asyncOp, opts.timeout,
-                 Cost{1, 2 * bytes_of(parts) + bytes_of(output)}},
+                 Cost{1, 2 * bytes_of(parts) + bytes_of(output)}, output.device().type()},
                 [output, parts, reduction](comm::Communicator& communicator, const auto& options) {
                   reduce_scatter_flat(communicator, output, joined_input(parts), reduction,
                                       options);
@@ -129,7 +132,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reduce_scatter_tensor_coalesc
   }
   const Cost cost{static_cast<double>(inputs.size()), 2 * bytes_of(inputs) + bytes_of(outputs)};
   return launch(
-      {kOperation, outputs, opts.asyncOp, opts.timeout, cost},
+      {kOperation, outputs, opts.asyncOp, opts.timeout, cost, outputs.front().device().type()},
       [outputs, inputs, reductions](comm::Communicator& communicator, const auto& options) {
         for (size_t i = 0; i < outputs.size(); ++i) {
           reduce_scatter_flat(communicator, outputs[i], flat_input(inputs[i]), reductions[i],

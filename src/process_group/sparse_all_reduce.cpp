@@ -127,7 +127,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allreduce_sparse(
   // Shapes, indices and values are gathered; the other ranks' are taken to be as many.
   const double own_bytes = bytes_of(tensor._indices()) + bytes_of(tensor._values());
   const Cost cost{3, own_bytes * (1 + size_)};
-  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, cost},
+  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, cost, tensor.device().type()},
                 [tensor, average](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor own = tensor.is_coalesced() ? tensor : tensor.coalesce();
                   const at::Tensor sum = sum_of_all(communicator, own, average, options);

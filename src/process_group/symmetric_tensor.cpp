@@ -32,8 +32,8 @@ at::Tensor ProcessGroupFarandole::allocate_symmetric(at::IntArrayRef sizes, at::
   const size_t bytes = bytes_of(sizes, dtype);
   std::shared_ptr<comm::SymmetricMemory> memory;
   launch({kOperation, {}, /*async=*/false, kNoTimeout, /*cost=*/{}},
-         [&memory, bytes](comm::Communicator& communicator, const auto&) {
-           memory = communicator.allocate_symmetric(bytes);
+         [&](comm::Communicator& communicator, const auto&) {
+           memory = shared_memory_of(caller(kOperation), communicator).allocate_symmetric(bytes);
          });
   return at::from_blob(
       memory->local(), sizes, [memory](void*) mutable { memory.reset(); },

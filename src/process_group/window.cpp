@@ -71,12 +71,12 @@ struct WindowFarandole::Registration {
 WindowFarandole::WindowFarandole(const std::shared_ptr<GroupCommunicators>& communicators)
     : group_(communicators->group()),
       rank_(communicators->rank()),
-      world_size_(communicators->communicator()->world_size()),
+      world_size_(communicators->any()->world_size()),
       communicators_(communicators) {
-  communicators->launch(collective(kNewWindow),
-                        [this](comm::Communicator& communicator, const auto&) {
-                          signals_ = communicator.make_signals();
-                        });
+  communicators->launch(
+      collective(kNewWindow), [this](comm::Communicator& communicator, const auto&) {
+        signals_ = shared_memory_of(caller(kNewWindow), communicator).make_signals();
+      });
 }
 
 WindowFarandole::~WindowFarandole() = default;
@@ -137,8 +137,9 @@ void WindowFarandole::tensor_register(const at::Tensor& tensor, bool owning) {
         "register tensor.contiguous(), made of symmetric memory.");
   }
   auto made = std::make_unique<Registration>();
+  const auto communicator = communicators()->of(tensor.device().type());
   made->memory =
-      communicators()->communicator()->find_symmetric(tensor.data_ptr(), tensor.nbytes());
+      shared_memory_of(by, *communicator).find_symmetric(tensor.data_ptr(), tensor.nbytes());
   std::vector<int64_t> own{0, 0, static_cast<int64_t>(tensor.scalar_type())};
   if (made->memory) {
     own[0] = static_cast<int64_t>(made->memory->number());

@@ -116,8 +116,8 @@ struct Fixture {
         buckets(buckets_of(units, group.world_size(), dtype)),
         count(std::accumulate(units.begin(), units.end(), size_t{0}) *
               unit_of(group.world_size(), dtype)),
-        memory(group.allocate_symmetric(count * comm::size_of(dtype))),
-        reduction(group.make_bucket_reduction(memory, buckets, report_bytes)) {}
+        memory(group.shared_memory()->allocate_symmetric(count * comm::size_of(dtype))),
+        reduction(group.shared_memory()->make_bucket_reduction(memory, buckets, report_bytes)) {}
 
   std::byte* local() const { return static_cast<std::byte*>(memory->local()); }
   void fill(uint64_t round) const {
@@ -236,9 +236,9 @@ TEST(BucketReduction, GivesTheBitsOfAnAllReduceInAnyLayoutOfBuckets) {
 
 TEST(BucketReduction, MixesDtypesAndLeavesWhatIsBetweenBucketsAlone) {
   run_thread_ranks(2, [](Communicator& group) {
-    const auto memory = group.allocate_symmetric(1024);
+    const auto memory = group.shared_memory()->allocate_symmetric(1024);
     const std::vector<BucketRange> buckets{{640, 64, DataType::kBFloat16}, {0, 32, kFloat}};
-    const auto reduction = group.make_bucket_reduction(memory, buckets, 0);
+    const auto reduction = group.shared_memory()->make_bucket_reduction(memory, buckets, 0);
     auto* data = static_cast<std::byte*>(memory->local());
     std::memset(data, 0x5a, 1024);
     const double own = group.rank() + 1;
@@ -522,9 +522,10 @@ TEST(BucketReduction, RefusesMisuseBeforeAnythingIsTold) {
 
 TEST(BucketReduction, RefusesBucketsThatCannotBe) {
   run_thread_ranks(2, [](Communicator& group) {
-    const auto memory = group.allocate_symmetric(1024);
+    const auto memory = group.shared_memory()->allocate_symmetric(1024);
     const auto refused = [&](const std::vector<BucketRange>& buckets, const char* text) {
-      EXPECT_THAT(raised<InvalidArgument>([&] { group.make_bucket_reduction(memory, buckets, 0); }),
+      EXPECT_THAT(raised<InvalidArgument>(
+                      [&] { group.shared_memory()->make_bucket_reduction(memory, buckets, 0); }),
                   AllOf(HasSubstr("make_bucket_reduction was called with bucket"), HasSubstr(text),
                         HasSubstr("\nfix: ")));
     };
@@ -536,20 +537,21 @@ TEST(BucketReduction, RefusesBucketsThatCannotBe) {
     refused({{2048, 0, kFloat}, {1088, 32, kFloat}}, "bucket 1");
     refused({{0, std::numeric_limits<size_t>::max(), kFloat}}, "beyond the memory");
     refused({{128, 32, kFloat}, {0, 64, kFloat}}, "bucket 0, float32[32] at byte 128");
-    EXPECT_THAT(raised<InvalidArgument>([&] { group.make_bucket_reduction(nullptr, {}, 0); }),
+    EXPECT_THAT(raised<InvalidArgument>(
+                    [&] { group.shared_memory()->make_bucket_reduction(nullptr, {}, 0); }),
                 HasSubstr("with memory that group 'test' has not"));
-    EXPECT_NE(group.make_bucket_reduction(memory, {}, 0), nullptr);
+    EXPECT_NE(group.shared_memory()->make_bucket_reduction(memory, {}, 0), nullptr);
   });
 }
 
 TEST(BucketReduction, IsNotMadeOfBucketsThatDiffer) {
   run_thread_ranks(2, [](Communicator& group) {
-    const auto memory = group.allocate_symmetric(1024);
+    const auto memory = group.shared_memory()->allocate_symmetric(1024);
     const auto own = static_cast<size_t>(group.rank());
     const std::vector<BucketRange> swapped{{own * 128, 32, kFloat}, {128 - own * 128, 32, kFloat}};
     const auto differ = [&](const std::vector<BucketRange>& buckets, size_t report_bytes) {
       return raised<MismatchError>(
-          [&] { group.make_bucket_reduction(memory, buckets, report_bytes); });
+          [&] { group.shared_memory()->make_bucket_reduction(memory, buckets, report_bytes); });
     };
     EXPECT_THAT(differ(swapped, 0), HasSubstr("rank 0 and rank 1 passed different buckets"));
     EXPECT_THAT(differ({}, own), HasSubstr("rank 0 and rank 1 passed different buckets"));
@@ -638,7 +640,7 @@ TEST(BucketReduction, NamesAPeerThatDiedBeforeItFinished) {
                       EXPECT_THAT(raised<CommError>([&] { fixture.reduction->begin(1); }),
                                   HasSubstr("rank 1 (pid "));
                     },
-                    Config(), {1});
+                    {Config(), {1}});
 }
 
 TEST(BucketReduction, NamesAPeerThatDiedInTheMiddleOfARoundWhenTheNextOneBegins) {
@@ -653,7 +655,7 @@ TEST(BucketReduction, NamesAPeerThatDiedInTheMiddleOfARoundWhenTheNextOneBegins)
                       EXPECT_THAT(raised<PeerFailure>(begin), HasSubstr("rank 1 (pid "));
                       EXPECT_FALSE(fixture.reduction->in_round());
                     },
-                    Config(), {1});
+                    {Config(), {1}});
 }
 
 TEST(BucketReduction, NamesAPeerThatDoesNotCome) {

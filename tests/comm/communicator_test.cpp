@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The conformance suite: what every communicator must do, one table for all of them. Operations,
 // rank counts and ways of running ranks make the tests; each runs the other parameters in pairs, or
-// all of them with FARANDOLE_TEST_ALL. A new backend adds one instantiation at the end.
+// all of them with FARANDOLE_TEST_ALL. A new backend adds its name to kBackends.
 #include "farandole/comm/communicator.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "farandole/comm/backends.h"
 #include "support/conformance.h"
 #include "support/ranks.h"
 
@@ -26,16 +28,24 @@ using comm::ReduceOp;
 /// Runs a body on ranks: as threads or as processes.
 struct Runner {
   const char* name;
-  void (*run)(int, const RankBody&, const Config&);
+  void (*run)(int, const RankBody&, const RankOptions&);
 };
 
 void PrintTo(const Runner& runner, std::ostream* out) { *out << runner.name; }
 
 constexpr Runner kThreads{"Threads", run_thread_ranks};
-constexpr Runner kProcesses{"Processes",
-                            [](int world_size, const RankBody& body, const Config& config) {
-                              run_process_ranks(world_size, body, config);
-                            }};
+constexpr Runner kProcesses{"Processes", run_process_ranks};
+
+/// All backends of this build that work on host memory.
+const std::vector<std::string> kBackends{"shm"};
+
+TEST(CommunicatorBackends, AreAllHeldToTheSuite) {
+  std::vector<std::string> built;
+  for (const comm::BackendInfo& each : comm::backends()) {
+    if (each.built && each.memory_kind == comm::MemoryKind::kHost) built.push_back(each.name);
+  }
+  EXPECT_THAT(built, ::testing::ElementsAreArray(kBackends));
+}
 
 /// Slots of two pages, so that modest counts take many chunks, and the default.
 std::vector<Config> slots() {
@@ -44,12 +54,12 @@ std::vector<Config> slots() {
   return thin_matrix() ? std::vector<Config>{small} : std::vector<Config>{small, Config()};
 }
 
-using Instance = std::tuple<Runner, Operation, int>;
+using Instance = std::tuple<std::string, Runner, Operation, int>;
 
 class CommunicatorConformance : public ::testing::TestWithParam<Instance> {};
 
 TEST_P(CommunicatorConformance, GivesEveryRankExactlyItsResult) {
-  const auto& [runner, operation, world_size] = GetParam();
+  const auto& [backend, runner, operation, world_size] = GetParam();
   const bool all = whole_matrix() && runner.run == kThreads.run;
   for (const Config& config : slots()) {
     const std::vector<Case> cases = cases_of(operation, world_size, config.staging_bytes,
@@ -61,25 +71,28 @@ TEST_P(CommunicatorConformance, GivesEveryRankExactlyItsResult) {
         if (!problem.empty()) throw std::runtime_error(problem);
       }
     };
-    runner.run(world_size, body, config);
+    runner.run(world_size, body, {config, {}, backend});
   }
 }
 
 std::string name_of_instance(const ::testing::TestParamInfo<Instance>& info) {
-  const auto& [runner, operation, world_size] = info.param;
-  return operation.name + std::string(runner.name) + std::to_string(world_size) + "Ranks";
+  const auto& [backend, runner, operation, world_size] = info.param;
+  return backend + "_" + operation.name + runner.name + std::to_string(world_size) + "Ranks";
 }
 
-INSTANTIATE_TEST_SUITE_P(SharedMemory, CommunicatorConformance,
-                         ::testing::Combine(::testing::Values(kThreads, kProcesses),
+INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
+                         ::testing::Combine(::testing::ValuesIn(kBackends),
+                                            ::testing::Values(kThreads, kProcesses),
                                             ::testing::ValuesIn(operations()),
                                             ::testing::Values(1, 2, 3, 4)),
                          name_of_instance);
 
-class CommunicatorOrder : public ::testing::TestWithParam<std::tuple<Runner, int>> {};
+using OrderInstance = std::tuple<std::string, Runner, int>;
+
+class CommunicatorOrder : public ::testing::TestWithParam<OrderInstance> {};
 
 TEST_P(CommunicatorOrder, HoldsThroughManySmallAndLargeCollectives) {
-  const auto& [runner, world_size] = GetParam();
+  const auto& [backend, runner, world_size] = GetParam();
   const RankBody body = [](Communicator& group) {
     const int rounds = thin_matrix() ? 60 : 400;
     for (int round = 0; round < rounds; ++round) {
@@ -95,16 +108,17 @@ TEST_P(CommunicatorOrder, HoldsThroughManySmallAndLargeCollectives) {
       ASSERT_EQ(word, round);
     }
   };
-  for (const Config& config : slots()) runner.run(world_size, body, config);
+  for (const Config& config : slots()) runner.run(world_size, body, {config, {}, backend});
 }
 
-std::string name_of_order(const ::testing::TestParamInfo<std::tuple<Runner, int>>& info) {
-  const auto& [runner, world_size] = info.param;
-  return runner.name + std::to_string(world_size) + "Ranks";
+std::string name_of_order(const ::testing::TestParamInfo<OrderInstance>& info) {
+  const auto& [backend, runner, world_size] = info.param;
+  return backend + "_" + runner.name + std::to_string(world_size) + "Ranks";
 }
 
-INSTANTIATE_TEST_SUITE_P(SharedMemory, CommunicatorOrder,
-                         ::testing::Combine(::testing::Values(kThreads, kProcesses),
+INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorOrder,
+                         ::testing::Combine(::testing::ValuesIn(kBackends),
+                                            ::testing::Values(kThreads, kProcesses),
                                             ::testing::Values(1, 2, 3, 4)),
                          name_of_order);
 

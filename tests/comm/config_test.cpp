@@ -63,16 +63,16 @@ TEST(Config, GroupsWorkWithEachBackingAndWithoutSpinning) {
     Config config;
     config.segments = backing;
     config.spin = std::chrono::microseconds(0);
-    run_process_ranks(
-        2,
-        [](comm::Communicator& group) {
-          for (int i = 0; i < 100; ++i) {
-            double value = 1.0;
-            group.all_reduce(&value, &value, 1, comm::DataType::kFloat64, comm::ReduceOp::kSum);
-            ASSERT_EQ(value, 2.0);
-          }
-        },
-        config);
+    run_process_ranks(2,
+                      [](comm::Communicator& group) {
+                        for (int i = 0; i < 100; ++i) {
+                          double value = 1.0;
+                          group.all_reduce(&value, &value, 1, comm::DataType::kFloat64,
+                                           comm::ReduceOp::kSum);
+                          ASSERT_EQ(value, 2.0);
+                        }
+                      },
+                      {config});
   }
 }
 
@@ -100,15 +100,14 @@ TEST(Config, RanksThatDifferTakeTheLayoutOfRankZero) {
 TEST(Config, AnImpossibleAllocationIsAnErrorOnEveryRankAndTheGroupGoesOn) {
   Config config;
   config.segments = SegmentBacking::kTmpfile;  // reserves its pages at once
-  run_process_ranks(
-      2,
-      [](comm::Communicator& group) {
-        const std::string text =
-            raised<SystemError>([&] { group.allocate_symmetric(size_t{1} << 40); });
-        EXPECT_THAT(text, AllOf(HasSubstr("why: "), HasSubstr("fix: ")));
-        group.barrier();
-      },
-      config);
+  run_process_ranks(2,
+                    [](comm::Communicator& group) {
+                      const std::string text = raised<SystemError>(
+                          [&] { group.shared_memory()->allocate_symmetric(size_t{1} << 40); });
+                      EXPECT_THAT(text, AllOf(HasSubstr("why: "), HasSubstr("fix: ")));
+                      group.barrier();
+                    },
+                    {config});
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST(Events, RecordWhatEachCollectiveDid) {
 
 TEST(Events, NumberEachCollectiveOnceAndCountWhatIsSentInUnevenBlocks) {
   run_process_ranks(2, [](comm::Communicator& group) {
-    group.allocate_symmetric(100);
+    group.shared_memory()->allocate_symmetric(100);
     // Rank 0 sends 1 element to itself and 2 to rank 1; rank 1 sends 3 and 4.
     const bool first = group.rank() == 0;
     const std::vector<size_t> sends = first ? std::vector<size_t>{1, 2} : std::vector<size_t>{3, 4};

@@ -58,7 +58,7 @@ TEST(Failure, NamesAKilledRankOnAllSurvivorsWithinASecond) {
                         EXPECT_THAT(text, HasSubstr("rank 2 (pid "));
                         EXPECT_THAT(text, AllOf(HasSubstr("why: "), HasSubstr("fix: ")));
                       },
-                      Config(), {2});
+                      {Config(), {2}});
   }
 }
 
@@ -75,7 +75,7 @@ TEST(Failure, NamesARankKilledWhileOthersSleepInTheCollective) {
                       EXPECT_LT(steady_clock::now() - begin, milliseconds(300) + detection_limit());
                       EXPECT_THAT(text, HasSubstr("rank 0 (pid "));
                     },
-                    Config(), {0});
+                    {Config(), {0}});
 }
 
 /// Memory that forked processes share.
@@ -139,7 +139,7 @@ TEST_P(FailureIn, ARankKilledInTheMiddleIsNamedAlthoughItsWorkersLive) {
                       EXPECT_LT(since, detection_limit());
                       EXPECT_THAT(text, HasSubstr("rank 2 (pid "));
                     },
-                    config, {2});
+                    {config, {2}});
   death->told = true;
 }
 
@@ -169,14 +169,15 @@ TEST(Failure, NamesARankThatRunsAnotherProgramWithinASecond) {
                                                 HasSubstr("runs another program")));
                         ::kill(group.topology().pids[static_cast<size_t>(rank)], SIGKILL);
                       },
-                      Config(), {rank});
+                      {Config(), {rank}});
   }
 }
 
 TEST(Failure, NewTimeoutsReachWhatWasMadeBefore) {
   run_thread_ranks(2, [](Communicator& group) {
-    const auto memory = group.allocate_symmetric(256);
-    const auto reduction = group.make_bucket_reduction(memory, {{0, 64, kFloat}}, 0);
+    const auto memory = group.shared_memory()->allocate_symmetric(256);
+    const auto reduction =
+        group.shared_memory()->make_bucket_reduction(memory, {{0, 64, kFloat}}, 0);
     group.set_timeout(milliseconds(200));
     if (group.rank() == 1) {
       std::this_thread::sleep_for(milliseconds(600));
@@ -196,7 +197,7 @@ TEST(Failure, RepeatsTheErrorOnLaterCalls) {
                       const std::string first = raised<PeerFailure>([&] { group.barrier(); });
                       EXPECT_EQ(raised<PeerFailure>([&] { sum(group, 100); }), first);
                     },
-                    Config(), {1});
+                    {Config(), {1}});
 }
 
 TEST(Failure, FinishesWithTheDataOfARankThatExitedAfterItsPart) {
@@ -277,7 +278,7 @@ TEST(Failure, BoundsAWholeCollectiveByOneTimeout) {
         EXPECT_THAT(text, HasSubstr("reached its timeout of 1000 ms"));
         EXPECT_LT(steady_clock::now() - begin, options.timeout + detection_limit());
       },
-      config);
+      {config});
 }
 
 TEST(Failure, TransfersThatFailEndTheGroupOnAllRanksAndOthersDoNot) {
@@ -291,7 +292,8 @@ TEST(Failure, TransfersThatFailEndTheGroupOnAllRanksAndOthersDoNot) {
     }
     EXPECT_THAT(raised<AbortedError>([&] { sum(group, 10); }),
                 AllOf(HasSubstr("rank 0"), HasSubstr("tag 7, reached its timeout")));
-    EXPECT_THAT(raised<AbortedError>([&] { group.allocate_symmetric(10); }), HasSubstr("tag 7"));
+    EXPECT_THAT(raised<AbortedError>([&] { group.shared_memory()->allocate_symmetric(10); }),
+                HasSubstr("tag 7"));
     EXPECT_THAT(raised<AbortedError>([&] { group.send(data.data(), 4, 1 - group.rank(), 9); }),
                 HasSubstr("tag 7"));
   });
@@ -429,7 +431,7 @@ TEST(Failure, SurvivorsShrinkAndGoOn) {
         smaller->all_reduce(data.data(), data.data(), data.size(), kFloat, ReduceOp::kSum);
         EXPECT_EQ(data.back(), 3.0F);
       },
-      Config(), {0});
+      {Config(), {0}});
   std::filesystem::remove_all("/tmp/farandole-shrink-" + std::to_string(::getpid()));
 }
 
@@ -516,8 +518,8 @@ TEST(Failure, RejectsBadArgumentsBeforeAnythingIsSent) {
     rejected([&] { group.all_reduce(base, base, SIZE_MAX, kFloat, ReduceOp::kSum); });
     rejected([&] { group.all_gather(base + 1, base, 4, kFloat); });
     rejected([&] { group.all_to_all(base, base, 4, kFloat); });
-    rejected([&] { group.allocate_symmetric((size_t{1} << 40) + 1); });
-    rejected([&] { group.allocate_symmetric(SIZE_MAX); });
+    rejected([&] { group.shared_memory()->allocate_symmetric((size_t{1} << 40) + 1); });
+    rejected([&] { group.shared_memory()->allocate_symmetric(SIZE_MAX); });
     group.barrier();  // the group is unharmed and in step
   });
   comm::InProcessStore store;

@@ -56,7 +56,7 @@ TEST(Fork, ChildReleasesMemoryAndMakesGroupsWhileThreadsAllocate) {
     threads.emplace_back([&, i] {
       auto own = lone_group("thread " + std::to_string(i));
       while (!stop.load()) {
-        auto memory = own->allocate_symmetric(1);
+        auto memory = own->shared_memory()->allocate_symmetric(1);
         lone_group("short-lived");
         comm::recent_events(1);
       }
@@ -64,12 +64,12 @@ TEST(Fork, ChildReleasesMemoryAndMakesGroupsWhileThreadsAllocate) {
   }
   const int forks = thin_matrix() ? 50 : 300;
   for (int i = 0; i < forks; ++i) {
-    auto memory = group->allocate_symmetric(1);
+    auto memory = group->shared_memory()->allocate_symmetric(1);
     const pid_t child = ::fork();
     if (child == 0) {
       memory.reset();
       group.reset();
-      lone_group("short-lived")->allocate_symmetric(1);
+      lone_group("short-lived")->shared_memory()->allocate_symmetric(1);
       comm::recent_events(1);
       ::_exit(0);
     }

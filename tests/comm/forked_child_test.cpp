@@ -57,7 +57,7 @@ TEST(ForkedChild, DropsTransfersInFlightAndTheRankFinishesThem) {
     std::shared_ptr<comm::Transfer> transfer;
     if (group->rank() == 0) transfer = group->send(data.data(), size, 1, 0);
     const auto later = group->receive(data.data(), 0, group->rank(), 7);
-    const auto memory = group->allocate_symmetric(100);
+    const auto memory = group->shared_memory()->allocate_symmetric(100);
     ForkedChild child([&, held = memory]() mutable {
       transfer.reset();
       held.reset();
@@ -99,7 +99,7 @@ TEST(ForkedChild, IsToldThatATransferIsNotItsOwn) {
 
 TEST(ForkedChild, ComesAndGoesWhileItsRankTrains) {
   run_owning_ranks(2, [](std::unique_ptr<Communicator> group) {
-    const auto memory = group->allocate_symmetric(4096);
+    const auto memory = group->shared_memory()->allocate_symmetric(4096);
     for (int epoch = 0; epoch < (thin_matrix() ? 3 : 15); ++epoch) {
       std::vector<std::unique_ptr<ForkedChild>> workers;
       for (int worker = 0; worker < 3; ++worker) {
@@ -126,7 +126,7 @@ TEST(ForkedChild, ComesAndGoesWhileItsRankTrains) {
 TEST(ForkedChild, DropsItsCopiesWhateverOtherThreadsDidAtThatMoment) {
   run_owning_ranks(2, [](std::unique_ptr<Communicator> group) {
     // Symmetric buffers, and messages that are kept until somebody asks for them.
-    auto memory = group->allocate_symmetric(400000);
+    auto memory = group->shared_memory()->allocate_symmetric(400000);
     std::atomic<bool> going{true};
     std::thread trains([&] {
       auto* data = static_cast<float*>(memory->local());
@@ -179,7 +179,7 @@ bool scribbles(const comm::SymmetricMemory& memory) {
 TEST(ForkedChild, HasCopiesOfItsOwnOfSymmetricMemory) {
   run_owning_ranks(2, [](std::unique_ptr<Communicator> group) {
     for (const size_t bytes : {size_t{1}, size_t{100000}, size_t{5000000}}) {
-      const auto memory = group->allocate_symmetric(bytes);
+      const auto memory = group->shared_memory()->allocate_symmetric(bytes);
       fill(*memory, static_cast<char>('a' + group->rank()));
       group->barrier();
       ForkedChild child([&] {
@@ -205,7 +205,7 @@ TEST(ForkedChild, HasCopiesOfItsOwnOfSymmetricMemory) {
 
 TEST(ForkedChild, ReadsUntilItWritesWhatTheRankWrites) {
   run_owning_ranks(1, [](std::unique_ptr<Communicator> group) {
-    const auto memory = group->allocate_symmetric(1);
+    const auto memory = group->shared_memory()->allocate_symmetric(1);
     auto* const byte = static_cast<char*>(memory->local());
     std::array<int, 2> signal{};
     ASSERT_EQ(::pipe(signal.data()), 0);
@@ -250,7 +250,7 @@ TEST(ForkedChild, HasCopiesOfItsOwnWhereDescriptorsAreFewOrWereClosed) {
     {
       const FewDescriptors few(100);
       for (int i = 0; i < 120; ++i) {
-        memories.push_back(group->allocate_symmetric(5000));
+        memories.push_back(group->shared_memory()->allocate_symmetric(5000));
         fill(*memories.back(), static_cast<char>('a' + group->rank()));
       }
       const int next = ::dup(0);

@@ -63,8 +63,8 @@ Config backed_by(SegmentBacking segments) {
 }
 
 void use(Communicator& group) {
-  auto first = group.allocate_symmetric(100000);
-  auto second = group.allocate_symmetric(1);
+  auto first = group.shared_memory()->allocate_symmetric(100000);
+  auto second = group.shared_memory()->allocate_symmetric(1);
   first.reset();
   auto* data = static_cast<float*>(second->local());
   *data = 1.0F;
@@ -78,30 +78,29 @@ void use(Communicator& group) {
 
 class Leftover : public ::testing::TestWithParam<SegmentBacking> {
  protected:
-  Leftover() { run_thread_ranks(1, use, config_); }  // what a process opens once and for all
+  Leftover() { run_thread_ranks(1, use, {config_}); }  // what a process opens once and for all
 
   const Config config_ = backed_by(GetParam());
 };
 
 TEST_P(Leftover, IsNoneOfGroupsThatEnd) {
   const Leftovers before = now();
-  for (int i = 0; i < 20; ++i) run_thread_ranks(3, use, config_);
+  for (int i = 0; i < 20; ++i) run_thread_ranks(3, use, {config_});
   EXPECT_EQ(now(), before);
 }
 
 TEST_P(Leftover, IsNoneOfGroupsThatAreAborted) {
   const Leftovers before = now();
-  run_thread_ranks(
-      3,
-      [](Communicator& group) {
-        use(group);
-        char byte = 0;
-        const auto transfer = group.receive(&byte, 1, group.rank(), 0);
-        group.barrier();
-        if (group.rank() == 1) group.abort("enough");
-        raised<CommError>([&] { group.barrier(); });
-      },
-      config_);
+  run_thread_ranks(3,
+                   [](Communicator& group) {
+                     use(group);
+                     char byte = 0;
+                     const auto transfer = group.receive(&byte, 1, group.rank(), 0);
+                     group.barrier();
+                     if (group.rank() == 1) group.abort("enough");
+                     raised<CommError>([&] { group.barrier(); });
+                   },
+                   {config_});
   EXPECT_EQ(now(), before);
 }
 
@@ -110,12 +109,12 @@ TEST_P(Leftover, IsNoneOfKilledProcesses) {
   run_process_ranks(3,
                     [](Communicator& group) {
                       use(group);
-                      const auto memory = group.allocate_symmetric(100000);
+                      const auto memory = group.shared_memory()->allocate_symmetric(100000);
                       if (group.rank() == 2) ::raise(SIGKILL);
                       raised<CommError>([&] { group.barrier(); });
                       ::raise(SIGKILL);
                     },
-                    config_, {0, 1, 2});
+                    {config_, {0, 1, 2}});
   EXPECT_EQ(now(), before);
 }
 
@@ -134,7 +133,7 @@ TEST_P(Leftover, IsNoneOnSurvivorsOfAKilledRank) {
                       }
                       EXPECT_EQ(now(), before);
                     },
-                    config_, {1});
+                    {config_, {1}});
 }
 
 TEST_P(Leftover, IsNoneOfAGroupThatDoesNotForm) {

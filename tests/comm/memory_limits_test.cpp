@@ -69,7 +69,8 @@ TEST(MemoryLeft, IsLookedAtBeforeASegmentIsMade) {
 
 TEST(MemoryLeft, IsToldByAllRanksThatAskForMore) {
   run_process_ranks(2, [](comm::Communicator& group) {
-    raised<SystemError>([&] { group.allocate_symmetric(comm::memory_left()->bytes * 2); });
+    raised<SystemError>(
+        [&] { group.shared_memory()->allocate_symmetric(comm::memory_left()->bytes * 2); });
     group.barrier();  // it stays usable
   });
 }

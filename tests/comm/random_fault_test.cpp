@@ -154,11 +154,11 @@ void misbehave(Fault fault) {
 /// Runs one rank through a round. Returns what went wrong, "" if all went as it must.
 std::string run_rank(Communicator& group, Round round) {
   std::vector<float> ordinary(kMost * 2);
-  auto memory = group.allocate_symmetric(kMost * 2 * sizeof(float));
+  auto memory = group.shared_memory()->allocate_symmetric(kMost * 2 * sizeof(float));
   const auto buckets = some_buckets(group);
   const size_t bucket_bytes = buckets.back().offset_bytes + buckets.back().count * sizeof(float);
-  const auto bucket_memory = group.allocate_symmetric(bucket_bytes);
-  const auto reduction = group.make_bucket_reduction(bucket_memory, buckets, 0);
+  const auto bucket_memory = group.shared_memory()->allocate_symmetric(bucket_bytes);
+  const auto reduction = group.shared_memory()->make_bucket_reduction(bucket_memory, buckets, 0);
   float* data = round.symmetric ? static_cast<float*>(memory->local()) : ordinary.data();
   const bool is_victim = group.rank() == round.victim;
   const std::string name = "rank " + std::to_string(round.victim);
@@ -205,7 +205,7 @@ TEST(RandomFault, IsNamedOnEverySurvivorAndNothingHangs) {
             throw std::runtime_error("seed " + std::to_string(round.seed) + ": " + problem);
           }
         },
-        Config(), dies ? std::vector<int>{round.victim} : std::vector<int>{});
+        {Config(), dies ? std::vector<int>{round.victim} : std::vector<int>{}});
   }
 }
 

@@ -36,9 +36,9 @@ void pass_on(Communicator& group) {
   constexpr uint64_t kRounds = 40;
   const int after = (group.rank() + 1) % group.world_size();
   const int before = (group.rank() + group.world_size() - 1) % group.world_size();
-  const auto memory = group.allocate_symmetric(kWords * sizeof(uint64_t));
-  const auto written = group.make_signals();
-  const auto read = group.make_signals();
+  const auto memory = group.shared_memory()->allocate_symmetric(kWords * sizeof(uint64_t));
+  const auto written = group.shared_memory()->make_signals();
+  const auto read = group.shared_memory()->make_signals();
   auto* target = static_cast<uint64_t*>(memory->peer(after));
   const auto* own = static_cast<const uint64_t*>(memory->local());
   for (uint64_t round = 1; round <= kRounds; ++round) {
@@ -62,7 +62,7 @@ TEST(Signals, ShowWhatWasWrittenBeforeThemToProcesses) {
 
 TEST(Signals, WakeARankThatSleepsAtOnce) {
   run_thread_ranks(2, [](Communicator& group) {
-    const auto signals = group.make_signals();
+    const auto signals = group.shared_memory()->make_signals();
     for (int i = 0; i < 100; ++i) {
       signals->signal(1 - group.rank());
       signals->wait(1 - group.rank(), {milliseconds(0), /*sleep_at_once=*/true});
@@ -72,7 +72,7 @@ TEST(Signals, WakeARankThatSleepsAtOnce) {
 
 TEST(Signals, AreCountedAndTakenOnce) {
   run_thread_ranks(3, [](Communicator& group) {
-    const auto signals = group.make_signals();
+    const auto signals = group.shared_memory()->make_signals();
     if (group.rank() != 0) {
       for (int i = 0; i < 5 * group.rank(); ++i) signals->signal(0);
     } else {
@@ -88,7 +88,7 @@ TEST(Signals, AreCountedAndTakenOnce) {
 TEST(Signals, AreTakenOnceByManyThreads) {
   run_thread_ranks(2, [](Communicator& group) {
     constexpr int kEach = 200;
-    const auto signals = group.make_signals();
+    const auto signals = group.shared_memory()->make_signals();
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i) {
       threads.emplace_back([&] {
@@ -109,7 +109,7 @@ TEST(Signals, AreTakenOnceByManyThreads) {
 
 TEST(Signals, TellALateRank) {
   run_thread_ranks(2, [](Communicator& group) {
-    const auto signals = group.make_signals();
+    const auto signals = group.shared_memory()->make_signals();
     if (group.rank() == 1) {
       EXPECT_THAT(raised<AbortedError>([&] { signals->wait(0, kDefault); }),
                   HasSubstr("rank 0 gave up"));
@@ -127,7 +127,7 @@ TEST(Signals, TellALateRank) {
 TEST(Signals, NameADeadRankWithinASecond) {
   run_process_ranks(2,
                     [](Communicator& group) {
-                      const auto signals = group.make_signals();
+                      const auto signals = group.shared_memory()->make_signals();
                       if (group.rank() == 0) {
                         signals->signal(1);
                         ::raise(SIGKILL);
@@ -139,12 +139,12 @@ TEST(Signals, NameADeadRankWithinASecond) {
                                   AllOf(HasSubstr("rank 0 (pid "), HasSubstr("fix: ")));
                       EXPECT_LT(steady_clock::now() - begin, detection_limit());
                     },
-                    Config(), {0});
+                    {Config(), {0}});
 }
 
 TEST(Signals, AreAbortedWithTheGroup) {
   run_thread_ranks(2, [](Communicator& group) {
-    const auto signals = group.make_signals();
+    const auto signals = group.shared_memory()->make_signals();
     if (group.rank() == 0) {
       std::this_thread::sleep_for(milliseconds(100));
       group.abort("the test says so");
@@ -157,7 +157,7 @@ TEST(Signals, AreAbortedWithTheGroup) {
 
 TEST(Signals, HaveAPeerInTheGroup) {
   run_thread_ranks(2, [](Communicator& group) {
-    const auto signals = group.make_signals();
+    const auto signals = group.shared_memory()->make_signals();
     EXPECT_THAT(raised<InvalidArgument>([&] { signals->signal(2); }), HasSubstr("peer=2"));
     EXPECT_THAT(raised<InvalidArgument>([&] { signals->wait(-1, kDefault); }),
                 HasSubstr("peer=-1"));
@@ -167,16 +167,16 @@ TEST(Signals, HaveAPeerInTheGroup) {
 
 TEST(SymmetricMemory, IsFoundByAnAddressInIt) {
   run_thread_ranks(2, [](Communicator& group) {
-    auto first = group.allocate_symmetric(1000);
-    const auto second = group.allocate_symmetric(5000);
+    auto first = group.shared_memory()->allocate_symmetric(1000);
+    const auto second = group.shared_memory()->allocate_symmetric(5000);
     EXPECT_NE(first->number(), second->number());
     auto* data = static_cast<std::byte*>(second->local());
-    EXPECT_EQ(group.find_symmetric(data + 4000, 1000), second);
-    EXPECT_EQ(group.find_symmetric(data + 4000, 1001), nullptr);
-    EXPECT_EQ(group.find_symmetric(second->peer(1 - group.rank()), 1), nullptr);
+    EXPECT_EQ(group.shared_memory()->find_symmetric(data + 4000, 1000), second);
+    EXPECT_EQ(group.shared_memory()->find_symmetric(data + 4000, 1001), nullptr);
+    EXPECT_EQ(group.shared_memory()->find_symmetric(second->peer(1 - group.rank()), 1), nullptr);
     const void* gone = first->local();
     first.reset();
-    EXPECT_EQ(group.find_symmetric(gone, 1), nullptr);
+    EXPECT_EQ(group.shared_memory()->find_symmetric(gone, 1), nullptr);
     group.barrier();
   });
 }

@@ -226,7 +226,7 @@ TEST(Transfer, NamesAPeerThatDiesOrNeverPosts) {
                       EXPECT_THAT(raised<PeerFailure>([&] { receive_now(group, 10, 1); }),
                                   AllOf(HasSubstr("rank 1 (pid "), HasSubstr("cut off")));
                     },
-                    Config(), {1});
+                    {Config(), {1}});
   run_thread_ranks(2, [](Communicator& group) {
     if (group.rank() == 0) {
       Bytes data(10);
@@ -265,7 +265,7 @@ TEST(Transfer, AReceiveFromAnySourceEndsWhenNobodyIsLeft) {
         EXPECT_THAT(raised<PeerFailure>([&] { receive_now(group, 1, Communicator::kAnySource); }),
                     HasSubstr("rank 1 (pid "));
       },
-      Config(), {1});
+      {Config(), {1}});
 }
 
 TEST(Transfer, RefusesPeersThatDoNotExist) {

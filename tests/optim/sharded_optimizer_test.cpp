@@ -790,7 +790,7 @@ void kill_in_step(bool inside) {
     EXPECT_THAT(text, HasSubstr("rank 1"));
     destroy();
   };
-  test::run_process_ranks(3, body, Config(), {1});
+  test::run_process_ranks(3, body, {Config(), {1}});
   std::remove(path.c_str());
 }
 

@@ -213,7 +213,7 @@ TEST_F(Init, SurvivorsOfADeadRankShrinkTheDefaultGroup) {
     use_api(communicator.rank() - 1, communicator.world_size() - 1);
     destroy();
   };
-  test::run_process_ranks(4, body, Config(), {0});
+  test::run_process_ranks(4, body, {Config(), {0}});
   std::remove(path.c_str());
 }
 

@@ -244,7 +244,7 @@ TEST(ProcessGroup, ShutdownEndsWhatIsPendingAndRefusesWhatComes) {
     EXPECT_TRUE(work->isCompleted());
     EXPECT_FALSE(work->isSuccess());
     error_of<AbortedError>([&] { group.barrier({}); });
-    EXPECT_EQ(group.communicator(), nullptr);
+    EXPECT_EQ(group.communicator(c10::DeviceType::CPU), nullptr);
     group.shutdown();  // harmless
   });
 }

@@ -293,11 +293,13 @@ std::vector<Case> cases_of(const Operation& operation, int world_size, size_t sl
 CaseMemory::CaseMemory(Communicator& group, size_t slot_bytes)
     : half_bytes_(most_bytes(group.world_size(), slot_bytes) + 16 * kGuardBytes),
       ordinary_(2 * half_bytes_),
-      symmetric_(group.allocate_symmetric(2 * half_bytes_)) {}
+      symmetric_(group.shared_memory() == nullptr
+                     ? nullptr
+                     : group.shared_memory()->allocate_symmetric(2 * half_bytes_)) {}
 
 std::byte* CaseMemory::half(const Case& instance, int rank, bool second) const {
-  const bool symmetric =
-      instance.memory == Memory::kSymmetric || (instance.memory == Memory::kMixed && rank % 2 == 1);
+  const bool symmetric = symmetric_ && (instance.memory == Memory::kSymmetric ||
+                                        (instance.memory == Memory::kMixed && rank % 2 == 1));
   auto address = reinterpret_cast<uintptr_t>(symmetric ? symmetric_->local() : ordinary_.data());
   address += second ? half_bytes_ : 0;
   const uintptr_t aligned = (address + kGuardBytes - 1) / kGuardBytes * kGuardBytes;

@@ -82,7 +82,7 @@ class CaseMemory {
 
   size_t half_bytes_;
   std::vector<std::byte> ordinary_;
-  std::shared_ptr<comm::SymmetricMemory> symmetric_;
+  std::shared_ptr<comm::SymmetricMemory> symmetric_;  ///< null where ranks share no memory
 };
 
 }  // namespace farandole::test

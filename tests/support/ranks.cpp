@@ -21,22 +21,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-comm::CommunicatorOptions options_of(int rank, int world_size, const Config& config) {
+/// A communicator of the group "test".
+std::unique_ptr<comm::Communicator> join_group(comm::Store& store, int rank, int world_size,
+                                               const RankOptions& asked) {
   comm::CommunicatorOptions options;
   options.name = "test";
   options.rank = rank;
   options.world_size = world_size;
-  options.config = config;
-  return options;
+  options.config = asked.config;
+  return comm::make_communicator(asked.backend, store, options);
 }
 
 /// Runs one rank in a forked child and never returns. Writes what went wrong to `report`.
-[[noreturn]] void child_main(int rank, int world_size, const RankBody& body, const Config& config,
-                             const std::string& directory) {
+[[noreturn]] void child_main(int rank, int world_size, const RankBody& body,
+                             const RankOptions& options, const std::string& directory) {
   std::string problem;
   try {
     DirectoryStore store(directory);
-    auto communicator = comm::make_communicator("shm", store, options_of(rank, world_size, config));
+    const auto communicator = join_group(store, rank, world_size, options);
     body(*communicator);
   } catch (const std::exception& error) {
     problem = error.what();
@@ -82,7 +84,7 @@ std::chrono::milliseconds detection_limit() {
 bool thin_matrix() { return std::getenv("FARANDOLE_TEST_THIN") != nullptr; }
 bool whole_matrix() { return std::getenv("FARANDOLE_TEST_ALL") != nullptr; }
 
-void run_thread_ranks(int world_size, const RankBody& body, const Config& config) {
+void run_thread_ranks(int world_size, const RankBody& body, const RankOptions& options) {
   comm::InProcessStore store;
   std::vector<std::exception_ptr> errors(static_cast<size_t>(world_size));
   std::atomic<int> running{world_size};
@@ -90,8 +92,7 @@ void run_thread_ranks(int world_size, const RankBody& body, const Config& config
   for (int rank = 0; rank < world_size; ++rank) {
     ranks.emplace_back([&, rank] {
       try {
-        auto communicator =
-            comm::make_communicator("shm", store, options_of(rank, world_size, config));
+        const auto communicator = join_group(store, rank, world_size, options);
         body(*communicator);
       } catch (...) {
         errors[static_cast<size_t>(rank)] = std::current_exception();
@@ -113,15 +114,14 @@ void run_thread_ranks(int world_size, const RankBody& body, const Config& config
   }
 }
 
-void run_process_ranks(int world_size, const RankBody& body, const Config& config,
-                       const std::vector<int>& expected_to_die) {
+void run_process_ranks(int world_size, const RankBody& body, const RankOptions& options) {
   const TemporaryDirectory directory;
   std::fflush(stdout);
   std::fflush(stderr);
   std::vector<pid_t> children;
   for (int rank = 0; rank < world_size; ++rank) {
     const pid_t child = ::fork();
-    if (child == 0) child_main(rank, world_size, body, config, directory.path());
+    if (child == 0) child_main(rank, world_size, body, options, directory.path());
     ASSERT_GT(child, 0) << "fork failed";
     children.push_back(child);
   }
@@ -138,7 +138,8 @@ void run_process_ranks(int world_size, const RankBody& body, const Config& confi
       }
       std::this_thread::sleep_for(std::chrono::microseconds(500));
     }
-    const bool meant = std::count(expected_to_die.begin(), expected_to_die.end(), rank) != 0;
+    const auto& mortal = options.expected_to_die;
+    const bool meant = std::count(mortal.begin(), mortal.end(), rank) != 0;
     if (!late) check_exit(rank, status, meant);
   }
 }

@@ -15,17 +15,22 @@ namespace farandole::test {
 /// What each rank runs, with its communicator.
 using RankBody = std::function<void(comm::Communicator&)>;
 
+/// What ranks are made with.
+struct RankOptions {
+  Config config = Config();
+  std::vector<int> expected_to_die = {};  ///< process ranks that are killed, by whoever
+  std::string backend = comm::backend_for(comm::MemoryKind::kHost);
+};
+
 /// Runs `body` on `world_size` ranks that are threads of this process, each with a communicator of
 /// one new group. Rethrows the first error of the lowest rank. Ends the test program if the ranks
 /// are not done within the deadline.
-void run_thread_ranks(int world_size, const RankBody& body, const Config& config = Config());
+void run_thread_ranks(int world_size, const RankBody& body, const RankOptions& options = {});
 
 /// As run_thread_ranks(), but ranks are forked processes with a store in a temporary folder. A rank
 /// passes if `body` returns; a failed expectation or an exception of its own fails the test with
-/// its text. Ranks that are meant to die are named in `expected_to_die`. Process ranks that hang
-/// are killed by the deadline and fail the test.
-void run_process_ranks(int world_size, const RankBody& body, const Config& config = Config(),
-                       const std::vector<int>& expected_to_die = {});
+/// its text. Process ranks that hang are killed by the deadline and fail the test.
+void run_process_ranks(int world_size, const RankBody& body, const RankOptions& options = {});
 
 /// The deadline of one group of ranks: generous, and longer still under sanitizers.
 std::chrono::seconds rank_deadline();

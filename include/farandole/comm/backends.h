@@ -38,13 +38,18 @@ struct CommunicatorOptions {
 /// One way to communicate. Backends that are not built stay listed, so that an error can say how to
 /// get them.
 struct BackendInfo {
-  std::string name;    ///< "shm", "mpi", "nccl"
-  bool built;          ///< whether this build holds it
-  std::string detail;  ///< what it serves, or how to get it
+  std::string name;        ///< "shm", "mpi", "nccl"
+  MemoryKind memory_kind;  ///< what its communicators work on
+  bool built;              ///< whether this build holds it
+  std::string detail;      ///< what it serves, or how to get it
 };
 
 /// All backends that Farandole knows, built or not.
 FARANDOLE_API std::vector<BackendInfo> backends();
+
+/// The name of the backend that a group uses for memory of `kind`: the first one that is built.
+/// Empty if there is none.
+FARANDOLE_API std::string backend_for(MemoryKind kind);
 
 /// Makes a communicator of backend `backend`. Collective: every rank calls it with the same world
 /// size and a Store that they share. Throws NotSupported (with the way to get it) for a backend

@@ -7,10 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "farandole/comm/bucket_reduction.h"
-#include "farandole/comm/signals.h"
+#include "farandole/comm/shared_memory.h"
 #include "farandole/comm/store.h"
-#include "farandole/comm/symmetric_memory.h"
 #include "farandole/comm/topology.h"
 #include "farandole/comm/transfer.h"
 #include "farandole/comm/types.h"
@@ -42,7 +40,7 @@ struct CollectiveOptions {
 ///
 /// Errors: InvalidArgument (misuse, nothing sent), MismatchError, PeerFailure, TimeoutError,
 /// AbortedError, SystemError. MismatchError leaves the communicator usable, and so does
-/// SystemError, which says that allocate_symmetric() made nothing or that send() or receive() began
+/// SystemError, which says that SharedMemory allocated nothing or that send() or receive() began
 /// nothing. After any other CommError, of a collective or of a transfer, it is over on all ranks:
 /// what is called or waited for later throws that error again; on the ranks that were told,
 /// PeerFailure if a rank was lost, else AbortedError with its text.
@@ -112,21 +110,9 @@ class FARANDOLE_API Communicator {
   virtual std::shared_ptr<Transfer> receive(void* data, size_t bytes, int source, uint64_t tag,
                                             const CollectiveOptions& options = {}) = 0;
 
-  /// Allocates `bytes` of symmetric memory on every rank. Collective; throws SystemError on every
-  /// rank if one cannot.
-  virtual std::shared_ptr<SymmetricMemory> allocate_symmetric(size_t bytes) = 0;
-  /// The allocation that holds [data, data + bytes) on this rank; null if none of this communicator
-  /// does. Local; any thread.
-  virtual std::shared_ptr<SymmetricMemory> find_symmetric(const void* data, size_t bytes) const = 0;
-  /// Signals among the ranks, none sent yet. Collective; throws what allocate_symmetric() does.
-  virtual std::shared_ptr<Signals> make_signals() = 0;
-  /// A reduction of `buckets` of `memory`, an allocation of this communicator, that overlaps with
-  /// computation; null if this communicator has none (use all_reduce() then). `report_bytes`: what
-  /// each rank tells the others with every finish(). Collective; ranks pass the same. Throws what
-  /// allocate_symmetric() does, and MismatchError if buckets differ.
-  virtual std::shared_ptr<BucketReduction> make_bucket_reduction(
-      std::shared_ptr<SymmetricMemory> memory, const std::vector<BucketRange>& buckets,
-      size_t report_bytes);
+  /// Memory that all ranks map, if each rank maps that of all others; null if not. The same on all
+  /// ranks; owned by this communicator. Local; any thread.
+  virtual SharedMemory* shared_memory() { return nullptr; }
 
   /// Throws if the group is over: PeerFailure if a rank was lost, else AbortedError. CommError in a
   /// forked child. Local; any thread.

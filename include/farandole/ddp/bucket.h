@@ -6,21 +6,21 @@
 #include <memory>
 #include <vector>
 
-#include "farandole/comm/communicator.h"
+#include "farandole/comm/shared_memory.h"
 #include "farandole/ddp/bucket_plan.h"
 #include "farandole/export.h"
 
 namespace farandole {
 
 /// The memory of a plan's buckets: one flat buffer per device, in symmetric memory if the ranks
-/// share a host.
+/// share memory.
 ///
 /// Threads: const calls from any thread.
 class FARANDOLE_API Buckets {
  public:
-  /// Allocates zeros. Collective if `communicator` is given: the CPU buffer is then its symmetric
-  /// memory.
-  Buckets(BucketPlan plan, const std::shared_ptr<comm::Communicator>& communicator);
+  /// Allocates zeros. Collective if `shared` is given: the CPU buffer is then symmetric memory of
+  /// it.
+  Buckets(BucketPlan plan, const std::shared_ptr<comm::SharedMemory>& shared);
 
   const BucketPlan& plan() const { return plan_; }
   size_t size() const { return plan_.buckets.size(); }

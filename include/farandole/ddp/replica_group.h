@@ -41,8 +41,11 @@ class FARANDOLE_API ReplicaGroup {
   /// Collectives that this rank has started in the program's group; 0 if its backend does not
   /// count.
   uint64_t started_by_program() const;
-  /// Our communicator below it; null over another backend.
-  std::shared_ptr<comm::Communicator> communicator() const;
+  /// Our communicator below it for data in host memory; null over another backend.
+  std::shared_ptr<comm::Communicator> host_communicator() const;
+  /// What its ranks share, if each maps the memory of the others; null if not. Keeps the
+  /// communicator alive.
+  std::shared_ptr<comm::SharedMemory> shared_memory() const;
 
   /// Tensors of rank `root` to all ranks, few large messages for many tensors; in place. Tensors of
   /// any dtypes and devices that the group serves.
@@ -53,8 +56,8 @@ class FARANDOLE_API ReplicaGroup {
   std::vector<std::byte> all_gather(
       const std::vector<std::byte>& bytes,
       std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
-  /// `bytes` bytes from `own` of every rank to `all`, in rank order. At once, whatever else is under
-  /// way in the group; in shared memory without a tensor or an allocation.
+  /// `bytes` bytes from `own` of every rank to `all`, in rank order. At once, whatever else is
+  /// under way in the group; over our own communicator without a tensor or an allocation.
   void exchange(const void* own, void* all, size_t bytes) const;
   /// A number of every rank.
   std::vector<uint64_t> all_gather(uint64_t number) const;

@@ -74,8 +74,9 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   /// The name in messages.
   const std::string& name() const { return name_; }
-  /// What the tensors travel through; null after shutdown().
-  std::shared_ptr<comm::Communicator> communicator() const;
+  /// What tensors on devices of `type` travel through; null if nothing serves them, and after
+  /// shutdown().
+  std::shared_ptr<comm::Communicator> communicator(c10::DeviceType type) const;
   const comm::Topology& topology() const { return topology_; }
 
   Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;

@@ -17,6 +17,7 @@
 #include "comm/shm/system/segment.h"
 #include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
+#include "farandole/comm/shared_memory.h"
 
 namespace farandole::comm::shm {
 
@@ -28,7 +29,7 @@ namespace farandole::comm::shm {
 /// - direct: small tensors. Each rank reads all ranks' slots and reduces for itself; one barrier.
 /// - symmetric: buffers in symmetric memory. Rank r handles shard r straight in all peers' buffers.
 /// - staged: everything else, chunk by chunk through two slots per rank; one barrier a chunk.
-class SharedMemoryCommunicator final : public Communicator {
+class SharedMemoryCommunicator final : public Communicator, public SharedMemory {
  public:
   /// Collective. Throws what make_communicator() lists.
   static std::unique_ptr<Communicator> make(Store& store, const CommunicatorOptions& options);
@@ -61,6 +62,7 @@ class SharedMemoryCommunicator final : public Communicator {
   std::shared_ptr<Transfer> receive(void* data, size_t bytes, int source, uint64_t tag,
                                     const CollectiveOptions& options) override;
 
+  SharedMemory* shared_memory() override { return this; }
   std::shared_ptr<SymmetricMemory> allocate_symmetric(size_t bytes) override;
   std::shared_ptr<SymmetricMemory> find_symmetric(const void* data, size_t bytes) const override;
   std::shared_ptr<Signals> make_signals() override;

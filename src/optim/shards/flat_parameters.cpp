@@ -28,7 +28,7 @@ FlatParameters::FlatParameters(std::vector<at::Tensor> parameters, std::vector<s
       plan_(std::move(plan)),
       group_(group.group()),
       rank_(group.rank()),
-      buckets_(plan_.buckets, group.communicator()),
+      buckets_(plan_.buckets, group.shared_memory()),
       pieces_(plan_.pieces_of(group.rank())),
       slots_(parameters_.size()),
       addresses_(parameters_.size()) {

@@ -53,7 +53,7 @@ namespace farandole::comm::shm {
 /// child.
 class SharedBucketReduction final : public BucketReduction {
  public:
-  /// Collective; see Communicator::make_bucket_reduction().
+  /// Collective; see SharedMemory::make_bucket_reduction().
   static std::shared_ptr<BucketReduction> make(SharedMemoryCommunicator& group,
                                                std::shared_ptr<SymmetricMemory> memory,
                                                const std::vector<BucketRange>& ranges,
