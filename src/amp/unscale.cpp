@@ -11,7 +11,7 @@
 #include <map>
 #include <utility>
 
-#include "ddp/move_loops.h"
+#include "kernels/move_kernels.h"
 #include "farandole/error.h"
 #include "optim/step/parallel.h"
 #include "process_group/data_type.h"
@@ -27,7 +27,7 @@ constexpr int64_t kBlocksPerThread = 4;
 struct Run {
   std::byte* first;
   size_t count;
-  MoveLoop loop;
+  MoveKernel loop;
 };
 
 /// The elements of a gradient as a tensor that may be changed in place.
@@ -44,9 +44,9 @@ at::Tensor elements_of(const at::Tensor& parameter) {
   return gradient;
 }
 
-MoveLoop loop_of(const at::Tensor& elements) {
+MoveKernel loop_of(const at::Tensor& elements) {
   const auto dtype = data_type_of(c10::toRealValueType(elements.scalar_type()));
-  const MoveLoop loop = dtype ? move_loop(*dtype, *dtype, false, true) : nullptr;
+  const MoveKernel loop = dtype ? move_kernel(*dtype, *dtype, false, true) : nullptr;
   if (loop != nullptr) return loop;
   throw InvalidArgument(
       std::string("a GradScaler got a gradient of dtype ") + c10::toString(elements.scalar_type()) +
@@ -56,7 +56,7 @@ MoveLoop loop_of(const at::Tensor& elements) {
 }
 
 void cut(const at::Tensor& elements, std::vector<Run>& runs) {
-  const MoveLoop loop = loop_of(elements);
+  const MoveKernel loop = loop_of(elements);
   const size_t reals = static_cast<size_t>(elements.numel()) * (elements.is_complex() ? 2 : 1);
   if (reals == 0) return;
   const size_t bytes = elements.nbytes() / reals;

@@ -4,7 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 
-#include "comm/finite_kernels.h"
+#include "kernels/finite_kernels.h"
 #include "process_group/data_type.h"
 
 namespace farandole {

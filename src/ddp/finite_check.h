@@ -10,7 +10,7 @@
 namespace farandole {
 
 /// Whether no element of `tensor` is NaN or Inf: any dtype, strides, layout and device; nor, of a
-/// strided one in host memory, a sum of `terms` as large (comm/finite_kernels.h). Waits for the
+/// strided one in host memory, a sum of `terms` as large (kernels/finite_kernels.h). Waits for the
 /// device's stream. Any thread.
 FARANDOLE_API bool is_finite(const at::Tensor& tensor, size_t terms = 1);
 

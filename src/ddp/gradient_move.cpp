@@ -12,7 +12,7 @@
 #include <cstring>
 #include <optional>
 
-#include "ddp/move_loops.h"
+#include "kernels/move_kernels.h"
 #include "process_group/data_type.h"
 
 namespace farandole {
@@ -37,16 +37,16 @@ bool is_dense(const at::Tensor& tensor) {
 }
 
 /// The loop for tensors in host memory; nullptr if there is none for their dtypes.
-MoveLoop loop_for(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
+MoveKernel loop_for(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
   if (!gradient.is_cpu() || !slot.is_cpu() || !is_plain_memory(slot)) return nullptr;
   const auto from = data_type_of(gradient.scalar_type());
   const auto to = data_type_of(slot.scalar_type());
   if (!from || !to) return nullptr;
-  return move_loop(*from, *to, how.accumulate, how.check_finite);
+  return move_kernel(*from, *to, how.accumulate, how.check_finite);
 }
 
 /// Both dense and of equal strides: each is one run of memory.
-bool move_run(MoveLoop loop, const at::Tensor& gradient, const at::Tensor& slot,
+bool move_run(MoveKernel loop, const at::Tensor& gradient, const at::Tensor& slot,
               const GradientMove& how) {
   const void* source = gradient.const_data_ptr();
   void* target = slot.mutable_data_ptr();
@@ -99,7 +99,7 @@ bool move_by_torch(const at::Tensor& gradient, const at::Tensor& slot, const Gra
 
 bool move_gradient(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
   if (slot.numel() == 0) return true;
-  const MoveLoop loop = loop_for(gradient, slot, how);
+  const MoveKernel loop = loop_for(gradient, slot, how);
   const bool one_run =
       is_plain_memory(gradient) && have_equal_strides(gradient, slot) && is_dense(slot);
   if (loop != nullptr && one_run) return move_run(loop, gradient, slot, how);

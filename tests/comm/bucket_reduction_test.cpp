@@ -16,11 +16,11 @@
 #include <thread>
 #include <vector>
 
-#include "comm/half_types.h"
-#include "comm/reduce_kernels.h"
 #include "farandole/comm/communicator.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
+#include "kernels/half_types.h"
+#include "kernels/reduce_kernels.h"
 #include "support/forked_child.h"
 #include "support/raised.h"
 #include "support/ranks.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/reduce_kernels.h"
+#include "kernels/reduce_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <limits>
 #include <vector>
 
-#include "comm/half_types.h"
 #include "farandole/error.h"
+#include "kernels/half_types.h"
 #include "support/pattern.h"
 
 namespace farandole::test {

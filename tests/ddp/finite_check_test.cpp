@@ -12,7 +12,7 @@
 #include <limits>
 #include <map>
 
-#include "comm/finite_kernels.h"
+#include "kernels/finite_kernels.h"
 
 namespace farandole {
 namespace {

@@ -5,7 +5,7 @@
 
 Layers, each of which may include itself and those before it: comm, process_group, ddp, optim, amp,
 python. Files directly in src/ and include/farandole/ belong to comm, but for the umbrella header
-farandole.h, which may include all. comm includes nothing of torch. Only src/comm/backends.cpp asks
+farandole.h, which may include all; so does src/kernels. comm includes nothing of torch. Only src/comm/backends.cpp asks
 which backends were built.
 """
 
@@ -35,7 +35,7 @@ def layer_of(path: Path) -> str | None:
         case ("python", "bindings", *_):
             return "python"
         case ("include", "farandole", *rest) | ("src", *rest):
-            return "comm" if len(rest) == 1 else rest[0]
+            return "comm" if len(rest) == 1 or rest[0] == "kernels" else rest[0]
     return None
 
 
@@ -44,7 +44,7 @@ def layer_of_include(include: str) -> str | None:
     own = include.removeprefix("farandole/")
     first, *rest = own.split("/")
     if rest:
-        return first if first in LAYERS else None
+        return first if first in LAYERS else "comm" if first == "kernels" else None
     return "comm" if include.startswith("farandole/") else None
 
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/half_types.h"
+#include "kernels/half_types.h"
 
 namespace farandole {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "comm/half_types.h"
+#include "kernels/half_types.h"
 
 namespace farandole::test {
 

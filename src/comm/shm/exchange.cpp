@@ -6,9 +6,9 @@
 #include <array>
 #include <cstring>
 
-#include "comm/reduce_kernels.h"
 #include "comm/shm/arguments.h"
 #include "comm/shm/shared_memory_communicator.h"
+#include "kernels/reduce_kernels.h"
 
 namespace farandole::comm::shm {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "optim/rules/adam_loops.h"
+#include "optim/rules/adam_kernels.h"
 #include "optim/rules/bias_correction.h"
 #include "optim/rules/hyperparameters.h"
 
@@ -55,11 +55,11 @@ std::vector<std::string> AdamRule::state_names() const {
 }
 
 void AdamRule::update(const UpdateBlock<float>& block, const StepContext& context) const {
-  adam_loop(block, step_of<float>(adam_, context));
+  adam_kernel(block, step_of<float>(adam_, context));
 }
 
 void AdamRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
-  adam_loop(block, step_of<double>(adam_, context));
+  adam_kernel(block, step_of<double>(adam_, context));
 }
 
 }  // namespace farandole

@@ -5,7 +5,7 @@
 
 #include "optim/rules/bias_correction.h"
 #include "optim/rules/hyperparameters.h"
-#include "optim/rules/lamb_loops.h"
+#include "optim/rules/lamb_kernels.h"
 
 namespace farandole {
 namespace {
@@ -52,21 +52,21 @@ std::vector<std::string> LambRule::state_names() const { return {"exp_avg", "exp
 
 void LambRule::measure(const UpdateBlock<float>& block, const StepContext& context,
                        double* sums) const {
-  lamb_measure_loop(block, step_of<float>(lamb_, context), sums);
+  lamb_measure_kernel(block, step_of<float>(lamb_, context), sums);
 }
 
 void LambRule::measure(const UpdateBlock<double>& block, const StepContext& context,
                        double* sums) const {
-  lamb_measure_loop(block, step_of<double>(lamb_, context), sums);
+  lamb_measure_kernel(block, step_of<double>(lamb_, context), sums);
 }
 
 void LambRule::update(const UpdateBlock<float>& block, const StepContext& context) const {
   const auto size = static_cast<float>(negative_size(lamb_, context.sums));
-  lamb_update_loop(block, step_of<float>(lamb_, context), size);
+  lamb_update_kernel(block, step_of<float>(lamb_, context), size);
 }
 
 void LambRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
-  lamb_update_loop(block, step_of<double>(lamb_, context), negative_size(lamb_, context.sums));
+  lamb_update_kernel(block, step_of<double>(lamb_, context), negative_size(lamb_, context.sums));
 }
 
 }  // namespace farandole

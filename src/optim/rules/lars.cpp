@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "optim/rules/hyperparameters.h"
-#include "optim/rules/lars_loops.h"
-#include "optim/rules/sgd_loops.h"
+#include "optim/rules/lars_kernels.h"
+#include "optim/rules/sgd_kernels.h"
 
 namespace farandole {
 namespace {
@@ -47,20 +47,20 @@ std::vector<std::string> LarsRule::state_names() const {
 
 void LarsRule::measure(const UpdateBlock<float>& block, const StepContext& /*context*/,
                        double* sums) const {
-  lars_measure_loop(block, sums);
+  lars_measure_kernel(block, sums);
 }
 
 void LarsRule::measure(const UpdateBlock<double>& block, const StepContext& /*context*/,
                        double* sums) const {
-  lars_measure_loop(block, sums);
+  lars_measure_kernel(block, sums);
 }
 
 void LarsRule::update(const UpdateBlock<float>& block, const StepContext& context) const {
-  sgd_loop(block, sgd_step<float>(lars_, context, local_lr(lars_, context.sums)));
+  sgd_kernel(block, sgd_step<float>(lars_, context, local_lr(lars_, context.sums)));
 }
 
 void LarsRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
-  sgd_loop(block, sgd_step<double>(lars_, context, local_lr(lars_, context.sums)));
+  sgd_kernel(block, sgd_step<double>(lars_, context, local_lr(lars_, context.sums)));
 }
 
 }  // namespace farandole

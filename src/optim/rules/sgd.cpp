@@ -2,7 +2,7 @@
 #include "farandole/optim/sgd.h"
 
 #include "optim/rules/hyperparameters.h"
-#include "optim/rules/sgd_loops.h"
+#include "optim/rules/sgd_kernels.h"
 
 namespace farandole {
 
@@ -27,11 +27,11 @@ std::vector<std::string> SgdRule::state_names() const {
 }
 
 void SgdRule::update(const UpdateBlock<float>& block, const StepContext& context) const {
-  sgd_loop(block, sgd_step<float>(sgd_, context, /*scale=*/1));
+  sgd_kernel(block, sgd_step<float>(sgd_, context, /*scale=*/1));
 }
 
 void SgdRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
-  sgd_loop(block, sgd_step<double>(sgd_, context, /*scale=*/1));
+  sgd_kernel(block, sgd_step<double>(sgd_, context, /*scale=*/1));
 }
 
 }  // namespace farandole

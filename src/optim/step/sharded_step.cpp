@@ -14,7 +14,7 @@
 
 #include "ddp/finite_check.h"
 #include "farandole/error.h"
-#include "optim/rules/norm_loops.h"
+#include "kernels/norm_kernels.h"
 #include "optim/shards/check_master_weights.h"
 
 namespace farandole {

@@ -63,7 +63,7 @@ class ShardedStep {
   void add_change(const GradientChange& change) { changes_.push_back(change); }
   /// A backward adds to gradients that were changed, but for what is still to be done to them.
   void before_backward();
-  /// What the averaged gradients of all parameters add up to for a norm: see norm_loops.h.
+  /// What the averaged gradients of all parameters add up to for a norm: see norm_kernels.h.
   /// Collective.
   double average_norm_term(double norm_type);
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "comm/half_types.h"
-#include "comm/target_clones.h"
+#include "kernels/half_types.h"
+#include "kernels/target_clones.h"
 
 namespace farandole {
 namespace {

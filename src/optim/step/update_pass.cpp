@@ -10,13 +10,13 @@
 #include <type_traits>
 #include <utility>
 
-#include "comm/finite_kernels.h"
-#include "comm/reduce_kernels.h"
-#include "ddp/move_loops.h"
-#include "optim/rules/norm_loops.h"
-#include "optim/step/half_loops.h"
+#include "kernels/finite_kernels.h"
+#include "kernels/half_kernels.h"
+#include "kernels/move_kernels.h"
+#include "kernels/norm_kernels.h"
+#include "kernels/reduce_kernels.h"
+#include "kernels/streaming_copy.h"
 #include "optim/step/parallel.h"
-#include "optim/step/streaming_copy.h"
 
 namespace farandole {
 namespace {
@@ -93,7 +93,7 @@ class BlockUpdate {
                                     by->first_element + begin_);
       }
     }
-    move_loop(kDataTypeOf<T>, piece_.dtype, false, false)(wide(), own(), count_, 1);
+    move_kernel(kDataTypeOf<T>, piece_.dtype, false, false)(wide(), own(), count_, 1);
   }
 
   void send(bool streams) {
@@ -133,7 +133,7 @@ class BlockUpdate {
     if (average != gradient_) {
       const bool scales = change != source.changes->end() && is_scale(*change);
       const double scale = scales ? (change++)->value : 1;
-      move_loop(source.dtype, kDataTypeOf<T>, false, false)(average, gradient_, count_, scale);
+      move_kernel(source.dtype, kDataTypeOf<T>, false, false)(average, gradient_, count_, scale);
     }
     for (; change != source.changes->end(); ++change) apply(*change);
     return gradient_;
@@ -150,8 +150,8 @@ class BlockUpdate {
 
   void apply(const GradientChange& change) {
     if (is_scale(change)) {
-      move_loop(kDataTypeOf<T>, kDataTypeOf<T>, false, false)(gradient_, gradient_, count_,
-                                                              change.value);
+      move_kernel(kDataTypeOf<T>, kDataTypeOf<T>, false, false)(gradient_, gradient_, count_,
+                                                                change.value);
       return;
     }
     const auto most = static_cast<T>(change.value);
@@ -173,7 +173,7 @@ class BlockUpdate {
   void take_over() {
     if (!is_half_) return;
     if (piece_.master == nullptr) {
-      move_loop(piece_.dtype, kDataTypeOf<T>, false, false)(own(), wide_, count_, 1);
+      move_kernel(piece_.dtype, kDataTypeOf<T>, false, false)(own(), wide_, count_, 1);
     } else {
       refresh_masters(reinterpret_cast<const uint16_t*>(own()), piece_.master + begin_, count_,
                       piece_.dtype);

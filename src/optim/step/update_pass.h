@@ -78,9 +78,9 @@ class UpdatePass {
   /// Stores the parameters, or their rounded master weights, into all ranks.
   void store(const std::vector<PieceUpdate>& pieces);
   /// Whether all sources of the gradients are finite, and sums of `terms` of them: see
-  /// comm/finite_kernels.h.
+  /// kernels/finite_kernels.h.
   bool are_gradients_finite(const std::vector<PieceUpdate>& pieces, size_t terms);
-  /// The sum that the gradients contribute to their norm: see norm_loops.h.
+  /// The sum that the gradients contribute to their norm: see norm_kernels.h.
   double norm_term_of_gradients(const std::vector<PieceUpdate>& pieces, double power);
 
  private:

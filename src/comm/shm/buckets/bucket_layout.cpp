@@ -5,7 +5,7 @@
 #include <numeric>
 #include <string>
 
-#include "comm/reduce_kernels.h"
+#include "kernels/reduce_kernels.h"
 #include "comm/shm/control_block.h"
 #include "farandole/error.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "comm/finite_kernels.h"
-#include "comm/reduce_kernels.h"
+#include "kernels/finite_kernels.h"
+#include "kernels/reduce_kernels.h"
 #include "comm/shm/arguments.h"
 #include "comm/shm/buckets/bucket_layout.h"
 #include "farandole/comm/events.h"

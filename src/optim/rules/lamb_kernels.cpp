@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/rules/lamb_loops.h"
+#include "optim/rules/lamb_kernels.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "comm/target_clones.h"
-#include "optim/step/sum_of_squares.h"
+#include "kernels/sum_of_squares.h"
+#include "kernels/target_clones.h"
 
 namespace farandole {
 namespace {
@@ -77,20 +77,21 @@ FARANDOLE_CLONES void update_double(const UpdateBlock<double>& block, const Lamb
 
 }  // namespace
 
-void lamb_measure_loop(const UpdateBlock<float>& block, const LambStep<float>& step, double* sums) {
+void lamb_measure_kernel(const UpdateBlock<float>& block, const LambStep<float>& step,
+                         double* sums) {
   measure_float(block, step, sums);
 }
-void lamb_measure_loop(const UpdateBlock<double>& block, const LambStep<double>& step,
-                       double* sums) {
+void lamb_measure_kernel(const UpdateBlock<double>& block, const LambStep<double>& step,
+                         double* sums) {
   measure_double(block, step, sums);
 }
 
-void lamb_update_loop(const UpdateBlock<float>& block, const LambStep<float>& step,
-                      float negative_size) {
+void lamb_update_kernel(const UpdateBlock<float>& block, const LambStep<float>& step,
+                        float negative_size) {
   update_float(block, step, negative_size);
 }
-void lamb_update_loop(const UpdateBlock<double>& block, const LambStep<double>& step,
-                      double negative_size) {
+void lamb_update_kernel(const UpdateBlock<double>& block, const LambStep<double>& step,
+                        double negative_size) {
   update_double(block, step, negative_size);
 }
 

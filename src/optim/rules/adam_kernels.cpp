@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/rules/adam_loops.h"
+#include "optim/rules/adam_kernels.h"
 
 #include <cmath>
 
-#include "comm/target_clones.h"
+#include "kernels/target_clones.h"
 
 namespace farandole {
 namespace {
@@ -60,10 +60,10 @@ FARANDOLE_CLONES void adam_double(const UpdateBlock<double>& block, const AdamSt
 
 }  // namespace
 
-void adam_loop(const UpdateBlock<float>& block, const AdamStep<float>& step) {
+void adam_kernel(const UpdateBlock<float>& block, const AdamStep<float>& step) {
   adam_float(block, step);
 }
-void adam_loop(const UpdateBlock<double>& block, const AdamStep<double>& step) {
+void adam_kernel(const UpdateBlock<double>& block, const AdamStep<double>& step) {
   adam_double(block, step);
 }
 

@@ -24,7 +24,7 @@ struct AdamStep {
 };
 
 /// The states are exp_avg, exp_avg_sq and with amsgrad max_exp_avg_sq.
-void adam_loop(const UpdateBlock<float>& block, const AdamStep<float>& step);
-void adam_loop(const UpdateBlock<double>& block, const AdamStep<double>& step);
+void adam_kernel(const UpdateBlock<float>& block, const AdamStep<float>& step);
+void adam_kernel(const UpdateBlock<double>& block, const AdamStep<double>& step);
 
 }  // namespace farandole

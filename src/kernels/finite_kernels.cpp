@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/finite_kernels.h"
+#include "kernels/finite_kernels.h"
 
 #include <cstdint>
 
-#include "comm/target_clones.h"
 #include "farandole/error.h"
+#include "kernels/target_clones.h"
 
 namespace farandole::comm {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/rules/lars_loops.h"
+#include "optim/rules/lars_kernels.h"
 
-#include "comm/target_clones.h"
-#include "optim/step/sum_of_squares.h"
+#include "kernels/sum_of_squares.h"
+#include "kernels/target_clones.h"
 
 namespace farandole {
 namespace {
@@ -23,10 +23,10 @@ FARANDOLE_CLONES void measure_double(const UpdateBlock<double>& block, double* s
 
 }  // namespace
 
-void lars_measure_loop(const UpdateBlock<float>& block, double* sums) {
+void lars_measure_kernel(const UpdateBlock<float>& block, double* sums) {
   measure_float(block, sums);
 }
-void lars_measure_loop(const UpdateBlock<double>& block, double* sums) {
+void lars_measure_kernel(const UpdateBlock<double>& block, double* sums) {
   measure_double(block, sums);
 }
 

@@ -38,7 +38,7 @@ SgdStep<T> sgd_step(const Hyperparameters& sgd, const StepContext& context, doub
 }
 
 /// The state is b, if there is a momentum.
-void sgd_loop(const UpdateBlock<float>& block, const SgdStep<float>& step);
-void sgd_loop(const UpdateBlock<double>& block, const SgdStep<double>& step);
+void sgd_kernel(const UpdateBlock<float>& block, const SgdStep<float>& step);
+void sgd_kernel(const UpdateBlock<double>& block, const SgdStep<double>& step);
 
 }  // namespace farandole

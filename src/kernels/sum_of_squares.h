@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "comm/target_clones.h"
+#include "kernels/target_clones.h"
 
 namespace farandole {
 

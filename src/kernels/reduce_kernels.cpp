@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/reduce_kernels.h"
+#include "kernels/reduce_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +8,9 @@
 #include <string>
 #include <type_traits>
 
-#include "comm/half_types.h"
-#include "comm/target_clones.h"
 #include "farandole/error.h"
+#include "kernels/half_types.h"
+#include "kernels/target_clones.h"
 
 namespace farandole::comm {
 namespace {

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "farandole/comm/types.h"
+#include "farandole/export.h"
 
 namespace farandole {
 
@@ -13,10 +14,10 @@ namespace farandole {
 /// Returns false if the loop looks for NaN and Inf and has stored one.
 ///
 /// Both aligned to their elements. Any thread.
-using MoveLoop = bool (*)(const void* source, void* target, size_t count, double scale);
+using MoveKernel = bool (*)(const void* source, void* target, size_t count, double scale);
 
 /// nullptr unless both are of kFloat64, kFloat32, kFloat16 and kBFloat16.
-MoveLoop move_loop(comm::DataType source, comm::DataType target, bool accumulate,
-                   bool check_finite);
+FARANDOLE_API MoveKernel move_kernel(comm::DataType source, comm::DataType target, bool accumulate,
+                                     bool check_finite);
 
 }  // namespace farandole

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/step/streaming_copy.h"
+#include "kernels/streaming_copy.h"
 
 #include <algorithm>
 #include <cstdint>

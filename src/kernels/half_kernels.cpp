@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/step/half_loops.h"
+#include "kernels/half_kernels.h"
 
-#include "comm/half_types.h"
-#include "comm/target_clones.h"
+#include "kernels/half_types.h"
+#include "kernels/target_clones.h"
 
 namespace farandole {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ddp/move_loops.h"
+#include "kernels/move_kernels.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <iterator>
 #include <type_traits>
 
-#include "comm/half_types.h"
-#include "comm/target_clones.h"
+#include "kernels/half_types.h"
+#include "kernels/target_clones.h"
 
 namespace farandole {
 namespace {
@@ -83,26 +83,26 @@ FARANDOLE_INLINE bool move_typed(const void* source, void* target, size_t count,
 }
 
 // A plain function for each loop: see target_clones.h.
-#define FARANDOLE_LOOP(From, To, accumulate, check)                               \
+#define FARANDOLE_MOVE(From, To, accumulate, check)                               \
   FARANDOLE_CLONES bool move_##From##_##To##_##accumulate##_##check(              \
       const void* source, void* target, size_t count, double scale) {             \
     return move_typed<From, To, accumulate, check>(source, target, count, scale); \
   }
-#define FARANDOLE_LOOPS(From, To)        \
-  FARANDOLE_LOOP(From, To, false, false) \
-  FARANDOLE_LOOP(From, To, false, true)  \
-  FARANDOLE_LOOP(From, To, true, false)  \
-  FARANDOLE_LOOP(From, To, true, true)
-#define FARANDOLE_LOOPS_FROM(From) \
-  FARANDOLE_LOOPS(From, double)    \
-  FARANDOLE_LOOPS(From, float)     \
-  FARANDOLE_LOOPS(From, Float16)   \
-  FARANDOLE_LOOPS(From, BFloat16)
+#define FARANDOLE_MOVES(From, To)        \
+  FARANDOLE_MOVE(From, To, false, false) \
+  FARANDOLE_MOVE(From, To, false, true)  \
+  FARANDOLE_MOVE(From, To, true, false)  \
+  FARANDOLE_MOVE(From, To, true, true)
+#define FARANDOLE_MOVES_FROM(From) \
+  FARANDOLE_MOVES(From, double)    \
+  FARANDOLE_MOVES(From, float)     \
+  FARANDOLE_MOVES(From, Float16)   \
+  FARANDOLE_MOVES(From, BFloat16)
 
-FARANDOLE_LOOPS_FROM(double)
-FARANDOLE_LOOPS_FROM(float)
-FARANDOLE_LOOPS_FROM(Float16)
-FARANDOLE_LOOPS_FROM(BFloat16)
+FARANDOLE_MOVES_FROM(double)
+FARANDOLE_MOVES_FROM(float)
+FARANDOLE_MOVES_FROM(Float16)
+FARANDOLE_MOVES_FROM(BFloat16)
 
 #define FARANDOLE_ROW(From, To)                                            \
   {                                                                        \
@@ -116,7 +116,7 @@ FARANDOLE_LOOPS_FROM(BFloat16)
   }
 
 /// By source, target, accumulate and check.
-constexpr MoveLoop kLoops[kTypeCount][kTypeCount][2][2] = {
+constexpr MoveKernel kLoops[kTypeCount][kTypeCount][2][2] = {
     FARANDOLE_ROWS(double), FARANDOLE_ROWS(float), FARANDOLE_ROWS(Float16),
     FARANDOLE_ROWS(BFloat16)};
 
@@ -126,7 +126,7 @@ size_t index_of(DataType type) {
 
 }  // namespace
 
-MoveLoop move_loop(DataType source, DataType target, bool accumulate, bool check_finite) {
+MoveKernel move_kernel(DataType source, DataType target, bool accumulate, bool check_finite) {
   const size_t from = index_of(source);
   const size_t to = index_of(target);
   if (from == kTypeCount || to == kTypeCount) return nullptr;

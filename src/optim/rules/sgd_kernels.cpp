@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/rules/sgd_loops.h"
+#include "optim/rules/sgd_kernels.h"
 
 #include <cmath>
 
-#include "comm/target_clones.h"
+#include "kernels/target_clones.h"
 
 namespace farandole {
 namespace {
@@ -61,10 +61,10 @@ FARANDOLE_CLONES void sgd_double(const UpdateBlock<double>& block, const SgdStep
 
 }  // namespace
 
-void sgd_loop(const UpdateBlock<float>& block, const SgdStep<float>& step) {
+void sgd_kernel(const UpdateBlock<float>& block, const SgdStep<float>& step) {
   sgd_float(block, step);
 }
-void sgd_loop(const UpdateBlock<double>& block, const SgdStep<double>& step) {
+void sgd_kernel(const UpdateBlock<double>& block, const SgdStep<double>& step) {
   sgd_double(block, step);
 }
 

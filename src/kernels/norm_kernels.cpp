@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/rules/norm_loops.h"
+#include "kernels/norm_kernels.h"
 
 #include <cmath>
 
-#include "optim/step/sum_of_squares.h"
+#include "kernels/sum_of_squares.h"
 
 namespace farandole {
 namespace {

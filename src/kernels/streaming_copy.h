@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "farandole/export.h"
+
 namespace farandole {
 
 /// memcpy() with stores that go past the caches where the CPU has such (x86): they neither read the
@@ -11,8 +13,8 @@ namespace farandole {
 ///
 /// Such stores are in no order with others: end_streaming_copies() before anybody is told of them.
 /// Any thread.
-void streaming_copy(void* to, const void* from, size_t bytes);
+FARANDOLE_API void streaming_copy(void* to, const void* from, size_t bytes);
 /// Whatever this thread has streamed comes before what it stores from now on.
-void end_streaming_copies();
+FARANDOLE_API void end_streaming_copies();
 
 }  // namespace farandole
