@@ -21,8 +21,8 @@
 #include "optim/state/full_state.h"
 #include "optim/state/shard_state.h"
 #include "optim/state/state_format.h"
-#include "optim/step/fused_update.h"
-#include "optim/step/inner_update.h"
+#include "optim/step/fused_stepper.h"
+#include "optim/step/inner_stepper.h"
 
 namespace farandole {
 namespace {
@@ -218,9 +218,9 @@ void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptio
                                                zero.master_weights, zero.partition.value_or(known));
   for (const auto& group : param_groups_) known_groups_.push_back(group.params());
   if (is_fused) {
-    update_ = std::make_unique<FusedUpdate>(*engine_, param_groups_);
+    stepper_ = std::make_unique<FusedStepper>(*engine_, param_groups_);
   } else {
-    update_ = std::make_unique<InnerUpdate>(*engine_, param_groups_, std::move(make));
+    stepper_ = std::make_unique<InnerStepper>(*engine_, param_groups_, std::move(make));
   }
 }
 
@@ -271,9 +271,9 @@ void ZeroRedundancyOptimizer::take_new_groups() {
   for (size_t i = known_groups_.size(); i < param_groups_.size(); ++i) {
     known_groups_.reserve(i + 1);
     std::vector<at::Tensor> known = param_groups_[i].params();
-    engine_->add_group(planned_group(i), [this] { update_->prepare_group(); });
+    engine_->add_group(planned_group(i), [this] { stepper_->prepare_group(); });
     known_groups_.push_back(std::move(known));
-    update_->add_group();
+    stepper_->add_group();
   }
 }
 
@@ -289,7 +289,7 @@ at::Tensor ZeroRedundancyOptimizer::step(LossClosure closure) {
     engine_->fail_step(text_of_exception());
     throw;
   }
-  update_->step();
+  stepper_->step();
   return loss;
 }
 
@@ -298,7 +298,7 @@ void ZeroRedundancyOptimizer::prepare_step() {
   check_options();
   check_known_groups();
   take_new_groups();
-  update_->read();
+  stepper_->read();
 }
 
 double ZeroRedundancyOptimizer::clip_grad_norm_(double max_norm, double norm_type,
@@ -324,7 +324,7 @@ void ZeroRedundancyOptimizer::add_param_group(const torch::optim::OptimizerParam
 
 void ZeroRedundancyOptimizer::rebuild(const Group& group) {
   forget_consolidated();
-  update_->rebuild(group);
+  stepper_->rebuild(group);
 }
 
 void ZeroRedundancyOptimizer::wait() { engine_->wait(); }
@@ -336,7 +336,7 @@ void ZeroRedundancyOptimizer::consolidate_state_dict(int to) {
                           "pass the rank that saves, the same on every rank.");
   }
   forget_consolidated();
-  FullStates states = update_->gather(to);
+  FullStates states = stepper_->gather(to);
   if (rank() != to) return;
   is_consolidated_ = true;
   for (size_t i = 0; i < states.size(); ++i) {
@@ -365,7 +365,7 @@ void ZeroRedundancyOptimizer::save(torch::serialize::OutputArchive& archive) con
         "or no such call.",
         "call consolidate_state_dict(" + std::to_string(rank()) + ") on every rank first.");
   }
-  update_->format().save(archive, *this);
+  stepper_->format().save(archive, *this);
   torch::serialize::OutputArchive masters(archive.compilation_unit());
   bool has_masters = false;
   for (size_t i = 0; i < masters_.size(); ++i) {
@@ -389,7 +389,7 @@ void ZeroRedundancyOptimizer::save_steps(torch::serialize::OutputArchive& archiv
 }
 
 void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
-  const StateFormat& format = update_->format();
+  const StateFormat& format = stepper_->format();
   check_options();
   Draft draft(param_groups_, defaults_->clone());
   try {
@@ -421,7 +421,7 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
     format.copy(draft.param_groups()[i].options(), param_groups_[i].options());
   }
   plan_frozen(states);
-  update_->load(states);
+  stepper_->load(states);
 }
 
 /// Parameters that have a state need shards for it, also while they are frozen. Collective if there
@@ -438,10 +438,10 @@ void ZeroRedundancyOptimizer::plan_frozen(const FullStates& states) {
     }
     engine_->set_steps(i, steps);
   }
-  if (has_frozen) update_->rebuild({});
+  if (has_frozen) stepper_->rebuild({});
 }
 
-int64_t ZeroRedundancyOptimizer::state_bytes() const { return update_->state_bytes(); }
+int64_t ZeroRedundancyOptimizer::state_bytes() const { return stepper_->state_bytes(); }
 int ZeroRedundancyOptimizer::rank() const { return engine_->rank(); }
 int ZeroRedundancyOptimizer::world_size() const { return engine_->world_size(); }
 

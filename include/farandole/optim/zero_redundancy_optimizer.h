@@ -21,7 +21,7 @@
 
 namespace farandole {
 
-class ShardUpdate;
+class ShardStepper;
 struct FullState;
 
 struct ZeroOptions {
@@ -149,7 +149,7 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
   void save_steps(torch::serialize::OutputArchive& archive) const;
 
   std::unique_ptr<ShardedOptimizer> engine_;
-  std::unique_ptr<ShardUpdate> update_;
+  std::unique_ptr<ShardStepper> stepper_;
   std::vector<std::vector<at::Tensor>> known_groups_;  ///< that engine_ has
   /// On the rank that state_ was brought to; by group and parameter, undefined where none is.
   std::vector<std::vector<at::Tensor>> masters_;

@@ -24,9 +24,9 @@ from farandole.optim.element_wise import (
     partition_for,
 )
 from farandole.optim.fused_rules import LAYER_WISE, RULES
-from farandole.optim.fused_update import FusedUpdate
+from farandole.optim.fused_stepper import FusedStepper
 from farandole.optim.gathering import state_dtype
-from farandole.optim.inner_update import InnerUpdate
+from farandole.optim.inner_stepper import InnerStepper
 from farandole.optim.joining import JoinedRank
 from farandole.optim.parameter_groups import Group, hyperparameters, names_of
 from farandole.optim.state_dicts import States, groups_of, states_of
@@ -146,11 +146,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self.partition,
         )
         self.process_group = self._engine.group
-        self._update: FusedUpdate | InnerUpdate
+        self._stepper: FusedStepper | InnerStepper
         if is_fused:
-            self._update = FusedUpdate(self._engine, optimizer_class)
+            self._stepper = FusedStepper(self._engine, optimizer_class)
         else:
-            self._update = InnerUpdate(
+            self._stepper = InnerStepper(
                 self._engine, groups, lambda shards: optimizer_class(shards, **defaults)
             )
         self._has_shapes_of_parameters = self.partition == "elements" or is_element_wise(
@@ -235,13 +235,13 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
-            self._update.read(self.param_groups)
+            self._stepper.read(self.param_groups)
         except Exception as error:
             with contextlib.suppress(Error):
                 self._engine.fail_step(f"{type(error).__qualname__}: {error}")
             raise
         with torch.no_grad():
-            self._update.step(self.param_groups, **kwargs)
+            self._stepper.step(self.param_groups, **kwargs)
         return loss
 
     def wait(self) -> None:
@@ -327,13 +327,13 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._engine.add_group(
                 groups[-1]["params"],
                 names_of(groups, len(groups) - 1),
-                lambda: self._update.prepare_group(groups),
+                lambda: self._stepper.prepare_group(groups),
             )
         except Exception:
             groups.pop()
             raise
         self._note_frozen(groups[-1:])
-        self._update.add_group(groups)
+        self._stepper.add_group(groups)
 
     def rebuild(self, process_group: dist.ProcessGroup | None = None) -> None:
         """Cut shards anew and bring their state there. Collective.
@@ -351,7 +351,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.process_group = self._engine.group
 
     def _rebuild(self, groups: Sequence[Group], process_group: dist.ProcessGroup | None) -> None:
-        self._update.rebuild(groups, process_group)
+        self._stepper.rebuild(groups, process_group)
         self._frozen.clear()
         self._note_frozen(groups)
 
@@ -372,7 +372,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     def state_bytes(self) -> int:
         """Bytes of the optimizer's state on this rank."""
-        return self._update.state_bytes()
+        return self._stepper.state_bytes()
 
     def bytes_moved(self) -> int:
         """Bytes that this rank gives to others in one backward and step with gradients="shard".
@@ -405,7 +405,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 )
             )
         self._forget_consolidated()
-        states = self._update.gather(self.param_groups, to)
+        states = self._stepper.gather(self.param_groups, to)
         if self.rank != to:
             return
         self._is_consolidated = True
@@ -459,12 +459,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             state_dict["param_groups"], self.param_groups, self.defaults, self._pattern
         )
         states = states_of(
-            state_dict, groups, self._update.required(groups), self._has_shapes_of_parameters
+            state_dict, groups, self._stepper.required(groups), self._has_shapes_of_parameters
         )
         self._forget_consolidated()
         if self._has_state_of_frozen(groups, states):
             self._rebuild(groups, None)  # which plans what has been stepped
-        self._update.load(groups, states)
+        self._stepper.load(groups, states)
         self.param_groups = groups
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)

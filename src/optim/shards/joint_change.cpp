@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "farandole/error.h"
-#include "optim/step/shard_update.h"
+#include "optim/step/shard_stepper.h"
 
 namespace farandole {
 

@@ -10,7 +10,7 @@
 
 #include "farandole/ddp/replica.h"
 #include "optim/step/gradient_scatter.h"
-#include "optim/step/update_pass.h"
+#include "optim/step/step_pass.h"
 
 namespace farandole {
 

@@ -15,8 +15,8 @@ comm::DataType real_type_of(at::ScalarType dtype) {
 }
 
 /// A whole tensor, without an address.
-PieceUpdate whole(const at::Tensor& tensor) {
-  PieceUpdate piece{};
+StepPiece whole(const at::Tensor& tensor) {
+  StepPiece piece{};
   piece.dtype = real_type_of(tensor.scalar_type());
   piece.elements = tensor.numel() * (tensor.is_complex() ? 2 : 1);
   return piece;
@@ -50,7 +50,7 @@ void StepPieces::make(const UpdateRules& rules, const GradientSources& gradients
       const ShardLayout::Parameter& parameter = layout_.parameters()[index];
       if (!parameter.tensor.grad().defined()) continue;
       const at::ScalarType dtype = plan.buckets.buckets[piece.bucket].dtype;
-      PieceUpdate update{};
+      StepPiece update{};
       update.dtype = real_type_of(dtype);
       update.elements = piece.elements * (c10::isComplexType(dtype) ? 2 : 1);
       update.gradient = {real_type_of(gradients.dtype_of(piece.bucket, dtype)), nullptr,
@@ -73,8 +73,8 @@ void StepPieces::make(const UpdateRules& rules, const GradientSources& gradients
 }
 
 /// The rule of a piece, its state arrays, and how the result is rounded.
-void StepPieces::add_rule(PieceUpdate& update, const UpdateRule& rule,
-                          const ShardLayout::Part& part, const ShardPiece& piece) {
+void StepPieces::add_rule(StepPiece& update, const UpdateRule& rule, const ShardLayout::Part& part,
+                          const ShardPiece& piece) {
   const size_t index = part.parameters[piece.parameter];
   const ShardLayout::Parameter& parameter = layout_.parameters()[index];
   const MasterWeightOptions& options = layout_.master_weights();
@@ -95,7 +95,7 @@ void StepPieces::add_rule(PieceUpdate& update, const UpdateRule& rule,
 void StepPieces::add_newly_trainable(const GradientSources& gradients,
                                      const std::vector<GradientChange>& changes) {
   for (const size_t index : layout_.newly_trainable()) {
-    PieceUpdate piece = whole(layout_.tensors()[index]);
+    StepPiece piece = whole(layout_.tensors()[index]);
     piece.gradient = {piece.dtype, nullptr, gradients.count(), gradients.divisor(), &changes};
     gradients.append(index, 0, 0, 0, addresses_);
     pieces_.push_back(piece);
@@ -104,16 +104,16 @@ void StepPieces::add_newly_trainable(const GradientSources& gradients,
 
 void StepPieces::add_gradient(const at::Tensor& gradient,
                               const std::vector<GradientChange>& changes) {
-  PieceUpdate piece = whole(gradient);
+  StepPiece piece = whole(gradient);
   piece.gradient = {piece.dtype, nullptr, 1, 1, &changes};
   addresses_.push_back(gradient.const_data_ptr());
   pieces_.push_back(piece);
 }
 
 /// addresses_ does not grow any more.
-const std::vector<PieceUpdate>& StepPieces::complete() {
+const std::vector<StepPiece>& StepPieces::complete() {
   const void* const* next = addresses_.data();
-  for (PieceUpdate& piece : pieces_) {
+  for (StepPiece& piece : pieces_) {
     piece.gradient.sources = next;
     next += piece.gradient.count;
     piece.peers = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(next));
@@ -133,7 +133,7 @@ bool StepPieces::share_sums(bool has_failed) {
     if (all[first + count] != 0) return false;
     for (size_t i = 0; i < count; ++i) sums_[i] += all[first + i];
   }
-  for (PieceUpdate& piece : pieces_) piece.context.sums = piece.sums;
+  for (StepPiece& piece : pieces_) piece.context.sums = piece.sums;
   return true;
 }
 

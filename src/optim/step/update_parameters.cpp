@@ -4,8 +4,8 @@
 #include <string>
 
 #include "farandole/error.h"
-#include "optim/step/update_arrays.h"
-#include "optim/step/update_pass.h"
+#include "optim/step/parameter_arrays.h"
+#include "optim/step/step_pass.h"
 #include "process_group/data_type.h"
 
 namespace farandole {
@@ -27,9 +27,9 @@ void check_step(int64_t step) {
 }
 
 /// Of one process: the gradient is where it is, and nobody else has the parameter.
-PieceUpdate piece_of(const UpdateRule& rule, const UpdateArrays& arrays, int64_t step) {
+StepPiece piece_of(const UpdateRule& rule, const ParameterArrays& arrays, int64_t step) {
   static const std::vector<GradientChange> unchanged;
-  PieceUpdate piece{};
+  StepPiece piece{};
   piece.dtype = *data_type_of(arrays.type);
   piece.elements = arrays.elements;
   piece.gradient = {piece.dtype, &arrays.gradient, 1, 1, &unchanged};
@@ -41,14 +41,14 @@ PieceUpdate piece_of(const UpdateRule& rule, const UpdateArrays& arrays, int64_t
   return piece;
 }
 
-void update(const UpdateRule& rule, std::vector<PieceUpdate> pieces) {
-  UpdatePass pass;
+void update(const UpdateRule& rule, std::vector<StepPiece> pieces) {
+  StepPass pass;
   const auto count = static_cast<size_t>(rule.sums());
   std::vector<double> sums(pieces.size() * count);
   if (count != 0) {
     for (size_t i = 0; i < pieces.size(); ++i) pieces[i].sums = &sums[i * count];
     pass.measure(pieces);
-    for (PieceUpdate& piece : pieces) piece.context.sums = piece.sums;
+    for (StepPiece& piece : pieces) piece.context.sums = piece.sums;
   }
   pass.update(pieces);
 }
@@ -65,11 +65,11 @@ void update_parameters(const UpdateRule& rule, const std::vector<at::Tensor>& pa
     check_step(steps[i]);
     check_update(parameters[i], gradients[i], states[i], names);
   }
-  std::vector<UpdateArrays> arrays;
+  std::vector<ParameterArrays> arrays;
   for (size_t i = 0; i < parameters.size(); ++i) {
     arrays.push_back(arrays_of(parameters[i], gradients[i], states[i]));
   }
-  std::vector<PieceUpdate> pieces;
+  std::vector<StepPiece> pieces;
   for (size_t i = 0; i < arrays.size(); ++i) pieces.push_back(piece_of(rule, arrays[i], steps[i]));
   update(rule, std::move(pieces));
   for (size_t i = 0; i < parameters.size(); ++i) store_arrays(arrays[i], parameters[i], states[i]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/step/shard_update.h"
+#include "optim/step/shard_stepper.h"
 
 #include <c10/util/Exception.h>
 
@@ -7,7 +7,7 @@
 
 namespace farandole {
 
-ShardUpdate::~ShardUpdate() = default;
+ShardStepper::~ShardStepper() = default;
 
 std::string text_of_exception() {
   try {

@@ -11,7 +11,7 @@
 namespace farandole {
 
 /// What one parameter's update reads and writes, as runs of memory in the same order.
-struct UpdateArrays {
+struct ParameterArrays {
   at::ScalarType type;  ///< of the parameter: kFloat, kDouble, kHalf or kBFloat16
   int64_t elements;
   void* parameter;
@@ -29,12 +29,12 @@ void check_update(const at::Tensor& parameter, const at::Tensor& gradient,
 
 /// Of what check_update() let pass. Copies the gradient and states that lie otherwise in memory
 /// than the parameter.
-UpdateArrays arrays_of(const at::Tensor& parameter, const at::Tensor& gradient,
-                       const std::vector<at::Tensor>& states);
+ParameterArrays arrays_of(const at::Tensor& parameter, const at::Tensor& gradient,
+                          const std::vector<at::Tensor>& states);
 
 /// After the update: copies states back that arrays_of() had to copy, and tells autograd that the
 /// tensors have changed.
-void store_arrays(const UpdateArrays& arrays, const at::Tensor& parameter,
+void store_arrays(const ParameterArrays& arrays, const at::Tensor& parameter,
                   const std::vector<at::Tensor>& states);
 
 }  // namespace farandole

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/step/update_pass.h"
+#include "optim/step/step_pass.h"
 
 #include <c10/util/SmallVector.h>
 
@@ -27,7 +27,7 @@ using comm::DataType;
 constexpr int64_t kBlock = 1024;
 /// What a thread is woken for.
 constexpr int64_t kBlocksPerThread = 32;
-constexpr size_t kLineBytes = 64;
+constexpr size_t kCacheLineBytes = 64;
 /// Bytes for a peer from which on the caches have lost the first of them before they are read.
 constexpr int64_t kStreamedBytes = 16 << 20;
 
@@ -38,9 +38,9 @@ constexpr DataType kDataTypeOf =
 void copy_cached(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
 /// Of the parameters.
-int64_t bytes_of(const std::vector<PieceUpdate>& pieces) {
+int64_t bytes_of(const std::vector<StepPiece>& pieces) {
   int64_t bytes = 0;
-  for (const PieceUpdate& piece : pieces) {
+  for (const StepPiece& piece : pieces) {
     bytes += piece.elements * static_cast<int64_t>(comm::size_of(piece.dtype));
   }
   return bytes;
@@ -48,9 +48,9 @@ int64_t bytes_of(const std::vector<PieceUpdate>& pieces) {
 
 /// A block on its way. T: what it is computed in.
 template <class T>
-class BlockUpdate {
+class PieceBlock {
  public:
-  BlockUpdate(const PieceUpdate& piece, int64_t begin, int64_t elements)
+  PieceBlock(const StepPiece& piece, int64_t begin, int64_t elements)
       : piece_(piece),
         begin_(static_cast<size_t>(begin)),
         count_(static_cast<size_t>(elements)),
@@ -189,7 +189,7 @@ class BlockUpdate {
     return {parameter, gradient, states_.data(), static_cast<int64_t>(count_)};
   }
 
-  const PieceUpdate& piece_;
+  const StepPiece& piece_;
   const size_t begin_;
   const size_t count_;
   const bool is_half_;
@@ -201,13 +201,12 @@ class BlockUpdate {
 
 /// Calls `function` with the block in the type that it is computed in.
 template <class Function>
-auto with_block(const PieceUpdate& piece, int64_t begin, int64_t elements,
-                const Function& function) {
+auto with_block(const StepPiece& piece, int64_t begin, int64_t elements, const Function& function) {
   if (piece.dtype == DataType::kFloat64) {
-    BlockUpdate<double> block(piece, begin, elements);
+    PieceBlock<double> block(piece, begin, elements);
     return function(block);
   }
-  BlockUpdate<float> block(piece, begin, elements);
+  PieceBlock<float> block(piece, begin, elements);
   return function(block);
 }
 
@@ -222,12 +221,12 @@ void for_each(size_t count, const Function& function) {
 
 }  // namespace
 
-void UpdatePass::cut(const std::vector<PieceUpdate>& pieces) {
+void StepPass::cut(const std::vector<StepPiece>& pieces) {
   blocks_.clear();
   for (size_t piece = 0; piece < pieces.size(); ++piece) {
-    const PieceUpdate& update = pieces[piece];
+    const StepPiece& update = pieces[piece];
     // Blocks begin where cache lines of the parameter do, but for the first one.
-    const size_t misplaced = reinterpret_cast<uintptr_t>(update.parameter) % kLineBytes;
+    const size_t misplaced = reinterpret_cast<uintptr_t>(update.parameter) % kCacheLineBytes;
     int64_t most = kBlock - static_cast<int64_t>(misplaced / comm::size_of(update.dtype));
     for (int64_t begin = 0; begin < update.elements; begin += std::exchange(most, kBlock)) {
       blocks_.push_back({piece, begin, std::min(most, update.elements - begin)});
@@ -235,7 +234,7 @@ void UpdatePass::cut(const std::vector<PieceUpdate>& pieces) {
   }
 }
 
-void UpdatePass::measure(const std::vector<PieceUpdate>& pieces) {
+void StepPass::measure(const std::vector<StepPiece>& pieces) {
   cut(pieces);
   sums_.assign(blocks_.size() * kMostSums, 0);
   for_each(blocks_.size(), [&](size_t index) {
@@ -245,7 +244,7 @@ void UpdatePass::measure(const std::vector<PieceUpdate>& pieces) {
                [&](auto& update) { update.measure(&sums_[index * kMostSums]); });
   });
   for (size_t index = 0; index < blocks_.size(); ++index) {
-    const PieceUpdate& piece = pieces[blocks_[index].piece];
+    const StepPiece& piece = pieces[blocks_[index].piece];
     if (piece.sums == nullptr) continue;
     for (int i = 0; i < piece.rule->sums(); ++i) {
       piece.sums[i] += sums_[index * kMostSums + static_cast<size_t>(i)];
@@ -253,7 +252,7 @@ void UpdatePass::measure(const std::vector<PieceUpdate>& pieces) {
   }
 }
 
-void UpdatePass::update(const std::vector<PieceUpdate>& pieces) {
+void StepPass::update(const std::vector<StepPiece>& pieces) {
   cut(pieces);
   const bool streams = bytes_of(pieces) >= kStreamedBytes;
   for_each(blocks_.size(), [&](size_t index) {
@@ -263,7 +262,7 @@ void UpdatePass::update(const std::vector<PieceUpdate>& pieces) {
   });
 }
 
-void UpdatePass::collect(const std::vector<PieceUpdate>& pieces, const std::vector<void*>& to) {
+void StepPass::collect(const std::vector<StepPiece>& pieces, const std::vector<void*>& to) {
   cut(pieces);
   for_each(blocks_.size(), [&](size_t index) {
     const Block& block = blocks_[index];
@@ -272,7 +271,7 @@ void UpdatePass::collect(const std::vector<PieceUpdate>& pieces, const std::vect
   });
 }
 
-void UpdatePass::store(const std::vector<PieceUpdate>& pieces) {
+void StepPass::store(const std::vector<StepPiece>& pieces) {
   cut(pieces);
   const bool streams = bytes_of(pieces) >= kStreamedBytes;
   for_each(blocks_.size(), [&](size_t index) {
@@ -282,12 +281,12 @@ void UpdatePass::store(const std::vector<PieceUpdate>& pieces) {
   });
 }
 
-bool UpdatePass::are_gradients_finite(const std::vector<PieceUpdate>& pieces, size_t terms) {
+bool StepPass::are_gradients_finite(const std::vector<StepPiece>& pieces, size_t terms) {
   cut(pieces);
   std::atomic<bool> all{true};
   for_each(blocks_.size(), [&](size_t index) {
     const Block& block = blocks_[index];
-    const PieceUpdate& piece = pieces[block.piece];
+    const StepPiece& piece = pieces[block.piece];
     const DataType dtype = piece.gradient.dtype;
     const size_t offset = static_cast<size_t>(block.begin) * comm::size_of(dtype);
     for (size_t i = 0; i < piece.gradient.count; ++i) {
@@ -299,7 +298,7 @@ bool UpdatePass::are_gradients_finite(const std::vector<PieceUpdate>& pieces, si
   return all;
 }
 
-double UpdatePass::norm_term_of_gradients(const std::vector<PieceUpdate>& pieces, double power) {
+double StepPass::norm_term_of_gradients(const std::vector<StepPiece>& pieces, double power) {
   cut(pieces);
   sums_.assign(blocks_.size(), 0);
   for_each(blocks_.size(), [&](size_t index) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/step/inner_update.h"
+#include "optim/step/inner_stepper.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/GradMode.h>
@@ -53,14 +53,14 @@ at::Tensor elements_of(const at::Tensor& tensor, const at::Tensor& shard) {
 
 }  // namespace
 
-InnerUpdate::InnerUpdate(ShardedOptimizer& engine, const Groups& groups, Factory make)
+InnerStepper::InnerStepper(ShardedOptimizer& engine, const Groups& groups, Factory make)
     : engine_(engine),
       groups_(groups),
       make_(std::move(make)),
       optimizer_(make_on_shards()),
       format_(state_format_of(optimizer_->defaults())) {}
 
-std::unique_ptr<torch::optim::Optimizer> InnerUpdate::make_on_shards() {
+std::unique_ptr<torch::optim::Optimizer> InnerStepper::make_on_shards() {
   Groups shards;
   for (size_t group = 0; group < groups_.size(); ++group) {
     shards.emplace_back(engine_.shards(group), groups_[group].options().clone());
@@ -74,7 +74,7 @@ std::unique_ptr<torch::optim::Optimizer> InnerUpdate::make_on_shards() {
 
 /// Of parameters that came, or were frozen until now; with the state that they begin with, which
 /// the constructor of Adagrad alone makes.
-void InnerUpdate::take_new_shards(torch::optim::Optimizer& fresh) {
+void InnerStepper::take_new_shards(torch::optim::Optimizer& fresh) {
   for (auto& [shard, state] : fresh.state()) {
     auto& present = optimizer_->state()[shard];
     if (!present) present = std::move(state);
@@ -85,7 +85,7 @@ void InnerUpdate::take_new_shards(torch::optim::Optimizer& fresh) {
 }
 
 /// Takes shards that came, in this step or in one in which that failed. Local.
-void InnerUpdate::catch_up() {
+void InnerStepper::catch_up() {
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (optimizer_->param_groups()[group].params().size() == engine_.pieces(group).size()) continue;
     take_new_shards(*make_on_shards());
@@ -94,7 +94,7 @@ void InnerUpdate::catch_up() {
   is_behind_ = false;
 }
 
-void InnerUpdate::read() {
+void InnerStepper::read() {
   description_.clear();
   for (size_t group = 0; group < groups_.size(); ++group) {
     const auto& options = groups_[group].options();
@@ -103,7 +103,7 @@ void InnerUpdate::read() {
   }
 }
 
-void InnerUpdate::step() {
+void InnerStepper::step() {
   is_behind_ = engine_.begin_step(description_) || is_behind_;
   if (engine_.was_left_out()) return;
   try {
@@ -116,15 +116,15 @@ void InnerUpdate::step() {
   engine_.end_step();
 }
 
-void InnerUpdate::prepare_group() { prepared_ = make_on_shards(); }
+void InnerStepper::prepare_group() { prepared_ = make_on_shards(); }
 
-void InnerUpdate::add_group() {
+void InnerStepper::add_group() {
   optimizer_->add_param_group({std::vector<at::Tensor>(), groups_.back().options().clone()});
   take_new_shards(*std::exchange(prepared_, nullptr));
 }
 
 /// Alike on all ranks.
-bool InnerUpdate::has_stepped() const {
+bool InnerStepper::has_stepped() const {
   for (size_t group = 0; group < groups_.size(); ++group) {
     const std::vector<int64_t> steps = engine_.steps(group);
     if (std::any_of(steps.begin(), steps.end(), [](int64_t n) { return n > 0; })) return true;
@@ -132,7 +132,7 @@ bool InnerUpdate::has_stepped() const {
   return false;
 }
 
-void InnerUpdate::rebuild(const Group& group) {
+void InnerStepper::rebuild(const Group& group) {
   const bool has_state = has_stepped();
   if (has_state) format();
   engine_.begin_rebuild(group);
@@ -146,7 +146,7 @@ void InnerUpdate::rebuild(const Group& group) {
   optimizer_ = std::move(fresh);
 }
 
-int64_t InnerUpdate::state_bytes() const {
+int64_t InnerStepper::state_bytes() const {
   int64_t bytes = engine_.state_bytes();
   for (const auto& [shard, state] : optimizer_->state()) {
     if (format_ == nullptr || !format_->has(*state)) continue;
@@ -158,13 +158,13 @@ int64_t InnerUpdate::state_bytes() const {
 }
 
 /// Null if the shard has none.
-torch::optim::OptimizerParamState* InnerUpdate::state_of(const at::Tensor& shard) const {
+torch::optim::OptimizerParamState* InnerStepper::state_of(const at::Tensor& shard) const {
   const auto found = optimizer_->state().find(shard.unsafeGetTensorImpl());
   if (found == optimizer_->state().end() || !found->second) return nullptr;
   return found->second.get();
 }
 
-FullStates InnerUpdate::gather(int to) {
+FullStates InnerStepper::gather(int to) {
   const StateFormat& format = this->format();
   catch_up();
   const auto outlines = common_outlines();
@@ -183,7 +183,7 @@ FullStates InnerUpdate::gather(int to) {
 }
 
 /// Of this rank's pieces: an OutlineMessage for each parameter.
-std::string InnerUpdate::own_outlines() const {
+std::string InnerStepper::own_outlines() const {
   std::string text;
   for (size_t group = 0; group < groups_.size(); ++group) {
     std::vector<OutlineMessage> messages(groups_[group].params().size());
@@ -200,7 +200,7 @@ std::string InnerUpdate::own_outlines() const {
 }
 
 /// A rank that has no piece of a parameter learns of its state from one that has. Collective.
-std::vector<std::vector<StateOutline>> InnerUpdate::common_outlines() const {
+std::vector<std::vector<StateOutline>> InnerStepper::common_outlines() const {
   const std::vector<std::string> texts = engine_.all_gather(own_outlines());
   std::vector<std::vector<StateOutline>> outlines;
   size_t offset = 0;
@@ -217,7 +217,7 @@ std::vector<std::vector<StateOutline>> InnerUpdate::common_outlines() const {
   return outlines;
 }
 
-void InnerUpdate::load(const FullStates& states) {
+void InnerStepper::load(const FullStates& states) {
   const c10::NoGradGuard no_grad;
   read();
   auto fresh = make_on_shards();
@@ -234,7 +234,7 @@ void InnerUpdate::load(const FullStates& states) {
 }
 
 /// Each shard gets a copy of its part.
-void InnerUpdate::put_states(torch::optim::Optimizer& optimizer, const FullStates& states) const {
+void InnerStepper::put_states(torch::optim::Optimizer& optimizer, const FullStates& states) const {
   const StateFormat& format = this->format();
   for (size_t group = 0; group < groups_.size(); ++group) {
     const std::vector<at::Tensor>& shards = optimizer.param_groups()[group].params();
@@ -256,7 +256,7 @@ void InnerUpdate::put_states(torch::optim::Optimizer& optimizer, const FullState
   }
 }
 
-const StateFormat& InnerUpdate::format() const {
+const StateFormat& InnerStepper::format() const {
   const auto& states = optimizer_->state();
   const bool is_known =
       format_ != nullptr && std::all_of(states.begin(), states.end(), [&](const auto& item) {

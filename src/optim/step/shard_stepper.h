@@ -10,13 +10,13 @@
 
 namespace farandole {
 
-/// How a ZeroRedundancyOptimizer updates this rank's shards. Options are those of its groups.
+/// How a ZeroRedundancyOptimizer steps this rank's shards. Options are those of its groups.
 /// Threads: one at a time.
-class ShardUpdate {
+class ShardStepper {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
-  virtual ~ShardUpdate();
+  virtual ~ShardStepper();
   /// Reads the current options. Local.
   virtual void read() = 0;
   /// Updates the shards and stores them on all ranks. Collective.

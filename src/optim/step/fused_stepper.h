@@ -4,15 +4,15 @@
 #include <memory>
 #include <vector>
 
-#include "optim/step/shard_update.h"
+#include "optim/step/shard_stepper.h"
 
 namespace farandole {
 
-/// SGD, Adam, AdamW, LAMB and LARS in one pass: see update_pass.h.
-class FusedUpdate final : public ShardUpdate {
+/// SGD, Adam, AdamW, LAMB and LARS in one pass: see step_pass.h.
+class FusedStepper final : public ShardStepper {
  public:
   /// `groups` live as long as this; update_rule_of() knows their options.
-  FusedUpdate(ShardedOptimizer& engine, const Groups& groups);
+  FusedStepper(ShardedOptimizer& engine, const Groups& groups);
 
   void read() override;
   void step() override { engine_.step(rules_); }

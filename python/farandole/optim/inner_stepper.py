@@ -24,7 +24,7 @@ from farandole.optim.state_dicts import SCALARS, State, States
 MakeOptimizer = Callable[[list[Group]], Optimizer]
 
 
-class InnerUpdate:
+class InnerStepper:
     """What a ZeroRedundancyOptimizer does with shards that another optimizer updates."""
 
     def __init__(

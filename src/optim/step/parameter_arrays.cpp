@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/step/update_arrays.h"
+#include "optim/step/parameter_arrays.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
@@ -119,11 +119,11 @@ void check_update(const at::Tensor& parameter, const at::Tensor& gradient,
   }
 }
 
-UpdateArrays arrays_of(const at::Tensor& parameter, const at::Tensor& gradient,
-                       const std::vector<at::Tensor>& states) {
+ParameterArrays arrays_of(const at::Tensor& parameter, const at::Tensor& gradient,
+                          const std::vector<at::Tensor>& states) {
   const at::NoGradGuard no_grad;
   const bool is_complex = parameter.is_complex();
-  UpdateArrays arrays;
+  ParameterArrays arrays;
   arrays.type = c10::toRealValueType(parameter.scalar_type());
   arrays.elements = parameter.numel() * (is_complex ? 2 : 1);
   arrays.parameter = parameter.mutable_data_ptr();
@@ -137,7 +137,7 @@ UpdateArrays arrays_of(const at::Tensor& parameter, const at::Tensor& gradient,
   return arrays;
 }
 
-void store_arrays(const UpdateArrays& arrays, const at::Tensor& parameter,
+void store_arrays(const ParameterArrays& arrays, const at::Tensor& parameter,
                   const std::vector<at::Tensor>& states) {
   const at::NoGradGuard no_grad;
   mark_changed(parameter);

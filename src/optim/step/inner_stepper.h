@@ -6,17 +6,17 @@
 #include <string>
 #include <vector>
 
-#include "optim/step/shard_update.h"
+#include "optim/step/shard_stepper.h"
 
 namespace farandole {
 
 /// Any torch::optim::Optimizer, of shards as tensors of one dimension or as whole parameters.
-class InnerUpdate final : public ShardUpdate {
+class InnerStepper final : public ShardStepper {
  public:
   using Factory = std::function<std::unique_ptr<torch::optim::Optimizer>(Groups)>;
 
   /// `groups` live as long as this. Throws InvalidArgument or NotSupported for what `make` makes.
-  InnerUpdate(ShardedOptimizer& engine, const Groups& groups, Factory make);
+  InnerStepper(ShardedOptimizer& engine, const Groups& groups, Factory make);
 
   void read() override;
   void step() override;

@@ -16,10 +16,10 @@ from farandole.optim.parameter_groups import Group
 from farandole.optim.state_dicts import State, States
 
 
-class FusedUpdate:
+class FusedStepper:
     """What a ZeroRedundancyOptimizer does with shards whose rule is in C++.
 
-    Has the methods of InnerUpdate.
+    Has the methods of InnerStepper.
     """
 
     def __init__(self, engine: _C.ShardedOptimizer, optimizer_class: object) -> None:

@@ -40,7 +40,7 @@ struct StochasticRounding {
 };
 
 /// A piece of a parameter with its gradient and state; addresses are those of its first element.
-struct PieceUpdate {
+struct StepPiece {
   comm::DataType dtype;  ///< of the parameter; complex numbers are pairs of reals
   int64_t elements;      ///< reals
   GradientSource gradient;
@@ -67,21 +67,21 @@ struct PieceUpdate {
 ///
 /// Blocks are distributed to torch's threads (at::set_num_threads). No bit depends on the number of
 /// threads, or on where pieces begin. Threads: one call at a time.
-class UpdatePass {
+class StepPass {
  public:
   /// Calls rule->measure() on every element and adds the sums in the order of the blocks.
-  void measure(const std::vector<PieceUpdate>& pieces);
+  void measure(const std::vector<StepPiece>& pieces);
   /// Calls rule->update() on every element, and stores.
-  void update(const std::vector<PieceUpdate>& pieces);
+  void update(const std::vector<StepPiece>& pieces);
   /// Writes the gradients to `to`, in the type that rules compute in, and refreshes master weights.
-  void collect(const std::vector<PieceUpdate>& pieces, const std::vector<void*>& to);
+  void collect(const std::vector<StepPiece>& pieces, const std::vector<void*>& to);
   /// Stores the parameters, or their rounded master weights, into all ranks.
-  void store(const std::vector<PieceUpdate>& pieces);
+  void store(const std::vector<StepPiece>& pieces);
   /// Whether all sources of the gradients are finite, and sums of `terms` of them: see
   /// kernels/finite_kernels.h.
-  bool are_gradients_finite(const std::vector<PieceUpdate>& pieces, size_t terms);
+  bool are_gradients_finite(const std::vector<StepPiece>& pieces, size_t terms);
   /// The sum that the gradients contribute to their norm: see norm_kernels.h.
-  double norm_term_of_gradients(const std::vector<PieceUpdate>& pieces, double power);
+  double norm_term_of_gradients(const std::vector<StepPiece>& pieces, double power);
 
  private:
   struct Block {
@@ -89,7 +89,7 @@ class UpdatePass {
     int64_t begin;
     int64_t elements;
   };
-  void cut(const std::vector<PieceUpdate>& pieces);
+  void cut(const std::vector<StepPiece>& pieces);
 
   std::vector<Block> blocks_;
   std::vector<double> sums_;  ///< of each block

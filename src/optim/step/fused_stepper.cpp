@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/step/fused_update.h"
+#include "optim/step/fused_stepper.h"
 
 #include <c10/core/GradMode.h>
 
@@ -21,21 +21,21 @@ const at::Tensor* field_of(const StateFields& fields, const std::string& name) {
 
 }  // namespace
 
-FusedUpdate::FusedUpdate(ShardedOptimizer& engine, const Groups& groups)
+FusedStepper::FusedStepper(ShardedOptimizer& engine, const Groups& groups)
     : engine_(engine), groups_(groups) {}
 
-void FusedUpdate::read() {
+void FusedStepper::read() {
   UpdateRules rules;
   for (const auto& group : groups_) rules.push_back(update_rule_of(group.options()));
   rules_ = std::move(rules);
 }
 
-void FusedUpdate::rebuild(const Group& group) {
+void FusedStepper::rebuild(const Group& group) {
   engine_.begin_rebuild(group);
   engine_.finish_rebuild();
 }
 
-FullStates FusedUpdate::gather(int to) {
+FullStates FusedStepper::gather(int to) {
   read();
   engine_.make_state(rules_);
   FullStates states;
@@ -45,7 +45,7 @@ FullStates FusedUpdate::gather(int to) {
   return states;
 }
 
-std::vector<FullState> FusedUpdate::gather_group(size_t group, int to) {
+std::vector<FullState> FusedStepper::gather_group(size_t group, int to) {
   std::vector<std::vector<at::Tensor>> pieces;  // by field
   const std::vector<std::string> used = rules_[group]->state_names();
   for (const std::string& name : field_names()) {
@@ -60,7 +60,7 @@ std::vector<FullState> FusedUpdate::gather_group(size_t group, int to) {
 }
 
 /// Every rank counts the steps of all parameters.
-std::vector<StateOutline> FusedUpdate::outlines(size_t group) const {
+std::vector<StateOutline> FusedStepper::outlines(size_t group) const {
   const std::vector<std::string> names = field_names();
   const std::vector<std::string> used = rules_[group]->state_names();
   const std::vector<int64_t> steps = engine_.steps(group);
@@ -79,14 +79,14 @@ std::vector<StateOutline> FusedUpdate::outlines(size_t group) const {
   return outlines;
 }
 
-void FusedUpdate::load(const FullStates& states) {
+void FusedStepper::load(const FullStates& states) {
   const c10::NoGradGuard no_grad;
   read();
   engine_.make_state(rules_);
   for (size_t group = 0; group < groups_.size(); ++group) load_group(group, states[group]);
 }
 
-void FusedUpdate::load_group(size_t group, const std::vector<FullState>& states) {
+void FusedStepper::load_group(size_t group, const std::vector<FullState>& states) {
   const std::vector<at::Tensor>& parameters = groups_[group].params();
   const auto pieces = engine_.pieces(group);
   std::vector<int64_t> steps;
@@ -115,7 +115,7 @@ void FusedUpdate::load_group(size_t group, const std::vector<FullState>& states)
   engine_.set_steps(group, steps, has_state);
 }
 
-std::vector<std::string> FusedUpdate::field_names() const {
+std::vector<std::string> FusedStepper::field_names() const {
   std::vector<std::string> names;
   for (const auto& field : format().fields(*format().make_state()).tensors) {
     names.push_back(field.first);
