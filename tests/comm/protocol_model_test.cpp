@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flag protocols of lockstep.h, point_to_point.h, staging.h and shared_bucket_reduction.h as
-// small models, explored exhaustively. Each model can be broken on purpose; the explorer must
-// notice.
+// The flag protocols of lockstep.h, bell.h, point_to_point.h, staging.h and
+// shared_bucket_reduction.h as small models, explored exhaustively. Each model can be broken on
+// purpose; the explorer must notice.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,19 +19,161 @@ namespace {
 
 constexpr int kMaxRanks = 3;
 
-/// lockstep.h: post, look, count oneself asleep, read the epoch, look again, sleep on the epoch.
+/// bell.h: threads store and ring, others count what was stored and sleep where there is nothing.
+struct BellModel {
+  enum class Fault { kNone, kRingsReadLate, kCountedLate, kRingBeforeStore };
+  enum Pc : uint8_t {
+    kStore,
+    kCheckSleepers,
+    kCountRing,
+    kWake,
+    kCountIn,
+    kReadRings,
+    kLook,
+    kFutex,
+    kAsleep,
+    kCountOut,
+    kDone
+  };
+  static constexpr size_t kRingers = 2;  ///< threads 0 and 1; 2 and 3 sleep
+  static constexpr uint8_t kRounds = 2;  ///< of each thread
+
+  struct Thread {
+    uint8_t pc = kDone;
+    uint8_t round = 0;
+    uint8_t rings = 0;  ///< as read before it sleeps
+    bool has_taken = false;
+    bool operator<(const Thread& o) const {
+      return std::tie(pc, round, rings, has_taken) < std::tie(o.pc, o.round, o.rings, o.has_taken);
+    }
+  };
+  struct State {
+    std::array<Thread, 2 * kRingers> thread{};
+    uint8_t stored = 0;
+    uint8_t taken = 0;
+    uint8_t rings = 0;
+    uint8_t sleepers = 0;
+    bool operator<(const State& o) const {
+      return std::tie(thread, stored, taken, rings, sleepers) <
+             std::tie(o.thread, o.stored, o.taken, o.rings, o.sleepers);
+    }
+  };
+
+  Fault fault = Fault::kNone;
+
+  int ranks() const { return static_cast<int>(2 * kRingers); }
+  State initial() const {
+    State state;
+    for (size_t i = 0; i < state.thread.size(); ++i) state.thread[i].pc = first(i < kRingers);
+    return state;
+  }
+  bool finished(const State& s) const {
+    return std::all_of(s.thread.begin(), s.thread.end(),
+                       [](const Thread& each) { return each.pc == kDone; });
+  }
+  bool step(State* s, int r, std::string* /*violation*/) const {
+    const auto index = static_cast<size_t>(r);
+    Thread& me = s->thread[index];
+    return index < kRingers ? step_of_ringer(s, &me) : step_of_sleeper(s, &me);
+  }
+
+ private:
+  Pc first(bool rings) const {
+    if (rings) return fault == Fault::kRingBeforeStore ? kCheckSleepers : kStore;
+    return fault == Fault::kCountedLate ? kReadRings : kCountIn;
+  }
+  /// The last line of a round.
+  uint8_t next_round(Thread* me, bool rings) const {
+    return ++me->round == kRounds ? uint8_t{kDone} : uint8_t{first(rings)};
+  }
+
+  bool step_of_ringer(State* s, Thread* me) const {
+    const bool rings_first = fault == Fault::kRingBeforeStore;
+    const auto end_ring = [&] { return rings_first ? uint8_t{kStore} : next_round(me, true); };
+    switch (me->pc) {
+      case kStore:
+        ++s->stored;
+        me->pc = rings_first ? next_round(me, true) : uint8_t{kCheckSleepers};
+        return true;
+      case kCheckSleepers:
+        me->pc = s->sleepers != 0 ? uint8_t{kCountRing} : end_ring();
+        return true;
+      case kCountRing:
+        ++s->rings;
+        me->pc = kWake;
+        return true;
+      case kWake:
+        for (Thread& other : s->thread) {
+          if (other.pc == kAsleep) other.pc = kCountOut;
+        }
+        me->pc = end_ring();
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  bool step_of_sleeper(State* s, Thread* me) const {
+    switch (me->pc) {
+      case kCountIn:
+        ++s->sleepers;
+        me->pc = fault == Fault::kNone || fault == Fault::kRingBeforeStore ? kReadRings
+                 : fault == Fault::kCountedLate                            ? kFutex
+                                                                           : kLook;
+        if (me->has_taken) me->pc = kCountOut;
+        return true;
+      case kReadRings:
+        me->rings = s->rings;
+        me->pc = fault == Fault::kRingsReadLate ? kFutex : kLook;
+        return true;
+      case kLook:
+        me->has_taken = s->taken < s->stored;
+        if (me->has_taken) ++s->taken;
+        me->pc = fault == Fault::kCountedLate     ? kCountIn
+                 : me->has_taken                  ? kCountOut
+                 : fault == Fault::kRingsReadLate ? kReadRings
+                                                  : kFutex;
+        return true;
+      case kFutex:
+        me->pc = s->rings == me->rings ? kAsleep : kCountOut;
+        return true;
+      case kCountOut:
+        --s->sleepers;
+        me->pc = me->has_taken ? next_round(me, false) : uint8_t{first(false)};
+        me->has_taken = false;
+        return true;
+      default:
+        return false;
+    }
+  }
+};
+
+TEST(ProtocolModel, BellsWakeEverySleeper) {
+  const Exploration found = explore(BellModel{});
+  EXPECT_EQ(found.violation, "");
+  EXPECT_GT(found.states, 500U);
+}
+
+TEST(ProtocolModel, TheExplorerSeesBrokenBells) {
+  using Fault = BellModel::Fault;
+  for (const Fault fault : {Fault::kRingsReadLate, Fault::kCountedLate, Fault::kRingBeforeStore}) {
+    EXPECT_NE(explore(BellModel{fault}).violation, "") << static_cast<int>(fault);
+  }
+}
+
+/// lockstep.h over bell.h: post, look, count oneself asleep, read the rings, look again, sleep.
 struct LockstepModel {
-  enum class Fault { kNone, kEpochReadLate, kNoSecondLook, kOneHeader };
+  enum class Fault { kNone, kRingsReadLate, kNoSecondLook, kOneHeader };
 
   enum Pc : uint8_t {
     kWrite,
     kPost,
     kFirstLook,
     kCheckSleepers,
-    kCountEpoch,
+    kCountRing,
     kWake,
     kCountIn,
-    kReadEpoch,
+    kReadRings,
     kSecondLook,
     kFutex,
     kAsleep,
@@ -44,21 +186,21 @@ struct LockstepModel {
     uint8_t pc = kWrite;
     uint8_t sequence = 1;
     uint8_t next = 0;  ///< which peer is looked at or read next
-    uint8_t epoch = 0;
+    uint8_t rings = 0;
     uint8_t there = 0;
     uint8_t posted = 0;
     std::array<uint8_t, 2> header{};
     bool operator<(const Rank& o) const {
-      return std::tie(pc, sequence, next, epoch, there, posted, header) <
-             std::tie(o.pc, o.sequence, o.next, o.epoch, o.there, o.posted, o.header);
+      return std::tie(pc, sequence, next, rings, there, posted, header) <
+             std::tie(o.pc, o.sequence, o.next, o.rings, o.there, o.posted, o.header);
     }
   };
   struct State {
     std::array<Rank, kMaxRanks> rank{};
-    uint8_t epoch = 0;
+    uint8_t rings = 0;
     uint8_t sleepers = 0;
     bool operator<(const State& o) const {
-      return std::tie(rank, epoch, sleepers) < std::tie(o.rank, o.epoch, o.sleepers);
+      return std::tie(rank, rings, sleepers) < std::tie(o.rank, o.rings, o.sleepers);
     }
   };
 
@@ -106,10 +248,10 @@ struct LockstepModel {
         if (look(s, &me)) me.pc = me.there != 0 ? kCheckSleepers : kCountIn;
         return true;
       case kCheckSleepers:
-        me.pc = s->sleepers != 0 ? kCountEpoch : kRead;
+        me.pc = s->sleepers != 0 ? kCountRing : kRead;
         return true;
-      case kCountEpoch:
-        ++s->epoch;
+      case kCountRing:
+        ++s->rings;
         me.pc = kWake;
         return true;
       case kWake:
@@ -120,28 +262,28 @@ struct LockstepModel {
         return true;
       case kCountIn:
         ++s->sleepers;
-        me.pc = kReadEpoch;
-        if (fault == Fault::kEpochReadLate || fault == Fault::kNoSecondLook) me.pc = kSecondLook;
+        me.pc = kReadRings;
+        if (fault == Fault::kRingsReadLate || fault == Fault::kNoSecondLook) me.pc = kSecondLook;
         if (fault == Fault::kNoSecondLook) {
           me.there = 0;
-          me.epoch = s->epoch;
+          me.rings = s->rings;
           me.pc = kFutex;
         }
         return true;
-      case kReadEpoch:
-        me.epoch = s->epoch;
-        me.pc = fault == Fault::kEpochReadLate ? kFutex : kSecondLook;
+      case kReadRings:
+        me.rings = s->rings;
+        me.pc = fault == Fault::kRingsReadLate ? kFutex : kSecondLook;
         return true;
       case kSecondLook:
         if (!look(s, &me)) return true;
         if (me.there != 0) {
           me.pc = kCountOut;
         } else {
-          me.pc = fault == Fault::kEpochReadLate ? kReadEpoch : kFutex;
+          me.pc = fault == Fault::kRingsReadLate ? kReadRings : kFutex;
         }
         return true;
       case kFutex:
-        me.pc = s->epoch == me.epoch ? kAsleep : kCountOut;
+        me.pc = s->rings == me.rings ? kAsleep : kCountOut;
         return true;
       case kAsleep:
         return false;
@@ -175,7 +317,7 @@ TEST(ProtocolModel, LockstepNeverLosesAWakeUpNorAHeader) {
 
 TEST(ProtocolModel, TheExplorerSeesBrokenLocksteps) {
   using Fault = LockstepModel::Fault;
-  for (const Fault fault : {Fault::kEpochReadLate, Fault::kNoSecondLook, Fault::kOneHeader}) {
+  for (const Fault fault : {Fault::kRingsReadLate, Fault::kNoSecondLook, Fault::kOneHeader}) {
     EXPECT_NE(explore(LockstepModel{2, 3, fault}).violation, "") << static_cast<int>(fault);
   }
 }

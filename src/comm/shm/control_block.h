@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/shm/bell.h"
+#include "comm/shm/system/cache_line.h"
 #include "farandole/comm/types.h"
 
 namespace farandole::comm::shm {
@@ -17,10 +19,7 @@ namespace farandole::comm::shm {
 
 /// Counts the layouts of what ranks share, and the meanings of its words. Count it up with each
 /// change that the sizes do not show.
-constexpr int kLayout = 1;
-constexpr size_t kCacheLine = 64;
-/// Neighbours that different ranks write stand two lines apart: prefetchers fetch lines in pairs.
-constexpr size_t kNoSharing = 2 * kCacheLine;
+constexpr int kLayout = 2;
 /// Tensor bytes that travel in the very line that announces a collective.
 constexpr size_t kInlineBytes = 24;
 
@@ -60,9 +59,8 @@ struct alignas(kNoSharing) RankBlock {
 };
 
 struct alignas(kNoSharing) GroupBlock {
-  std::atomic<uint32_t> epoch;                         ///< futex word; all ranks count it up
-  std::atomic<uint32_t> broken;                        ///< 1 once a rank has aborted; any rank
-  alignas(kNoSharing) std::atomic<uint32_t> sleepers;  ///< all ranks count it up and down
+  Bell posts;                                        ///< rung for posts, aborts and leaves
+  alignas(kNoSharing) std::atomic<uint32_t> broken;  ///< 1 once a rank has aborted; any rank
 };
 
 }  // namespace farandole::comm::shm

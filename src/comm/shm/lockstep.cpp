@@ -9,7 +9,6 @@
 
 #include "comm/diagnosis.h"
 #include "comm/shm/signature_text.h"
-#include "comm/shm/system/futex.h"
 #include "comm/shm/system/pause.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
@@ -18,6 +17,7 @@ namespace farandole::comm::shm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 /// Looks at the posts between two looks at the clock.
@@ -25,7 +25,7 @@ constexpr int kLooksPerClock = 64;
 /// Times that an oversubscribed rank gives its core away before it sleeps.
 constexpr int kYields = 32;
 /// The longest sleep of a rank that has something to do meanwhile: nobody wakes it for that.
-constexpr std::chrono::microseconds kNap{500};
+constexpr microseconds kNap{500};
 constexpr auto kFixOfDeath =
     "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
     "or "
@@ -135,7 +135,7 @@ bool Lockstep::all_posted(Post post) {
 void Lockstep::wait_for_all(Post post, const WaitPolicy& wait_policy) {
   first_missing_ = 0;
   if (all_posted(post)) {
-    if (group_->sleepers.load(std::memory_order_seq_cst) != 0) wake_all();
+    group_->posts.ring();
     return;
   }
   if (wait_policy.sleep_at_once || !spin(post, wait_policy.meanwhile)) sleep(post, wait_policy);
@@ -191,19 +191,19 @@ void Lockstep::sleep(Post post, const WaitPolicy& wait_policy) {
   auto next_look = Clock::now() + kLivenessInterval;
   while (true) {
     const bool naps = wait_policy.meanwhile != nullptr && (*wait_policy.meanwhile)();
-    group_->sleepers.fetch_add(1, std::memory_order_seq_cst);
-    const uint32_t epoch = group_->epoch.load(std::memory_order_seq_cst);
-    const bool there = all_posted(post);
-    const auto now = Clock::now();
-    const bool due = now >= next_look;
-    if (!there && !due && now < deadline && group_->broken.load(std::memory_order_seq_cst) == 0) {
+    bool there = false;
+    bool due = false;
+    group_->posts.sleep([&] {
+      there = all_posted(post);
+      const auto now = Clock::now();
+      due = now >= next_look;
+      if (there || due || now >= deadline || group_->broken.load(std::memory_order_seq_cst) != 0) {
+        return microseconds(0);
+      }
       auto left = std::min<Clock::duration>(deadline - now, next_look - now);
       if (naps) left = std::min<Clock::duration>(left, kNap);
-      futex_wait(group_->epoch, epoch,
-                 std::chrono::duration_cast<std::chrono::microseconds>(left) +
-                     std::chrono::microseconds(1));
-    }
-    group_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+      return std::chrono::duration_cast<microseconds>(left) + microseconds(1);
+    });
     if (there || all_posted(post)) return;
     if (post == Post::kHeader) latest_rank_ = first_missing_;
     look_for_failures(post, due);
@@ -343,11 +343,6 @@ void Lockstep::fail_mismatch(int rank) const {
                       fault_of(std::move(differing)));
 }
 
-void Lockstep::wake_all() {
-  group_->epoch.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake_all(group_->epoch);
-}
-
 RankState Lockstep::state_of(int rank) const {
   return ranks_[rank].state.load(std::memory_order_acquire);
 }
@@ -378,7 +373,7 @@ void Lockstep::abort(const std::string& reason, int lost_rank) {
   own.lost_rank = lost_rank;
   own.state.store(RankState::kAborted, std::memory_order_seq_cst);
   group_->broken.store(1, std::memory_order_seq_cst);
-  wake_all();
+  group_->posts.ring();
   if (options_.before_abort) options_.before_abort();
 }
 
@@ -386,7 +381,7 @@ void Lockstep::leave() {
   if (!fork_guard_.in_creator()) return;
   RankState expected = RankState::kActive;
   if (!ranks_[topology_.rank].state.compare_exchange_strong(expected, RankState::kLeft)) return;
-  if (group_->sleepers.load(std::memory_order_seq_cst) != 0) wake_all();
+  group_->posts.ring();  // no look sees a leave; waiters look at states every 50 ms
 }
 
 void Lockstep::check_in_creator() const {

@@ -31,12 +31,9 @@ namespace farandole::comm::shm {
 /// 1), so every peer has posted s + 1 and has finished reading the header of s.
 ///
 /// Memory order. What a rank wrote before posting (release, part of the seq_cst store) is visible
-/// to a peer that has read the post (acquire, part of the seq_cst load). Sleeping: a waiter
-/// increments `sleepers`, reads `epoch`, checks the posts once more, and only then sleeps on
-/// `epoch`. A rank that posts and finds that all ranks have posted reads `sleepers`; if it is not
-/// zero, it increments `epoch` and wakes the sleepers. All these accesses are seq_cst: if one rank
-/// posts last while another falls asleep, at least one sees the other. Only the last rank to arrive
-/// finds that all ranks have posted right after its own post, so one system call wakes all.
+/// to a peer that has read the post (acquire, part of the seq_cst load). Waiters sleep at the bell
+/// of the group (bell.h). A rank that posts and finds that all ranks have posted rings it. Only the
+/// last rank to arrive finds that right after its own post, so one system call wakes all.
 ///
 /// A rank that finds different signatures passes a barrier of all ranks before it throws. So when
 /// the first rank throws, no rank is still working while it waits (WaitPolicy::meanwhile), and no
@@ -152,7 +149,6 @@ class Lockstep {
   void count_mismatch();
   [[noreturn]] void fail_mismatch(int rank) const;
   RankState state_of(int rank) const;
-  void wake_all();
   Header& header(int rank, uint64_t sequence) const;
   std::string describe_current() const;
   Fault fault_of(std::vector<int> ranks) const;

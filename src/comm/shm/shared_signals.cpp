@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "comm/shm/arguments.h"
-#include "comm/shm/system/futex.h"
 #include "comm/shm/system/pause.h"
 #include "farandole/error.h"
 
@@ -33,9 +32,7 @@ SharedSignals::SharedSignals(std::shared_ptr<SymmetricMemory> memory, const Topo
       options_(std::move(options)),
       taken_(static_cast<size_t>(topology.world_size)) {}
 
-SharedSignals::Bell& SharedSignals::bell(int rank) const {
-  return *static_cast<Bell*>(memory_->peer(rank));
-}
+Bell& SharedSignals::bell(int rank) const { return *static_cast<Bell*>(memory_->peer(rank)); }
 
 SharedSignals::Counter& SharedSignals::counter(int rank, int source) const {
   auto* part = static_cast<std::byte*>(memory_->peer(rank));
@@ -47,10 +44,7 @@ void SharedSignals::signal(int peer) {
   lockstep_.check_in_creator();
   lockstep_.check_peers();
   counter(peer, topology_.rank).sent.fetch_add(1, std::memory_order_seq_cst);
-  Bell& of_peer = bell(peer);
-  if (of_peer.sleepers.load(std::memory_order_seq_cst) == 0) return;
-  of_peer.rings.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake_all(of_peer.rings);
+  bell(peer).ring();
 }
 
 void SharedSignals::wait(int peer, const CollectiveOptions& options) {
@@ -97,12 +91,11 @@ bool SharedSignals::spin(int peer) {
 
 /// Sleeps until somebody signals or `limit` is over; true if it took a signal instead.
 bool SharedSignals::sleep(int peer, microseconds limit) {
-  Bell& own = bell(topology_.rank);
-  own.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  const uint32_t rings = own.rings.load(std::memory_order_seq_cst);
-  const bool taken = take(peer);
-  if (!taken) futex_wait(own.rings, rings, limit);
-  own.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  bool taken = false;
+  bell(topology_.rank).sleep([&] {
+    taken = take(peer);
+    return taken ? microseconds(0) : limit;
+  });
   return taken;
 }
 

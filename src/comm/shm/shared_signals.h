@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/shm/control_block.h"
+#include "comm/shm/bell.h"
 #include "comm/shm/lockstep.h"
 #include "farandole/comm/communicator.h"
 
@@ -18,17 +18,15 @@ namespace farandole::comm::shm {
 
 /// Signals through counters in symmetric memory.
 ///
-/// Layout. The part of rank r in the allocation is a Bell, at which r sleeps, and one counter
-/// per rank: how many signals that rank has sent to r. Only the sender writes it (its threads with
-/// atomic additions), and it never falls. How many r has taken is known to r alone.
+/// Layout. The part of rank r in the allocation is a Bell, at which r sleeps (bell.h), and one
+/// counter per rank: how many signals that rank has sent to r. Only the sender writes it (its
+/// threads with atomic additions), and it never falls. How many r has taken is known to r alone.
 ///
-/// Protocol. signal: add 1 to the counter; if somebody sleeps at the bell, count `rings` up and
-/// wake. wait: take one if the counter is ahead of what was taken; spin for a moment, then sleep:
-/// count itself in `sleepers`, read `rings`, look at the counter once more, sleep on `rings`.
+/// Protocol. signal: add 1 to the counter and ring the bell. wait: take one if the counter is ahead
+/// of what was taken; spin for a moment, then sleep at the bell, looking at the counter.
 ///
 /// Memory order. The addition is a release of all that the sender's thread did before, and the look
-/// that finds it an acquire. Additions, `sleepers` and looks are seq_cst as well, so that of a
-/// sender and a rank that falls asleep at least one sees the other.
+/// that finds it an acquire; both are seq_cst, as the bell demands.
 ///
 /// A sleeper looks after its peer every 50 ms, and once more at the counter before it calls the
 /// peer gone: who signalled and exited is no failure.
@@ -53,10 +51,6 @@ class SharedSignals final : public Signals {
   void wait(int peer, const CollectiveOptions& options) override;
 
  private:
-  struct alignas(kNoSharing) Bell {
-    std::atomic<uint32_t> rings;     ///< futex word; peers count it up
-    std::atomic<uint32_t> sleepers;  ///< threads of the rank that sleep
-  };
   struct alignas(kNoSharing) Counter {
     std::atomic<uint64_t> sent;
   };
