@@ -19,9 +19,7 @@ ScaledOptimizer scaled(uintptr_t id, std::vector<at::Tensor> parameters, Sharded
   return {reinterpret_cast<const void*>(id), std::move(parameters), engine};
 }
 
-}  // namespace
-
-void bind_amp(py::module_& module) {
+void bind_scaler_state(py::module_& module) {
   py::class_<GradScalerState>(module, "GradScalerState", "What a checkpoint has of a GradScaler.")
       .def(py::init([](double scale, double growth_factor, double backoff_factor,
                        int64_t growth_interval, int64_t growth_tracker) {
@@ -36,6 +34,9 @@ void bind_amp(py::module_& module) {
       .def_readonly("growth_interval", &GradScalerState::growth_interval, "Steps.")
       .def_readonly("growth_tracker", &GradScalerState::growth_tracker,
                     "Steps without Inf or NaN since the scale changed.");
+}
+
+void bind_scaler(py::module_& module) {
   py::class_<GradScaler>(module, "GradScaler", "Loss scaling that all ranks agree on.")
       .def(py::init([](double init_scale, double growth_factor, double backoff_factor,
                        int64_t growth_interval, bool enabled) {
@@ -86,6 +87,13 @@ void bind_amp(py::module_& module) {
       .def_property("state", &GradScaler::state, &GradScaler::load_state, "For a checkpoint.")
       .def_property_readonly("is_between_steps", &GradScaler::is_between_steps,
                              "Whether nothing is open until update().");
+}
+
+}  // namespace
+
+void bind_amp(py::module_& module) {
+  bind_scaler_state(module);
+  bind_scaler(module);
 }
 
 }  // namespace farandole::python

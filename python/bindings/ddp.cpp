@@ -109,9 +109,11 @@ struct DeleteWithoutGil {
   }
 };
 
-void bind_replica(py::module_& module) {
-  py::class_<Replica, std::unique_ptr<Replica, DeleteWithoutGil>>(module, "Replica",
-                                                                  "One rank's copy of a model.")
+using ReplicaClass = py::class_<Replica, std::unique_ptr<Replica, DeleteWithoutGil>>;
+
+/// What a training loop calls, by way of forward() and backward().
+ReplicaClass bind_passes(py::module_& module) {
+  return ReplicaClass(module, "Replica", "One rank's copy of a model.")
       .def(py::init<NamedTensors, NamedTensors, const Group&, ReplicaOptions>(),
            py::arg("parameters"), py::arg("buffers"), py::arg("group"), py::arg("options"), NoGil(),
            "Compare and send the state. Collective.")
@@ -132,7 +134,12 @@ void bind_replica(py::module_& module) {
           },
           py::arg("state"), py::arg("hook"), "Give full buckets to ``hook(state, bucket)``.")
       .def("await_parameters", &Replica::await_parameters, NoGil(),
-           "Wait for what an optimizer still sends.")
+           "Wait for what an optimizer still sends.");
+}
+
+/// What replicas do apart from passes.
+void bind_replica(ReplicaClass& replica) {
+  replica
       .def("broadcast", &Replica::broadcast, py::arg("root") = 0, NoGil(),
            "Send parameters and buffers of ``root`` to all. Collective.")
       .def("broadcast_buffers", &Replica::broadcast_buffers, py::arg("root") = 0, NoGil(),
@@ -161,7 +168,8 @@ void bind_ddp(py::module_& module) {
   bind_plan(module);
   bind_stats(module);
   bind_options(module);
-  bind_replica(module);
+  ReplicaClass replica = bind_passes(module);
+  bind_replica(replica);
 }
 
 }  // namespace farandole::python

@@ -37,15 +37,15 @@ Rule make_rule(const Hyperparameters& hyperparameters) {
 
 UpdateRules as_rules(const std::vector<Rule>& rules) { return {rules.begin(), rules.end()}; }
 
-void bind_rules(py::module_& module) {
-  const SgdHyperparameters sgd;
-  const AdamHyperparameters adam;
-  const LambHyperparameters lamb;
-  const LarsHyperparameters lars;
+void bind_rule_class(py::module_& module) {
   py::class_<UpdateRule, Rule>(module, "UpdateRule", "How one step changes a parameter.")
       .def_property_readonly("description", &UpdateRule::description, "Name and hyperparameters.")
       .def_property_readonly("state_names", &UpdateRule::state_names,
                              "The arrays that each parameter needs.");
+}
+
+void bind_sgd_rule(py::module_& module) {
+  const SgdHyperparameters sgd;
   module.def(
       "sgd_rule",
       [](double lr, double momentum, double dampening, double weight_decay, bool nesterov,
@@ -56,6 +56,10 @@ void bind_rules(py::module_& module) {
       py::arg("lr"), py::arg("momentum") = sgd.momentum, py::arg("dampening") = sgd.dampening,
       py::arg("weight_decay") = sgd.weight_decay, py::arg("nesterov") = sgd.nesterov,
       py::arg("maximize") = sgd.maximize, "That of torch.optim.SGD.");
+}
+
+void bind_adam_rule(py::module_& module) {
+  const AdamHyperparameters adam;
   module.def(
       "adam_rule",
       [](double lr, double beta1, double beta2, double eps, double weight_decay, bool amsgrad,
@@ -68,6 +72,10 @@ void bind_rules(py::module_& module) {
       py::arg("amsgrad") = adam.amsgrad, py::arg("maximize") = adam.maximize,
       py::arg("decoupled_weight_decay") = adam.decoupled_weight_decay,
       "That of torch.optim.Adam; of AdamW with decoupled_weight_decay.");
+}
+
+void bind_lamb_rule(py::module_& module) {
+  const LambHyperparameters lamb;
   module.def(
       "lamb_rule",
       [](double lr, double beta1, double beta2, double eps, double weight_decay,
@@ -79,6 +87,10 @@ void bind_rules(py::module_& module) {
       py::arg("eps") = lamb.eps, py::arg("weight_decay") = lamb.weight_decay,
       py::arg("bias_correction") = lamb.bias_correction, py::arg("maximize") = lamb.maximize,
       "That of LAMB.");
+}
+
+void bind_lars_rule(py::module_& module) {
+  const LarsHyperparameters lars;
   module.def(
       "lars_rule",
       [](double lr, double momentum, double dampening, double weight_decay, bool nesterov,
@@ -90,6 +102,9 @@ void bind_rules(py::module_& module) {
       py::arg("weight_decay") = lars.weight_decay, py::arg("nesterov") = lars.nesterov,
       py::arg("trust_coefficient") = lars.trust_coefficient, py::arg("eps") = lars.eps,
       py::arg("maximize") = lars.maximize, "That of LARS.");
+}
+
+void bind_update_parameters(py::module_& module) {
   module.def(
       "update_parameters",
       [](const Rule& rule, const std::vector<at::Tensor>& parameters,
@@ -130,15 +145,20 @@ struct DeleteWithoutGil {
   }
 };
 
-void bind_optimizer(py::module_& module) {
-  const MasterWeightOptions defaults;
-  using Optimizer = ShardedOptimizer;
+using Optimizer = ShardedOptimizer;
+using OptimizerClass = py::class_<Optimizer, std::unique_ptr<Optimizer, DeleteWithoutGil>>;
+
+void bind_piece(py::module_& module) {
   py::class_<Optimizer::Piece>(module, "Piece", "A part of a parameter that this rank owns.")
       .def_readonly("parameter", &Optimizer::Piece::parameter, "Index in its group.")
       .def_readonly("offset", &Optimizer::Piece::offset, "Elements, in the order of its memory.")
       .def_readonly("elements", &Optimizer::Piece::elements, "How many.");
-  py::class_<Optimizer, std::unique_ptr<Optimizer, DeleteWithoutGil>>(
-      module, "ShardedOptimizer", "Steps the shards of parameters that this rank owns, for all.")
+}
+
+OptimizerClass bind_construction(py::module_& module) {
+  const MasterWeightOptions defaults;
+  return OptimizerClass(module, "ShardedOptimizer",
+                        "Steps the shards of parameters that this rank owns, for all.")
       .def(py::init([](std::vector<std::vector<at::Tensor>> parameters,
                        std::vector<std::vector<std::string>> names,
                        const std::optional<Group>& group, const std::string& gradients,
@@ -158,8 +178,11 @@ void bind_optimizer(py::module_& module) {
            py::arg("master_weights") = defaults.keep,
            py::arg("stochastic_rounding") = defaults.stochastic_rounding,
            py::arg("rounding_seed") = defaults.rounding_seed, py::arg("partition") = "elements",
-           NoGil(), "Make the parameters views of flat buffers. Collective.")
-      .def_property_readonly("rank", &Optimizer::rank, "Of this process.")
+           NoGil(), "Make the parameters views of flat buffers. Collective.");
+}
+
+void bind_description(OptimizerClass& optimizer) {
+  optimizer.def_property_readonly("rank", &Optimizer::rank, "Of this process.")
       .def_property_readonly("world_size", &Optimizer::world_size, "How many ranks.")
       .def_property_readonly("group", &Optimizer::group, "The one that the program gave.")
       .def_property_readonly(
@@ -172,7 +195,11 @@ void bind_optimizer(py::module_& module) {
       .def_property_readonly(
           "stochastic_rounding",
           [](const Optimizer& self) { return self.master_weights().stochastic_rounding; },
-          "Whether those of bfloat16 are rounded by chance.")
+          "Whether those of bfloat16 are rounded by chance.");
+}
+
+void bind_changes(OptimizerClass& optimizer) {
+  optimizer
       .def(
           "add_group",
           [](Optimizer& self, std::vector<at::Tensor> parameters, std::vector<std::string> names,
@@ -182,6 +209,23 @@ void bind_optimizer(py::module_& module) {
           },
           py::arg("parameters"), py::arg("names"), py::arg("then") = py::none(), NoGil(),
           "One more group, in which ``then`` takes part, on all ranks or on none. Collective.")
+      .def(
+          "begin_rebuild",
+          [](Optimizer& self, const std::optional<Group>& group) {
+            self.begin_rebuild(group.value_or(Group()));
+          },
+          py::arg("group"), NoGil(), "Gather over these ranks from now on. Collective.")
+      .def(
+          "finish_rebuild",
+          [](Optimizer& self, const Completion& then) {
+            self.finish_rebuild(then.value_or(nullptr));
+          },
+          py::arg("then") = py::none(), NoGil(),
+          "Plan anew, with the part of ``then``, on all ranks or on none. Collective.");
+}
+
+void bind_steps(OptimizerClass& optimizer) {
+  optimizer
       .def(
           "step",
           [](Optimizer& self, const std::vector<Rule>& rules) { self.step(as_rules(rules)); },
@@ -198,10 +242,19 @@ void bind_optimizer(py::module_& module) {
                              "Whether the last step was, for an Inf or NaN under a GradScaler.")
       .def_property_readonly("join_failed", &Optimizer::join_failed,
                              "Whether the others got an error in the last backward after a join.")
+      .def("wait", &Optimizer::wait, NoGil(), "Until the last step's parameters have come.");
+}
+
+void bind_clipping(OptimizerClass& optimizer) {
+  optimizer
       .def("clip_grad_norm", &Optimizer::clip_grad_norm, py::arg("max_norm"), py::arg("norm_type"),
            py::arg("error_if_nonfinite"), NoGil(), "The norm before. Collective.")
       .def("clip_grad_value", &Optimizer::clip_grad_value, py::arg("clip_value"), NoGil(),
-           "Bring elements of gradients into [-clip_value, clip_value].")
+           "Bring elements of gradients into [-clip_value, clip_value].");
+}
+
+void bind_state(OptimizerClass& optimizer) {
+  optimizer
       .def(
           "make_state",
           [](Optimizer& self, const std::vector<Rule>& rules) { self.make_state(as_rules(rules)); },
@@ -212,6 +265,11 @@ void bind_optimizer(py::module_& module) {
       .def("set_steps", &Optimizer::set_steps, py::arg("group"), py::arg("steps"),
            py::arg("has_state") = std::vector<bool>(),
            "Steps taken, by parameter; whether they have written to its arrays.")
+      .def("state_bytes", &Optimizer::state_bytes, "Of this rank's arrays.");
+}
+
+void bind_exchange(OptimizerClass& optimizer) {
+  optimizer
       .def("gather", &Optimizer::gather, py::arg("group"), py::arg("pieces"), py::arg("to"),
            NoGil(), "Whole tensors of pieces, on one rank or (-1) on all. Collective.")
       .def("broadcast", &Optimizer::broadcast, py::arg("tensor"), py::arg("root"), NoGil(),
@@ -229,21 +287,6 @@ void bind_optimizer(py::module_& module) {
             return result;
           },
           py::arg("data"), "Bytes of every rank, of any lengths. Collective.")
-      .def(
-          "begin_rebuild",
-          [](Optimizer& self, const std::optional<Group>& group) {
-            self.begin_rebuild(group.value_or(Group()));
-          },
-          py::arg("group"), NoGil(), "Gather over these ranks from now on. Collective.")
-      .def(
-          "finish_rebuild",
-          [](Optimizer& self, const Completion& then) {
-            self.finish_rebuild(then.value_or(nullptr));
-          },
-          py::arg("then") = py::none(), NoGil(),
-          "Plan anew, with the part of ``then``, on all ranks or on none. Collective.")
-      .def("wait", &Optimizer::wait, NoGil(), "Until the last step's parameters have come.")
-      .def("state_bytes", &Optimizer::state_bytes, "Of this rank's arrays.")
       .def("bytes_moved", &Optimizer::bytes_moved,
            "Stored into other ranks or sent, in one backward and step.");
 }
@@ -251,8 +294,20 @@ void bind_optimizer(py::module_& module) {
 }  // namespace
 
 void bind_optim(py::module_& module) {
-  bind_rules(module);
-  bind_optimizer(module);
+  bind_rule_class(module);
+  bind_sgd_rule(module);
+  bind_adam_rule(module);
+  bind_lamb_rule(module);
+  bind_lars_rule(module);
+  bind_update_parameters(module);
+  bind_piece(module);
+  OptimizerClass optimizer = bind_construction(module);
+  bind_description(optimizer);
+  bind_steps(optimizer);
+  bind_clipping(optimizer);
+  bind_state(optimizer);
+  bind_exchange(optimizer);
+  bind_changes(optimizer);
 }
 
 }  // namespace farandole::python

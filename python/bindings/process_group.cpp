@@ -139,6 +139,19 @@ void bind_moves(py::module_& module) {
       py::arg("tensor"), py::arg("root"), py::arg("group"), py::arg("async_op"), NoGil(),
       "Fill ``tensor`` with that of ``root``.");
   module.def(
+      "all_to_all",
+      [](const at::Tensor& output, const at::Tensor& input, std::vector<int64_t> output_splits,
+         std::vector<int64_t> input_splits, const Group& group, bool async_op) {
+        return all_to_all(output, input,
+                          {group, async_op, std::move(output_splits), std::move(input_splits)});
+      },
+      py::arg("output"), py::arg("input"), py::arg("output_splits"), py::arg("input_splits"),
+      py::arg("group"), py::arg("async_op"), NoGil(),
+      "Fill part p of ``output`` with this rank's part of rank p's ``input``.");
+}
+
+void bind_moves_of_root(py::module_& module) {
+  module.def(
       "gather",
       [](const std::optional<at::Tensor>& output, const at::Tensor& input, int root,
          const Group& group, bool async_op) {
@@ -154,16 +167,9 @@ void bind_moves(py::module_& module) {
       },
       py::arg("output"), py::arg("input"), py::arg("root"), py::arg("group"), py::arg("async_op"),
       NoGil(), "Fill ``output`` with this rank's part of root's ``input``.");
-  module.def(
-      "all_to_all",
-      [](const at::Tensor& output, const at::Tensor& input, std::vector<int64_t> output_splits,
-         std::vector<int64_t> input_splits, const Group& group, bool async_op) {
-        return all_to_all(output, input,
-                          {group, async_op, std::move(output_splits), std::move(input_splits)});
-      },
-      py::arg("output"), py::arg("input"), py::arg("output_splits"), py::arg("input_splits"),
-      py::arg("group"), py::arg("async_op"), NoGil(),
-      "Fill part p of ``output`` with this rank's part of rank p's ``input``.");
+}
+
+void bind_barriers(py::module_& module) {
   module.def(
       "barrier",
       [](const Group& group, bool async_op) {
@@ -219,6 +225,8 @@ void bind_process_group(py::module_& module) {
   bind_ranks(module);
   bind_reductions(module);
   bind_moves(module);
+  bind_moves_of_root(module);
+  bind_barriers(module);
   bind_transfers(module);
   bind_memory(module);
 }
