@@ -36,7 +36,7 @@ struct FARANDOLE_API Config {
   std::chrono::microseconds spin{1000};
   /// FARANDOLE_STAGING_BYTES: bytes of the ring (one per rank and group) through which tensors
   /// outside symmetric memory pass; 20480 to 2^32, rounded up to whole pages. Default 2097152.
-  size_t staging_bytes = 2 * 1024 * 1024;
+  size_t staging_bytes = size_t{2} * 1024 * 1024;
   /// FARANDOLE_SEGMENTS: auto, memfd or tmpfile. Default auto.
   SegmentBacking segments = SegmentBacking::kAuto;
   /// FARANDOLE_TIMEOUT_S: seconds that a collective waits for a late rank where the caller gave no

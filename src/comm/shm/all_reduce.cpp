@@ -181,7 +181,7 @@ void SharedMemoryCommunicator::slotted_all_reduce(Call& call, const std::byte* i
 /// Whether reading all slots, (P - 1) * S foreign bytes, costs less than sharing the work: 2 * S *
 /// (P - 1) / P foreign bytes and a second barrier.
 bool SharedMemoryCommunicator::reads_all_slots(size_t bytes) const {
-  constexpr size_t kMost = 256 * 1024;  // beyond, slots leave the second-level cache
+  constexpr size_t kMost = size_t{256} * 1024;  // beyond, slots leave the second-level cache
   if (bytes > std::min(kMost, staging_.slot_bytes())) return false;
   const auto peers = static_cast<size_t>(world_size()) - 1;
   return peers * bytes <= 2 * bytes * peers / (peers + 1) + barrier_bytes_;

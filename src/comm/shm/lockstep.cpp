@@ -309,7 +309,7 @@ void Lockstep::fail_late(const std::string& names, const std::string& whys, std:
        what + " " + whys + ".");
 }
 
-void Lockstep::fail(std::exception_ptr error, const std::string& reason, int lost_rank) {
+void Lockstep::fail(const std::exception_ptr& error, const std::string& reason, int lost_rank) {
   failure_ = error;
   abort("rank " + std::to_string(topology_.rank) + " gave up: " + reason, lost_rank);
   std::rethrow_exception(error);

@@ -142,7 +142,8 @@ class Lockstep {
   [[noreturn]] void fail_missing(Post post, std::chrono::milliseconds timeout);
   [[noreturn]] void fail_late(const std::string& names, const std::string& whys,
                               std::vector<int> late, std::chrono::milliseconds timeout);
-  [[noreturn]] void fail(std::exception_ptr error, const std::string& reason, int lost_rank = -1);
+  [[noreturn]] void fail(const std::exception_ptr& error, const std::string& reason,
+                         int lost_rank = -1);
   [[noreturn]] void throw_aborted(int rank, const std::string& subject,
                                   const std::string& collective) const;
   int differing_rank() const;

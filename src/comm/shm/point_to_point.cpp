@@ -166,7 +166,8 @@ PointToPoint::~PointToPoint() {
 }
 
 Channel& PointToPoint::channel(int source, int destination) const {
-  const auto index = static_cast<size_t>(source * topology_.world_size + destination);
+  const auto world_size = static_cast<size_t>(topology_.world_size);
+  const size_t index = static_cast<size_t>(source) * world_size + static_cast<size_t>(destination);
   return *reinterpret_cast<Channel*>(channels_ + index * Channel::bytes_for(capacity_));
 }
 
@@ -459,7 +460,7 @@ void PointToPoint::refuse_endless(Operation& operation) {
     return each->request.tag == operation.request.tag;
   });
   if (receive == receives_.end() || is_sent) return;
-  const auto kept = *receive;
+  const auto kept = std::move(*receive);  // `operation` is its
   receives_.erase(receive);
   finish(operation,
          std::make_exception_ptr(InvalidArgument(
@@ -572,7 +573,7 @@ void PointToPoint::look_for_failures() {
           gone);
 }
 
-void PointToPoint::fail_all(std::exception_ptr error) {
+void PointToPoint::fail_all(const std::exception_ptr& error) {
   if (!failure_) failure_ = error;
   for (auto& queue : sends_) {
     for (auto& send : queue) finish(*send, error);

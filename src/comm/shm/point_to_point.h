@@ -92,7 +92,7 @@ class PointToPoint {
   void fail_late(const Operation& operation, std::chrono::milliseconds timeout);
   void give_up(const std::string& why, std::exception_ptr error, int lost_rank = -1);
   bool is_over() const { return failure_ != nullptr || error_ != nullptr; }
-  void fail_all(std::exception_ptr error);
+  void fail_all(const std::exception_ptr& error);
   void tell_group(Lock& lock);
   static void ring(Doorbell& doorbell, Doorbell::Who who);
   void ring_wanted(int rank);

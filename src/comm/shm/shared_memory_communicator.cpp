@@ -25,11 +25,11 @@ namespace {
 
 /// What a rank moves from a peer in the time of one barrier, measured: 0.1 us between two cores; 7
 /// us among four ranks on two cores, where every barrier takes context switches.
-constexpr size_t kBarrierBytes = 16 * 1024;
-constexpr size_t kBarrierBytesAmongMany = 128 * 1024;
+constexpr size_t kBarrierBytes = size_t{16} * 1024;
+constexpr size_t kBarrierBytesAmongMany = size_t{128} * 1024;
 
 /// Bytes from which the copy into a slot takes long enough to be timed.
-constexpr size_t kClockBytes = 16 * 1024;
+constexpr size_t kClockBytes = size_t{16} * 1024;
 
 size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 

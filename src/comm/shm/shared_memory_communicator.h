@@ -32,7 +32,7 @@ namespace farandole::comm::shm {
 class SharedMemoryCommunicator final : public Communicator, public SharedMemory {
  public:
   /// Collective. Throws what make_communicator() lists.
-  static std::unique_ptr<Communicator> make(Store& store, const CommunicatorOptions& options);
+  static std::unique_ptr<Communicator> make(Store& store, const CommunicatorOptions& asked);
   ~SharedMemoryCommunicator() override;
 
   MemoryKind memory_kind() const override { return MemoryKind::kHost; }

@@ -86,7 +86,9 @@ bool readable_within(int fd, milliseconds timeout) {
 /// Whether somebody calls, and which callers have said something or hung up. False if nothing came.
 bool find_readable(int listener, const std::vector<Descriptor>& callers, milliseconds timeout,
                    bool* is_called, std::vector<size_t>* speaking) {
-  std::vector<pollfd> entries{{listener, POLLIN, 0}};
+  std::vector<pollfd> entries;
+  entries.reserve(1 + callers.size());
+  entries.push_back({listener, POLLIN, 0});
   for (const Descriptor& caller : callers) entries.push_back({caller.get(), POLLIN, 0});
   if (poll_within(&entries, timeout) <= 0) return false;
   *is_called = entries[0].revents != 0;

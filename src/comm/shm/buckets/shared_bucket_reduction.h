@@ -65,8 +65,8 @@ class SharedBucketReduction final : public BucketReduction {
                         size_t report_bytes);
 
   void begin(double weight, bool checks_finite) override;
-  void publish(size_t bucket) override;
-  void skip(size_t bucket) override;
+  void publish(size_t index) override;
+  void skip(size_t index) override;
   bool in_round() const override { return begun_ && round_ == round_of_all(); }
   void progress() override;
   bool finish(const void* report, bool complete, const CollectiveOptions& options) override;
@@ -74,7 +74,7 @@ class SharedBucketReduction final : public BucketReduction {
   void set_recorder(Recorder recorder) override { recorder_ = std::move(recorder); }
   size_t report_bytes() const override { return report_bytes_; }
   const std::byte* report_of(int rank) const override;
-  BucketTimes times_of(size_t bucket) const override;
+  BucketTimes times_of(size_t index) const override;
   int latest_rank() const override { return latest_rank_; }
 
  private:
