@@ -30,7 +30,7 @@ endef
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
 cpp_files = $(shell find $(cpp_folders) -name '*.h' -o -name '*.cpp')
 # clang-tidy takes a second for each of them; 10 s for each source that includes torch.
-torch_free_sources = $(wildcard src/*.cpp) $(shell find src/comm -name '*.cpp')
+torch_free_sources = $(wildcard src/*.cpp) $(shell find src/comm src/kernels -name '*.cpp')
 # Older ThreadSanitizers cannot run where addresses are randomized over more than 28 bits.
 fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -le 28 ] \
 	|| { setarch -R true 2>/dev/null && echo setarch -R; })
