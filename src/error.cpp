@@ -14,7 +14,7 @@ std::optional<int> Error::rank() const {
   return ranks().front();
 }
 
-// Out of line, so that each type has one home and exceptions cross library borders.
+// Out of line, so that each type has one definition and exceptions cross library borders.
 Error::~Error() = default;
 InvalidArgument::~InvalidArgument() = default;
 CommError::~CommError() = default;

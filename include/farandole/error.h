@@ -70,7 +70,7 @@ class FARANDOLE_API BackwardError : public CommError {
 
 /// The ranks cannot take one optimizer step together: an exception left one, their hyperparameters
 /// differ, or a parameter has a gradient on some ranks only. Thrown on every rank (one that met an
-/// exception gets its own); parameters stay alike on all ranks. The group stays usable.
+/// exception gets its own); parameters stay the same on all ranks. The group stays usable.
 class FARANDOLE_API StepError : public CommError {
  public:
   using CommError::CommError;

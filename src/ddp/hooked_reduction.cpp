@@ -225,7 +225,7 @@ c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
                           std::move(lengths), std::move(sizes), parameters_[bucket], std::nullopt);
 }
 
-/// Waits for a bucket and brings the hook's result home.
+/// Waits for a bucket and moves the hook's result into it.
 void HookedReduction::collect(size_t bucket) {
   if (!futures_[bucket]) return;  // skipped, or the hook threw, or there is none
   const std::shared_ptr<void> record = record_bucket_reduction(*buckets_, bucket);

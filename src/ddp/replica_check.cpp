@@ -71,7 +71,7 @@ void check_same_replicas(const NamedTensors& parameters, const NamedTensors& buf
   }
   throw InvalidArgument("the ranks of group '" + group.name() + "' have different modules: " +
                             first_difference(group.all_gather(own)) + ".",
-                        "replicas can only be averaged if they are alike.",
+                        "replicas can only be averaged if they are equal.",
                         "build the module from the same code and configuration on every rank.");
 }
 

@@ -9,7 +9,7 @@ namespace farandole {
 
 /// memcpy() with stores that go past the caches where the CPU has such (x86): they neither read the
 /// lines that they replace nor push others out. For memory that is not used again soon. Both
-/// addresses lie alike in their cache lines.
+/// addresses have the same offset in their cache lines.
 ///
 /// Such stores are in no order with others: end_streaming_copies() before anybody is told of them.
 /// Any thread.

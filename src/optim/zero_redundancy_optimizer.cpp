@@ -116,7 +116,7 @@ void check_options_of(const torch::optim::OptimizerParamGroup& group, size_t ind
   throw InvalidArgument("parameter group " + std::to_string(index) + " has options of type " +
                             class_of(options) + ".",
                         "the optimizer's are of type " + class_of(defaults) +
-                            ", and all its groups are stepped and saved alike.",
+                            ", and all its groups are stepped and saved in the same way.",
                         "make an optimizer for each type.");
 }
 

@@ -745,7 +745,7 @@ TEST_P(RanksThatStep, HaveTheSameHyperparameters) {
     EXPECT_THAT(text, HasSubstr("ranks 0 and 1 have different hyperparameters."));
     EXPECT_THAT(text, HasSubstr("rank 0 steps with SGD(lr=0.25, "));
     EXPECT_THAT(text, HasSubstr("rank 1 with SGD(lr=0.5, "));
-    EXPECT_THAT(text, HasSubstr("\nfix: set param_groups and step schedulers alike"));
+    EXPECT_THAT(text, HasSubstr("\nfix: set param_groups and step schedulers in the same way"));
   }
 }
 

@@ -171,7 +171,7 @@ def accumulation(rank: int, world_size: int) -> None:
 
 
 def many_sets(rank: int, world_size: int) -> None:
-    """More than are kept: the oldest plan leaves, on all ranks alike."""
+    """More than are kept: the oldest plan is dropped, on all ranks."""
     ddp = DistributedDataParallel(nn.Sequential(*(nn.Linear(8, 8) for _ in range(9))).double())
     for step in range(27):
         for number, layer in enumerate(ddp.module):

@@ -382,7 +382,7 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     @property
     def modules_buffers(self) -> list[Tensor]:
-        """The buffers that are kept alike."""
+        """The buffers that are kept the same on all ranks."""
         return [buffer for _, buffer in self._present_buffers()]
 
     @property

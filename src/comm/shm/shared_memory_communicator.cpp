@@ -97,7 +97,7 @@ struct SharedMemoryCommunicator::Parts {
 
 namespace {
 
-/// All ranks must lay out the segment and choose their ways alike, so they take what rank 0 has:
+/// All ranks must lay out the segment and choose the same ways, so they take what rank 0 has:
 /// its staging slots, and its count of cores.
 void adopt_layout(Bootstrap& bootstrap, Config& config, Topology& topology) {
   const std::string name = "layout";

@@ -35,8 +35,8 @@ class Place {
   uint64_t word_ = 0;
 };
 
-/// The live symmetric allocations of one group on one rank. Every rank counts allocations alike, so
-/// equal numbers mean one segment.
+/// The live symmetric allocations of one group on one rank. Every rank counts allocations in the
+/// same order, so equal numbers mean one segment.
 ///
 /// Threads: any. Handles remove themselves; they may outlive the group.
 class SymmetricRegistry : public std::enable_shared_from_this<SymmetricRegistry> {

@@ -242,7 +242,7 @@ void PowerSgdHook::reduce_p(Exchange& exchange) {
 }
 
 /// That of the step before, with random columns where it has none that can be used. Ranks decide
-/// alike, since what they reduced is the same.
+/// in the same way, since what they reduced is the same.
 void PowerSgdHook::choose_q(Matrix& matrix) {
   const at::Tensor& before = matrix.state->q;
   const bool is_warm =

@@ -78,7 +78,7 @@ void throw_that_parameters_differ(int rank, const ReplicaGroup& group) {
           "' differ.",
       "each rank steps its shards for all; parameters must have the same shapes, dtypes, groups "
       "and requires_grad on every rank, and the same values by the first step.",
-      "wrap the model in DistributedDataParallel first, which makes them alike, or broadcast "
+      "wrap the model in DistributedDataParallel first, which makes them equal, or broadcast "
       "them.");
 }
 

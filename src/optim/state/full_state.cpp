@@ -17,7 +17,7 @@ using Dtypes = std::vector<std::optional<at::ScalarType>>;
 using Pieces = std::vector<ShardedOptimizer::Piece>;
 
 /// Whole tensors of pieces, by parameter; a collective for each dtype among `dtypes`, which is
-/// alike on all ranks.
+/// the same on all ranks.
 std::vector<at::Tensor> gather(const ShardedOptimizer& engine, size_t group,
                                const std::function<at::Tensor(size_t)>& piece_of,
                                const Dtypes& dtypes, int to) {

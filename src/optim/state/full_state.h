@@ -27,7 +27,7 @@ struct FullState {
 /// By group and parameter.
 using FullStates = std::vector<std::vector<FullState>>;
 
-/// What the state of a parameter is, but for the elements of its tensors; alike on all ranks.
+/// The state of a parameter without the elements of its tensors; the same on all ranks.
 struct StateOutline {
   bool exists = false;
   int64_t step = 0;

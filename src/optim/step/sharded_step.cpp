@@ -199,7 +199,7 @@ void ShardedStep::fail(const std::string& error) noexcept {
   try {
     wait();
     if (was_inside) {
-      pass_.store(pieces_.pieces());  // what there is, so that parameters are alike on all ranks
+      pass_.store(pieces_.pieces());  // what there is, so that all ranks have the same
       pieces_.clear();
       count_step();  // as the others do
     } else if (ranks_.replica() != nullptr) {
@@ -397,7 +397,7 @@ void ShardedStep::leave() {
   try {
     round_->leave();
   } catch (const StepError&) {
-    send_shards();  // as the rank that failed does: parameters are alike on all ranks
+    send_shards();  // as the rank that failed does: all ranks get the same parameters
     throw;
   }
   send_shards();

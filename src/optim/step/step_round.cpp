@@ -98,7 +98,7 @@ void StepRound::check_failures() {
           " met: " + errors[static_cast<size_t>(failed.front())],
       std::string("fix the cause there. ") +
           (at_entry ? "Nothing was changed: the step may be taken again."
-                    : "Parameters are alike on all ranks, but that rank's shards may lack the "
+                    : "Parameters are the same on all ranks, but that rank's shards may lack the "
                       "step; go on, or load a checkpoint."),
       {failed, "step"});
 }
@@ -117,7 +117,7 @@ void StepRound::check_steps() {
     throw StepError(which + ": rank 0 takes step #" + std::to_string(first) + ", rank " +
                         std::to_string(rank) + " step #" + std::to_string(step) + ".",
                     "one of them has left out a step that the other took.",
-                    "decide on all ranks alike whether to call step(), for example by an "
+                    "decide in the same way on all ranks whether to call step(), for example by an "
                     "all_reduce.",
                     {{rank}, "step"});
   }
@@ -133,7 +133,7 @@ void StepRound::check_descriptions(const std::string& own) const {
       "rank 0 steps with " + all[0] + ", rank " + std::to_string(other) + " with " +
           all[static_cast<size_t>(other)] +
           "; each updates its own shards, so parameters would be stepped differently.",
-      "set param_groups and step schedulers alike on every rank.", {{other}, "step"});
+      "set param_groups and step schedulers in the same way on every rank.", {{other}, "step"});
 }
 
 void StepRound::check_gradients() const {
