@@ -23,7 +23,7 @@ std::vector<int64_t> row_major(at::IntArrayRef sizes) {
   return strides;
 }
 
-/// What the comm layer adds up: a complex element is two real ones.
+/// The dtype that the comm layer adds up: a complex element counts as two real ones.
 comm::BucketRange range_of(const BucketPlan::Bucket& bucket) {
   const bool is_complex = c10::isComplexType(bucket.dtype);
   const auto dtype = data_type_of(is_complex ? c10::toRealValueType(bucket.dtype) : bucket.dtype);

@@ -13,7 +13,7 @@ namespace {
 
 /// Shards of a bucket begin at multiples of a cache line.
 constexpr int64_t kShardBytes = 64;
-/// Buckets begin where neighbouring lines, which are fetched in pairs, are their own.
+/// Buckets begin at multiples of two cache lines, because CPUs fetch lines in pairs.
 constexpr int64_t kBucketAlignment = 128;
 
 int64_t element_bytes(at::ScalarType dtype) {
@@ -71,7 +71,7 @@ void check_order(const std::vector<size_t>& order, size_t count) {
   }
 }
 
-/// Parameters that may share a bucket, and how far their packing has come.
+/// The state of packing for one kind of parameters, which may share a bucket.
 struct Kind {
   at::ScalarType dtype;
   at::Device device;
@@ -82,7 +82,7 @@ struct Kind {
   size_t closed = 0;                          ///< buckets before it
 };
 
-/// Fills buckets in one walk along the order. One thread; made for one plan.
+/// Fills buckets in one walk along the order. For one plan and one thread.
 class Packing {
  public:
   Packing(const std::vector<PlannedParameter>& parameters, const std::vector<size_t>& order,
@@ -104,7 +104,7 @@ class Packing {
     return kinds_.emplace_back(Kind{parameter.dtype, parameter.device});
   }
 
-  /// Walks back from the end, for each kind until its last bucket is full.
+  /// Walks back from the end, for each kind until the last bucket of that kind is full.
   void find_tails() {
     for (size_t position = order_.size(); position-- > 0;) {
       const PlannedParameter& parameter = parameters_[order_[position]];
@@ -167,7 +167,8 @@ class Packing {
   std::vector<size_t> last_positions_;  ///< for each bucket, of its last parameter in the order
 };
 
-/// One slot after the other, those of whole cache lines first: each of them begins at one.
+/// Assigns slots one after the other, those that fill whole cache lines first, so that each of
+/// these begins at a line.
 void place_slots(BucketPlan::Bucket& bucket) {
   int64_t offset = 0;
   for (const bool whole_lines : {true, false}) {
@@ -180,11 +181,11 @@ void place_slots(BucketPlan::Bucket& bucket) {
   }
 }
 
-/// Pads the buckets and lays those of each device one after the other.
+/// Pads the buckets and places those of each device one after the other.
 void lay_out(BucketPlan& plan, int world_size) {
   for (BucketPlan::Bucket& bucket : plan.buckets) {
     place_slots(bucket);
-    const int64_t offset = plan.buffer_bytes(bucket.device);  // of those before, which are padded
+    const int64_t offset = plan.buffer_bytes(bucket.device);  // of the padded buckets so far
     const int64_t unit = world_size * (kShardBytes / element_bytes(bucket.dtype));
     bucket.padded_elements = rounded_up(bucket.elements, unit);
     bucket.offset_bytes = rounded_up(offset, kBucketAlignment);

@@ -32,8 +32,8 @@ std::string subject(const BackwardContext& context, size_t world_size) {
          "' on rank " + std::to_string(context.rank) + " of " + std::to_string(world_size);
 }
 
-/// Where a report says so of a parameter: "'head.bias' on rank 1, 'mask' on every rank". Empty if
-/// nowhere.
+/// The parameters for which a report fulfils the condition, with the ranks: "'head.bias' on rank 1,
+/// 'mask' on every rank". Empty if there are none.
 std::string parameters_that(const std::vector<BackwardReport>& reports,
                             const BackwardContext& context,
                             const std::function<bool(const BackwardReport&, size_t)>& holds) {
@@ -66,7 +66,8 @@ void check_abandoned(const std::vector<BackwardReport>& reports, const BackwardC
                       {abandoned, kBackward});
 }
 
-/// A rank whose forward threw and that went on with its next batch is one ahead of the others.
+/// A rank that caught an exception of its forward and continued with its next batch is one forward
+/// ahead of the others.
 void check_forwards(const std::vector<BackwardReport>& reports, const BackwardContext& context) {
   const auto joined = [](const BackwardReport& report) {
     return report.has(BackwardReport::kJoined);
@@ -88,7 +89,7 @@ void check_forwards(const std::vector<BackwardReport>& reports, const BackwardCo
                       {failed, kBackward});
 }
 
-/// The ranks whose reports say so of a parameter.
+/// The ranks whose reports fulfil the condition for a parameter.
 Ranks ranks_with(const std::vector<BackwardReport>& reports,
                  const std::function<bool(const BackwardReport&, size_t)>& holds) {
   return ranks_where(reports, [&](const BackwardReport& report) {

@@ -11,7 +11,7 @@
 namespace farandole {
 namespace {
 
-/// Knows whether the graph task that owns it came to its end.
+/// Knows whether the graph task that owns it has ended without an exception.
 struct EndOfBackward {
   std::function<void()> callback;
   std::function<void()> abandoned;
@@ -63,7 +63,7 @@ void AccumulatedHook::compiled_args(torch::dynamo::autograd::CompiledNodeArgs& /
 }
 
 void at_end_of_backward(std::function<void()> callback, std::function<void()> abandoned) {
-  // Shared, since std::function wants to be copied; it dies with the graph task.
+  // Shared, because std::function must be copyable. It is destroyed with the graph task.
   auto end = std::make_shared<EndOfBackward>();
   end->callback = std::move(callback);
   end->abandoned = std::move(abandoned);

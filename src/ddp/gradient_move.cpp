@@ -22,7 +22,7 @@ bool is_plain_memory(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg();
 }
 
-/// Whether the elements of both lie in the same order, for tensors of equal shapes.
+/// Whether the elements of both tensors have the same order in memory. Shapes are equal.
 bool have_equal_strides(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_contiguous() && b.is_contiguous()) return true;
   const at::IntArrayRef sizes = a.sizes();
@@ -36,7 +36,7 @@ bool is_dense(const at::Tensor& tensor) {
   return tensor.is_contiguous() || tensor.is_non_overlapping_and_dense();
 }
 
-/// The loop for tensors in host memory; nullptr if there is none for their dtypes.
+/// The kernel for tensors in host memory; nullptr if there is none for their dtypes.
 MoveKernel loop_for(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
   if (!gradient.is_cpu() || !slot.is_cpu() || !is_plain_memory(slot)) return nullptr;
   const auto from = data_type_of(gradient.scalar_type());
@@ -45,7 +45,7 @@ MoveKernel loop_for(const at::Tensor& gradient, const at::Tensor& slot, const Gr
   return move_kernel(*from, *to, how.accumulate, how.check_finite);
 }
 
-/// Both dense and of equal strides: each is one run of memory.
+/// For dense tensors of equal strides, each of which is one run of memory.
 bool move_run(MoveKernel loop, const at::Tensor& gradient, const at::Tensor& slot,
               const GradientMove& how) {
   const void* source = gradient.const_data_ptr();
@@ -57,8 +57,8 @@ bool move_run(MoveKernel loop, const at::Tensor& gradient, const at::Tensor& slo
   return true;
 }
 
-/// The same elements in the memory order of `slot`, which is dense; in `slot` itself where
-/// nothing is lost by that.
+/// The same elements in the memory order of `slot`, which is dense; in `slot` itself if its
+/// contents are not needed.
 at::Tensor laid_out_as(const at::Tensor& gradient, const at::Tensor& slot,
                        const GradientMove& how) {
   const bool in_place = !how.accumulate && gradient.scalar_type() == slot.scalar_type();
@@ -68,7 +68,7 @@ at::Tensor laid_out_as(const at::Tensor& gradient, const at::Tensor& slot,
   return same.copy_(gradient);
 }
 
-/// By way of a dense copy of `slot`.
+/// Works on a dense copy of `slot`.
 bool move_into_gaps(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
   const at::Tensor dense = at::empty_like(slot, slot.options(), at::MemoryFormat::Contiguous);
   if (how.accumulate) dense.copy_(slot);
@@ -83,7 +83,7 @@ void store_scaled(const at::Tensor& gradient, at::Tensor slot, double scale) {
   at::mul_out(slot, gradient.to(wide), at::native::wrapped_scalar_tensor(scale));
 }
 
-/// In torch's operations: for devices other than the CPU and for any dtype.
+/// With torch's operations, for devices other than the CPU and for any dtype.
 bool move_by_torch(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
   if (how.accumulate) {
     slot.add_(gradient, how.scale);

@@ -21,7 +21,7 @@ namespace farandole {
 
 namespace {
 
-/// Whether it is done in time.
+/// Whether the future completes within `timeout`.
 bool is_done_within(c10::ivalue::Future& future, std::chrono::milliseconds timeout) {
   if (future.completed()) return true;
   struct Event {
@@ -39,7 +39,7 @@ bool is_done_within(c10::ivalue::Future& future, std::chrono::milliseconds timeo
   return event->changed.wait_for(lock, timeout, [&] { return event->is_done; });
 }
 
-/// A longer one has padding behind it.
+/// Throws if the result is shorter than the bucket. A longer result ends with padding.
 void check_size(const at::Tensor& result, const at::Tensor& flat, size_t bucket) {
   if (result.numel() >= flat.numel()) return;
   throw InvalidArgument("a communication hook returned " + std::to_string(result.numel()) +
@@ -86,22 +86,22 @@ void HookedReduction::begin(double weight, bool /*checks_finite*/) {
   std::fill(is_awaited_.begin(), is_awaited_.end(), false);
 }
 
-/// The backend of ours that the program's collectives go through, hooks' among them; null if it is
-/// another's.
+/// Our backend of the program's group, which hooks use too; null if the group has another backend.
 c10::intrusive_ptr<ProcessGroupFarandole> HookedReduction::own_backend() const {
   return ProcessGroupFarandole::of(*group_->of_program());
 }
 
 uint64_t HookedReduction::started() const { return group_->started_by_program(); }
 
-/// Whether a peer has died, a collective timed out or somebody aborted. Then nobody is told more.
+/// Whether a peer has died, a collective has timed out or a rank has aborted. Then nothing can be
+/// sent.
 bool HookedReduction::is_group_over() const {
   const auto backend = own_backend();
   return backend && backend->getError() != c10d::ErrorType::SUCCESS;
 }
 
-/// Whether peers have failed in the same collective: in the group that they would be told through,
-/// where they are elsewhere by now.
+/// Whether the failure was a mismatch in a group of another backend. All ranks have met it there,
+/// and have left the round, so that no report can be sent.
 bool HookedReduction::all_ranks_know() const {
   if (own_backend()) return false;
   try {
@@ -136,7 +136,8 @@ void HookedReduction::skip(size_t bucket) {
   is_skipped_[bucket] = true;
 }
 
-/// Peers wait in what a hook that threw did not start, so it is called once more.
+/// Calls the hook. If it throws before it has started its collective, it is called again, because
+/// the peers wait in that collective.
 void HookedReduction::run_hook(size_t bucket) {
   started_before_[bucket] = started();
   c10d::GradBucket view = bucket_for_hook(bucket);
@@ -153,7 +154,7 @@ void HookedReduction::run_hook(size_t bucket) {
   start_barrier();
 }
 
-/// Waits until a bucket's future is done, and remembers the result or error that it holds.
+/// Waits until the future of a bucket is complete, and keeps its result or error.
 void HookedReduction::await(size_t bucket) {
   const auto& future = futures_[bucket];
   if (!future || is_awaited_[bucket]) return;
@@ -161,7 +162,7 @@ void HookedReduction::await(size_t bucket) {
   try {
     if (!is_done_within(*future, group_->timeout())) throw_never_completed(bucket);
     future->waitAndThrow();
-    // An exception that Python has set is a value, and no tensor.
+    // An exception that Python has set is a value, not a tensor: parsing throws it.
     results_[bucket] = hook_->parseHookResult(future->value());
   } catch (...) {
     note_failure(bucket, std::current_exception());
@@ -186,7 +187,8 @@ void HookedReduction::note_failure(size_t bucket, std::exception_ptr error) {
   failed_bucket_ = bucket;
 }
 
-/// In place of a collective that this rank was to start. Over other backends nothing helps.
+/// Starts a barrier in place of a collective that this rank should have started. Does nothing over
+/// other backends.
 void HookedReduction::start_barrier() {
   const auto backend = own_backend();
   if (!backend) return;
@@ -196,7 +198,8 @@ void HookedReduction::start_barrier() {
   barriers_.push_back(backend->barrier(options));
 }
 
-/// Brings the program's group into step again after a failure.
+/// Starts as many collectives as the rank that has started the most, so that the group can be used
+/// again after a failure.
 void HookedReduction::make_up() {
   uint64_t most = 0;
   for (int rank = 0; rank < group_->world_size(); ++rank) {
@@ -206,7 +209,7 @@ void HookedReduction::make_up() {
   for (const auto& barrier : std::exchange(barriers_, {})) {
     try {
       barrier->wait();
-    } catch (const MismatchError&) {  // a peer was in something else, as it should
+    } catch (const MismatchError&) {  // expected: a peer was in another collective
     }
   }
 }
@@ -227,7 +230,7 @@ c10d::GradBucket HookedReduction::bucket_for_hook(size_t bucket) const {
 
 /// Waits for a bucket and moves the hook's result into it.
 void HookedReduction::collect(size_t bucket) {
-  if (!futures_[bucket]) return;  // skipped, or the hook threw, or there is none
+  if (!futures_[bucket]) return;  // skipped, the hook threw, or there is no hook
   const std::shared_ptr<void> record = record_bucket_reduction(*buckets_, bucket);
   await(bucket);
   if (failure_) return;
@@ -240,17 +243,19 @@ void HookedReduction::collect(size_t bucket) {
     if (result.const_data_ptr() != flat.const_data_ptr()) {
       flat.copy_(result.reshape({-1}).slice(0, 0, flat.numel()));
     }
-  } catch (...) {  // it has another size
+  } catch (...) {  // the result has another size
     note_failure(bucket, std::current_exception());
   }
 }
 
-/// Peers have launched theirs: all take part in all, or some would wait for ever.
+/// Launches the remaining buckets as well: the peers have launched theirs, and wait in the
+/// collectives.
 void HookedReduction::launch_rest() {
   while (launched_ < buckets_->size()) launch(launched_);
 }
 
-/// Waits for every bucket, so that nothing is stored into one any more, before it tells peers.
+/// Waits for every bucket before it sends the report, so that nothing is stored into a bucket
+/// afterwards.
 bool HookedReduction::finish(const RankReport& report, bool complete) {
   const c10::NoGradGuard no_grad;
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) collect(bucket);
@@ -270,7 +275,7 @@ bool HookedReduction::finish(const RankReport& report, bool complete) {
   return true;
 }
 
-/// An Inf or NaN of one rank is one on every rank, whatever the hook made of it.
+/// Fills buckets with NaN in which any rank had an Inf or NaN, because the hook may have lost it.
 void HookedReduction::poison() {
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     for (int rank = 0; rank < group_->world_size(); ++rank) {
@@ -296,7 +301,7 @@ void HookedReduction::exchange(const RankReport& report, bool complete) {
 
 std::optional<size_t> HookedReduction::failed_bucket_of(int rank) const {
   const bool some_left_out = reports_.any([](const Head& each) { return each.left_out != 0; });
-  if (some_left_out && reports_.head(rank).left_out == 0) return std::nullopt;  // it failed of that
+  if (some_left_out && reports_.head(rank).left_out == 0) return std::nullopt;  // because of that
   const uint64_t failed = reports_.head(rank).failed;
   return failed == 0 ? std::nullopt : std::make_optional(static_cast<size_t>(failed - 1));
 }
@@ -309,7 +314,7 @@ const std::byte* HookedReduction::report_of(int rank) const {
   return reports_.tail(rank) + has_nonfinite_.size();
 }
 
-/// Buckets hold sum / world_size and shall hold sum / sum(weights).
+/// Turns sum / world_size, which the buckets hold, into sum / sum(weights).
 void HookedReduction::divide_by_weights() {
   double sum = 0;
   for (int rank = 0; rank < group_->world_size(); ++rank) sum += reports_.head(rank).weight;

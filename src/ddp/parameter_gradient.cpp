@@ -14,7 +14,7 @@
 namespace farandole {
 namespace {
 
-/// A gradient that lies dense in memory. (A slot in a bucket is dense.)
+/// The gradient without a sparse layout.
 at::Tensor dense(const at::Tensor& gradient) {
   return gradient.layout() == at::kStrided ? gradient : gradient.to_dense();
 }
@@ -28,7 +28,7 @@ ParameterGradient::ParameterGradient(at::Tensor parameter, bool sparse)
       device_(parameter_.device()) {}
 
 bool ParameterGradient::has_changed() const {
-  // Also after .double().float(): autograd has made another node then.
+  // Also true after .double().float(), after which autograd has another node.
   return parameter_.requires_grad() != active_ || parameter_.scalar_type() != dtype_ ||
          parameter_.device() != device_ ||
          (active_ &&

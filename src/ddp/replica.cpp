@@ -22,7 +22,7 @@ int64_t bytes_of(double mib, const char* option) {
                         "pass a number above 0, or none for the default of the group.");
 }
 
-/// Each tensor once, by its first name, without the ignored ones.
+/// Each tensor once, under its first name, without the ignored ones.
 NamedTensors without(const std::set<std::string>& ignored, const NamedTensors& tensors) {
   NamedTensors kept;
   std::set<const void*> seen;
@@ -74,11 +74,11 @@ void check_trainable(const NamedTensors& parameters) {
                         "use the module itself: without gradients there is nothing to average.");
 }
 
-/// Replicas by their parameters.
+/// Finds the Replica of a parameter.
 class ReplicaRegistry {
  public:
   static ReplicaRegistry& instance() {
-    static auto* const registry = new ReplicaRegistry;  // outlives whatever asks it
+    static auto* const registry = new ReplicaRegistry;  // never destroyed
     return *registry;
   }
 
@@ -107,8 +107,8 @@ class ReplicaRegistry {
 }  // namespace
 
 BucketCaps bucket_caps(const ReplicaOptions& options, const ReplicaGroup& group) {
-  // On shared memory a bucket costs no message: small ones stay in the cache until they are
-  // reduced.
+  // In shared memory a bucket costs no message, so buckets are small: they stay in the cache until
+  // they are reduced.
   const bool shared = group.shared_memory() != nullptr;
   const double cap = options.bucket_cap_mb.value_or(shared ? 1 : 25);
   BucketCaps caps{};
@@ -151,7 +151,7 @@ void Replica::await_parameters() const {
   for (const auto& [owner, await] : awaits_) await();
 }
 
-/// Of all ranks: each then looks.
+/// The strictest policy of all ranks, which every rank then applies.
 NonfinitePolicy Replica::strictest_policy() const {
   const auto own = options_.report_nonfinite.value_or(Config::from_environment().check_finite);
   uint64_t strictest = 0;
@@ -187,7 +187,7 @@ void Replica::before_forward() {
   if (c10::GradMode::is_enabled()) {
     reducer_->before_forward();
   } else {
-    end_abandoned();  // peers would meet what this forward sends
+    end_abandoned();  // otherwise peers would meet the buffers of this forward
   }
   if (will_send_buffers()) broadcast_buffers(reducer_->leader());
 }
@@ -233,7 +233,7 @@ void Replica::broadcast(int root) {
 
 void Replica::broadcast_buffers(int root) { group_->broadcast(tensors_of(buffers_), root); }
 
-/// What the others do with one batch: a forward with its buffers, and a backward.
+/// Takes part in what the other ranks do for one batch: a forward with its buffers, and a backward.
 bool Replica::join_backward(double weight) {
   end_abandoned();
   if (will_send_buffers()) broadcast_buffers(reducer_->leader());
@@ -258,10 +258,10 @@ void Replica::end_join() {
 void Replica::set_group(const Group& group) {
   try {
     await_parameters();
-  } catch (const std::exception&) {  // of ranks that are gone; rebuild() compares what there is
+  } catch (const std::exception&) {  // ranks are gone; rebuild() compares
   }
   group_ = std::make_shared<ReplicaGroup>(group);
-  sharded_.reset();  // until the optimizer has planned for these ranks
+  sharded_.reset();  // until the optimizer has made a plan for these ranks
   awaits_.clear();
   reducer_ = make_reducer();
 }
@@ -273,8 +273,8 @@ void Replica::set_tensors(NamedTensors parameters, NamedTensors buffers) {
   ReplicaRegistry::instance().remove(parameters_, link_.get());
   parameters_ = std::move(others);
   ReplicaRegistry::instance().put(parameters_, link_);
-  sharded_.reset();  // the optimizer has planned for the old ones
-  std::exchange(reducer_, make_reducer())->before_forward();  // peers may wait for the old one
+  sharded_.reset();  // the optimizer's plan is for the old tensors
+  std::exchange(reducer_, make_reducer())->before_forward();  // where peers may wait
 }
 
 }  // namespace farandole

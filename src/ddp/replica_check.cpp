@@ -30,7 +30,7 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-/// FNV-1a.
+/// The hash FNV-1a.
 uint64_t hash_of(const std::string& text) {
   uint64_t hash = 14695981039346656037U;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;

@@ -35,7 +35,7 @@ using Options = ZeroRedundancyOptimizer::Options;
 constexpr char kMasterParameters[] = "master_parameters";
 constexpr char kParameterSteps[] = "parameter_steps";
 
-/// Groups of an optimizer into which an archive is read first.
+/// The groups of a temporary optimizer into which an archive is read first.
 class Draft final : public torch::optim::Optimizer {
  public:
   using Optimizer::Optimizer;
@@ -56,7 +56,7 @@ void check_can_be_divided(const Options& options) {
       "take another optimizer, or this one unsharded, as after DistributedDataParallel.");
 }
 
-/// Tensors like the parameters, but with one element in memory.
+/// Tensors with the shapes of the parameters, but only one element in memory.
 std::vector<at::Tensor> stand_ins_of(const Groups& groups) {
   std::vector<at::Tensor> stand_ins;
   for (const auto& group : groups) {
@@ -69,7 +69,7 @@ std::vector<at::Tensor> stand_ins_of(const Groups& groups) {
   return stand_ins;
 }
 
-/// Of groups that have no options.
+/// The options of groups that have none of their own.
 std::unique_ptr<torch::optim::Optimizer> sample_of(const Factory& make, const Groups& groups) {
   auto optimizer = make(one_group(stand_ins_of(groups)));
   if (optimizer != nullptr) return optimizer;
@@ -78,7 +78,7 @@ std::unique_ptr<torch::optim::Optimizer> sample_of(const Factory& make, const Gr
                         "pass its argument on to the optimizer's constructor.");
 }
 
-/// LibTorch's optimizer of these options.
+/// LibTorch's optimizer for these options.
 Factory factory_of(const Options& defaults, bool is_on_cpu) {
   const StateFormat* const format = state_format_of(defaults);
   if (format != nullptr && format->make_optimizer({}, defaults) != nullptr) {
@@ -96,7 +96,8 @@ Factory factory_of(const Options& defaults, bool is_on_cpu) {
                         "pass a factory, which makes the optimizer of parameter groups.");
 }
 
-/// Of what a factory has made. What derives from LibTorch's classes may change anything.
+/// The partition for an optimizer that a factory has made. A class derived from one of LibTorch's
+/// may compute anything.
 Partition partition_for(const torch::optim::Optimizer& optimizer) {
   const std::type_info& type = typeid(optimizer);
   const bool is_element_wise =
@@ -120,7 +121,7 @@ void check_options_of(const torch::optim::OptimizerParamGroup& group, size_t ind
                         "make an optimizer for each type.");
 }
 
-/// By TensorImpl: what DistributedDataParallel calls parameters.
+/// The names that DistributedDataParallel has for parameters, by TensorImpl.
 std::unordered_map<const void*, std::string> names_of(const std::vector<at::Tensor>& parameters) {
   std::unordered_map<const void*, std::string> names;
   const void* last = nullptr;
@@ -145,7 +146,7 @@ std::string key_of(size_t group, size_t parameter) {
   return std::to_string(group) + "/" + std::to_string(parameter);
 }
 
-/// The steps of the parameters of each group; undefined where the archive does not tell.
+/// The steps of the parameters of each group; undefined if the archive does not have them.
 std::vector<at::Tensor> steps_in(torch::serialize::InputArchive& archive, const Groups& groups) {
   std::vector<at::Tensor> steps(groups.size());
   torch::serialize::InputArchive saved;
@@ -200,8 +201,8 @@ std::vector<at::Tensor> ZeroRedundancyOptimizer::tensors_of(const Replica& repli
   return tensors;
 }
 
-/// What the constructors have in common. `make`: none for options that are known. `known`: how to
-/// divide, unless `zero` says.
+/// The common part of the constructors. `make`: empty for known options. `known`: the partition if
+/// `zero` does not set one.
 void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptions& zero,
                                     Partition known) {
   for (const auto& group : groups) take_group(group);
@@ -242,7 +243,7 @@ void ZeroRedundancyOptimizer::check_options() const {
   }
 }
 
-/// Of each group what engine_ knows is still there.
+/// Checks that each group still has the parameters that engine_ knows.
 void ZeroRedundancyOptimizer::check_known_groups() const {
   for (size_t i = 0; i < known_groups_.size(); ++i) {
     if (are_same(known_groups_[i], param_groups_[i].params())) continue;
@@ -266,7 +267,7 @@ ShardedOptimizer::ParameterGroup ZeroRedundancyOptimizer::planned_group(size_t i
   return {parameters, std::move(names)};
 }
 
-/// Those that engine_ does not have yet. Collective if there are any.
+/// Adds groups that engine_ does not have yet. Collective if there are any.
 void ZeroRedundancyOptimizer::take_new_groups() {
   for (size_t i = known_groups_.size(); i < param_groups_.size(); ++i) {
     known_groups_.reserve(i + 1);
@@ -379,7 +380,7 @@ void ZeroRedundancyOptimizer::save(torch::serialize::OutputArchive& archive) con
   if (engine_->master_weights().stochastic_rounding) save_steps(archive);
 }
 
-/// Random bits go on from there; LibTorch's SGD saves no steps.
+/// Stochastic rounding continues from these steps, which LibTorch's SGD does not save.
 void ZeroRedundancyOptimizer::save_steps(torch::serialize::OutputArchive& archive) const {
   torch::serialize::OutputArchive steps(archive.compilation_unit());
   for (size_t i = 0; i < known_groups_.size(); ++i) {
@@ -424,8 +425,8 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
   stepper_->load(states);
 }
 
-/// Parameters that have a state need shards for it, also while they are frozen. Collective if there
-/// are such.
+/// Makes shards for parameters that have a state, also while they are frozen. Collective if there
+/// are any.
 void ZeroRedundancyOptimizer::plan_frozen(const FullStates& states) {
   bool has_frozen = false;
   for (size_t i = 0; i < states.size(); ++i) {

@@ -21,7 +21,7 @@ CompressOptions checked(const CompressOptions& options) {
       "pass at::kBFloat16, at::kHalf or at::kFloat.");
 }
 
-/// Half types do not become each other: either loses what the other has.
+/// One half type is not cast to the other: each would lose what only the other can represent.
 bool is_cast(at::ScalarType from, at::ScalarType to) {
   const bool are_halves = c10::isReducedFloatingType(from) && c10::isReducedFloatingType(to);
   return c10::isFloatingType(from) && from != to && !are_halves;
@@ -53,7 +53,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CompressHook::runHook(c10d::GradBucket& 
   const Work work = all_reduce(wire, {average.op, group_, /*async=*/true});
   return work->getFuture()->then(
       [buffer, wire](c10::ivalue::Future& done) -> c10::IValue {
-        done.value();  // throws what went wrong
+        done.value();  // throws its error
         move_gradient(wire, buffer, {});
         return buffer;
       },

@@ -14,19 +14,21 @@
 namespace farandole {
 namespace {
 
-/// Magnitudes in the order of unsigned integers: the bits of a float32 without its sign.
+/// The magnitude as an unsigned integer that has the same order: the bits of a float32 without its
+/// sign.
 uint32_t magnitude_of(const float* value) {
   uint32_t bits;
   std::memcpy(&bits, value, sizeof(bits));
   return bits & 0x7fffffffU;
 }
 
-/// Classes of magnitudes: exponent and four bits. So few that counting stays in the first-level
-/// cache, so many that one class holds few of the elements.
+/// Classes of magnitudes: the exponent and four bits. There are few enough for the counts to stay
+/// in the first-level cache, and enough for each class to hold few elements.
 constexpr uint32_t kShift = 19;
 constexpr size_t kClasses = size_t{1} << (31 - kShift);
 
-/// The class that holds the k-th largest, and how many of it are among the k.
+/// The class that holds the k-th largest element, and how many elements of this class are among the
+/// k.
 struct Border {
   uint32_t magnitude_class;
   int64_t wanted;
@@ -42,7 +44,7 @@ Border find_border(const float* values, int64_t count, int64_t k) {
 
 void select(const float* values, int64_t count, int64_t k, int64_t* indices) {
   const Border border = find_border(values, count, k);
-  std::vector<std::pair<uint32_t, int64_t>> candidates;  // magnitude, turned around, and index
+  std::vector<std::pair<uint32_t, int64_t>> candidates;  // inverted magnitude, and index
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t magnitude = magnitude_of(values + i);
     if (magnitude >> kShift < border.magnitude_class) continue;

@@ -9,7 +9,7 @@
 namespace farandole {
 namespace {
 
-/// In float64, whose squares neither overflow nor vanish.
+/// In float64, in which squares of float32 neither overflow nor become 0.
 void normalize(at::Tensor column, double epsilon) {
   const at::Tensor norm = at::linalg_vector_norm(column, 2, std::nullopt, false, at::kDouble);
   column.div_(at::where(norm == 0, 1, norm + epsilon));

@@ -51,12 +51,12 @@ PowerSgdOptions checked(const PowerSgdOptions& options) {
   return options;
 }
 
-/// In which matrices are multiplied and kept.
+/// The dtype in which matrices are multiplied and kept.
 at::ScalarType wide_type_of(const at::Tensor& gradient) {
   return gradient.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// Completes `result` as `last` is completed.
+/// Completes `result` when `last` completes, with the same value or error.
 void forward(const FuturePointer& last, const FuturePointer& result) {
   last->addCallback([result](Future& done) {
     if (done.hasError()) {
@@ -75,14 +75,14 @@ FuturePointer future_on(const at::Device& device) {
 
 }  // namespace
 
-/// What is kept of a parameter from step to step.
+/// The state of a parameter that is kept from step to step.
 struct PowerSgdHook::State {
   c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
   at::Tensor error;  ///< n x m, or undefined without error feedback
   at::Tensor q;      ///< m x r, the same on all ranks; undefined before the first step
 };
 
-/// One compressed gradient on its way.
+/// One compressed gradient in transfer.
 struct PowerSgdHook::Matrix {
   State* state;
   at::Tensor gradient;  ///< n x m, a view of the bucket
@@ -92,7 +92,7 @@ struct PowerSgdHook::Matrix {
   at::Tensor q;  ///< m x r, likewise
 };
 
-/// One bucket on its way.
+/// One bucket in transfer.
 struct PowerSgdHook::Exchange {
   at::Tensor buffer;
   FuturePointer result;
@@ -139,7 +139,7 @@ void PowerSgdHook::begin_plan() {
 }
 
 FuturePointer PowerSgdHook::runHook(c10d::GradBucket& bucket) {
-  if (bucket.getIndex() == 0) unfinished_ = nullptr;  // of a backward that failed
+  if (bucket.getIndex() == 0) unfinished_ = nullptr;  // left by a backward that failed
   const bool is_plain = iteration_ < options_.start_iter;
   if (bucket.isLast()) ++iteration_;
   if (is_plain) return start_average(group_, bucket.getBuffer())->getFuture();
@@ -177,7 +177,7 @@ std::shared_ptr<PowerSgdHook::Exchange> PowerSgdHook::begin(const c10d::GradBuck
   return exchange;
 }
 
-/// Columns of P and Q; 0 if `gradient` travels as it is.
+/// The number of columns of P and Q; 0 if `gradient` is sent uncompressed.
 int64_t PowerSgdHook::rank_of(const at::Tensor& gradient) const {
   if (gradient.dim() < 2 || gradient.numel() == 0 || !gradient.is_floating_point()) return 0;
   const int64_t rows = gradient.size(0);
@@ -188,7 +188,7 @@ int64_t PowerSgdHook::rank_of(const at::Tensor& gradient) const {
   return compressed * options_.min_compression_rate < whole ? rank : 0;
 }
 
-/// Not that of another parameter, which is gone and was at the same address.
+/// The state of this parameter, not of a former one that had the same address.
 PowerSgdHook::State& PowerSgdHook::state_of(const at::Tensor& parameter) {
   const auto found = states_.find(parameter.unsafeGetTensorImpl());
   if (found != states_.end() && !found->second.parameter.expired()) return found->second;
@@ -241,8 +241,8 @@ void PowerSgdHook::reduce_p(Exchange& exchange) {
   exchange.p_work = start_average(group_, exchange.p);
 }
 
-/// That of the step before, with random columns where it has none that can be used. Ranks decide
-/// in the same way, since what they reduced is the same.
+/// Q of the previous step, with random columns in place of unusable ones. All ranks decide in the
+/// same way, because they have the same reduced Q.
 void PowerSgdHook::choose_q(Matrix& matrix) {
   const at::Tensor& before = matrix.state->q;
   const bool is_warm =
@@ -261,8 +261,8 @@ void PowerSgdHook::choose_q(Matrix& matrix) {
   orthonormalize(matrix.q, options_.orthogonalization_epsilon);
 }
 
-/// Waits for P and starts the reduction of Q, which completes the result. What goes wrong does too:
-/// runHook() was called for another bucket.
+/// Waits for P and starts the reduction of Q, which completes the result. An error completes the
+/// result too, because runHook() was called for another bucket.
 void PowerSgdHook::reduce_q(const std::shared_ptr<Exchange>& exchange) try {
   if (exchange->p_work) exchange->p_work->wait();
   for (Matrix& matrix : exchange->matrices) {
@@ -273,13 +273,13 @@ void PowerSgdHook::reduce_q(const std::shared_ptr<Exchange>& exchange) try {
       matrix.delta.addmm_(matrix.p, matrix.q.t(), 1, -1);
       if (!at::isfinite(matrix.p).all().item<bool>()) matrix.delta.zero_();
     }
-    matrix.state->q = matrix.q;  // reduced from here on
+    matrix.state->q = matrix.q;  // the reduced Q
   }
   Work last = exchange->plain_work;
   if (!exchange->matrices.empty()) last = start_average(group_, exchange->q);
   if (!last) return exchange->result->markCompleted(exchange->buffer);
   const auto unpack = [exchange](Future& done) -> c10::IValue {
-    done.value();  // throws what went wrong
+    done.value();  // throws its error
     return exchange->unpack();
   };
   forward(last->getFuture()->then(unpack, c10::TensorType::get()), exchange->result);

@@ -26,7 +26,7 @@ TopKOptions checked(const TopKOptions& options) {
                         "pass a ratio over 0 and up to 1.");
 }
 
-/// In which sums and errors are kept.
+/// The dtype in which sums and errors are kept.
 at::ScalarType type_of_sums(const at::Tensor& buffer) {
   const at::ScalarType type = buffer.scalar_type();
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
@@ -36,7 +36,7 @@ at::ScalarType index_type_of(const at::Tensor& buffer) {
   return buffer.numel() <= std::numeric_limits<int32_t>::max() ? at::kInt : at::kLong;
 }
 
-/// What all ranks send of one bucket, on its way: a row for each rank.
+/// What all ranks send of one bucket, in transfer: a row for each rank.
 struct Gathered {
   at::Tensor values;
   at::Tensor indices;
@@ -53,7 +53,7 @@ Gathered start_gather(const Group& group, const at::Tensor& values, const at::Te
   return all;
 }
 
-/// The mean of what the ranks sent, added up in rank order, into `buffer`.
+/// Writes the mean of what the ranks sent, added up in rank order, to `buffer`.
 void store_mean(const Gathered& all, at::Tensor buffer) {
   const at::ScalarType wide = type_of_sums(buffer);
   const bool in_place = wide == buffer.scalar_type();
@@ -68,7 +68,7 @@ void store_mean(const Gathered& all, at::Tensor buffer) {
 
 }  // namespace
 
-/// What was not sent of a bucket, and whose gradients it is.
+/// The part of a bucket that was not sent, and the parameters that it belongs to.
 struct TopKHook::Memory {
   at::Tensor error;
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> parameters;
@@ -87,7 +87,7 @@ TopKHook::~TopKHook() = default;
 
 void TopKHook::begin_plan() { memories_.clear(); }
 
-/// The gradients and what was left of those before; with feedback it is the memory of the error.
+/// The gradients plus the error of earlier steps; with feedback in the memory of the error.
 at::Tensor TopKHook::with_error(const c10d::GradBucket& bucket) {
   const at::Tensor& buffer = bucket.getBuffer();
   if (!options_.use_error_feedback) return buffer;
@@ -115,15 +115,15 @@ c10::intrusive_ptr<c10::ivalue::Future> TopKHook::runHook(c10d::GradBucket& buck
   const at::Tensor chosen = left.index_select(0, indices);
   const at::Tensor values = chosen.to(buffer.scalar_type());
   if (options_.use_error_feedback) {
-    // What rounding to a half type left is kept too; NaN and Inf, which are the largest, are not,
-    // nor is what was not chosen beside them.
+    // The error of rounding to a half type is kept too. NaN and Inf, which are the largest
+    // elements, are not kept, nor are the elements that were not chosen beside them.
     left.index_copy_(0, indices, (chosen - values).nan_to_num_(0, 0, 0));
     if (!is_finite(values)) left.nan_to_num_(0, 0, 0);
   }
   const Gathered all = start_gather(group_, values, indices.to(index_type_of(buffer)));
   return all.indices_work->getFuture()->then(
       [buffer, all](c10::ivalue::Future& done) -> c10::IValue {
-        done.value();  // throws what went wrong
+        done.value();  // throws its error
         all.values_work->wait();
         store_mean(all, buffer);
         return buffer;

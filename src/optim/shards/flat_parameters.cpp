@@ -12,7 +12,7 @@
 namespace farandole {
 namespace {
 
-/// Whether the memory of `tensor` was made to be shared with other processes.
+/// Whether the memory of `tensor` is shared with other processes (share_memory()).
 bool is_shared_by_torch(const at::Tensor& tensor) {
   const at::DataPtr& data = tensor.storage().data_ptr();
   return at::MapAllocator::fromDataPtr(data) != nullptr ||
@@ -113,7 +113,7 @@ std::vector<c10::intrusive_ptr<c10d::Work>> FlatParameters::gather() const {
   return works;
 }
 
-/// By an all_gather, or where shards have several lengths by a broadcast of each.
+/// Uses an all_gather, or a broadcast of each shard if shards differ in length.
 void FlatParameters::gather_bucket(size_t bucket,
                                    std::vector<c10::intrusive_ptr<c10d::Work>>& works) const {
   const at::Tensor all = buckets_.padded(bucket);

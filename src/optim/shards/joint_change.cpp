@@ -16,7 +16,7 @@ void change_together(const ReplicaGroup& group, const std::string& call,
   std::string error;
   try {
     change();
-  } catch (const CommError&) {  // the others have it too, and are not there to be told
+  } catch (const CommError&) {  // the other ranks have it too, and do not wait here
     undo();
     throw;
   } catch (...) {
@@ -28,7 +28,7 @@ void change_together(const ReplicaGroup& group, const std::string& call,
   std::vector<std::string> errors;
   try {
     errors = group.all_gather(error);
-  } catch (const std::exception&) {  // they were in a collective of `change`, which has ended so
+  } catch (const std::exception&) {  // peers were in a collective of `change`
     undo();
     if (own) std::rethrow_exception(own);
     throw;

@@ -12,7 +12,7 @@
 namespace farandole {
 namespace {
 
-/// What travels as one over groups without shared memory.
+/// Bytes of a message over groups without shared memory.
 constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
 }  // namespace
@@ -209,11 +209,11 @@ void ShardLayout::make_masters() {
   for (Part& part : parts_) make_masters(part);
 }
 
-/// float32 values of parameters of half types.
+/// Makes the float32 values of parameters of half types.
 void ShardLayout::make_masters(Part& part) {
   if (part.has_masters) return;
   const auto& buckets = part.flat->plan().buckets.buckets;
-  // Also those of which this rank has no piece: all ranks have the same arrays.
+  // Arrays of parameters without a piece of this rank too, so that all ranks have the same arrays.
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
     if (!c10::isReducedFloatingType(buckets[bucket].dtype)) continue;
     part.state->make(kMasterParameter, bucket);

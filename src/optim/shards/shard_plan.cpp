@@ -13,8 +13,8 @@
 namespace farandole {
 namespace {
 
-constexpr int64_t kAlignment = 128;  // of buckets: two cache lines, which CPUs fetch together
-constexpr int64_t kLineBytes = 64;   // shards begin where lines do
+constexpr int64_t kAlignment = 128;  // of buckets: CPUs fetch two cache lines together
+constexpr int64_t kLineBytes = 64;   // shards begin at cache lines
 
 void check_one_device(const std::vector<ShardedParameter>& parameters) {
   for (const ShardedParameter& parameter : parameters) {
@@ -27,7 +27,7 @@ void check_one_device(const std::vector<ShardedParameter>& parameters) {
   }
 }
 
-/// A bucket before all of them are put in order.
+/// A bucket before all buckets are sorted.
 struct Planned {
   BucketPlan::Bucket bucket;
   size_t group;
@@ -65,7 +65,7 @@ std::vector<int> owners_of(const std::vector<ShardedParameter>& parameters, int 
   return owners;
 }
 
-/// Where the shards of a bucket begin that is cut into equal ones, and their end.
+/// The bounds of the shards of a bucket that is cut into equal ones.
 std::vector<int64_t> equal_bounds(const BucketPlan::Bucket& bucket, int world_size) {
   std::vector<int64_t> bounds;
   for (int rank = 0; rank <= world_size; ++rank) {
@@ -74,8 +74,8 @@ std::vector<int64_t> equal_bounds(const BucketPlan::Bucket& bucket, int world_si
   return bounds;
 }
 
-/// Lays the parameters of each rank one after the other, those of whole cache lines first; the same
-/// bounds.
+/// Places the parameters of each rank one after the other, those that fill whole cache lines first.
+/// Returns the bounds of the shards.
 std::vector<int64_t> place_by_owner(BucketPlan::Bucket& bucket, const std::vector<int>& owners,
                                     int world_size) {
   const int64_t line = kLineBytes / static_cast<int64_t>(c10::elementSize(bucket.dtype));

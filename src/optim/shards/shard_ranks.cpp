@@ -70,7 +70,7 @@ std::vector<double> ShardRanks::all_gather(const std::vector<double>& numbers) c
 }
 
 void ShardRanks::begin_change(const farandole::Group& group, const ShardLayout& layout) {
-  if (!previous_group_) previous_group_ = group_;  // else of a change that was not finished
+  if (!previous_group_) previous_group_ = group_;  // it is set if a change was not finished
   const auto& parts = layout.parts();
   const int old_world = parts.empty() ? world_size() : parts.front().flat->plan().world_size;
   const int old_rank = parts.empty() ? rank() : parts.front().flat->rank();

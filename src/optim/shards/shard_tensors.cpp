@@ -16,7 +16,7 @@ ShardTensors::ShardTensors(const FlatParameters& flat, const ShardState& state) 
     const at::Tensor elements = master.defined() ? master : flat.tensor_of(piece);
     slots_.push_back(is_whole ? flat.in_shape(piece.parameter, elements) : elements);
     tensors_.push_back(slots_.back().detach());
-    // Some optimizers leave out what has not.
+    // Some optimizers skip tensors that do not require gradients.
     if (is_whole) tensors_.back().set_requires_grad(true);
     gradients_.push_back(
         at::empty_strided(elements.sizes(), elements.strides(), elements.options()).zero_());

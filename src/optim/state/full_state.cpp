@@ -16,8 +16,8 @@ namespace {
 using Dtypes = std::vector<std::optional<at::ScalarType>>;
 using Pieces = std::vector<ShardedOptimizer::Piece>;
 
-/// Whole tensors of pieces, by parameter; a collective for each dtype among `dtypes`, which is
-/// the same on all ranks.
+/// Gathers whole tensors from pieces, by parameter, with a collective for each dtype in `dtypes`,
+/// which is the same on all ranks.
 std::vector<at::Tensor> gather(const ShardedOptimizer& engine, size_t group,
                                const std::function<at::Tensor(size_t)>& piece_of,
                                const Dtypes& dtypes, int to) {
@@ -45,7 +45,7 @@ bool is_half(const at::Tensor& parameter) {
   return c10::isReducedFloatingType(parameter.scalar_type());
 }
 
-/// The masters of this rank's pieces, undefined where there is none.
+/// The master weights of this rank's pieces; undefined if there are none.
 std::vector<at::Tensor> masters_of(const ShardedOptimizer& engine, size_t group,
                                    const std::vector<at::Tensor>& parameters) {
   const std::vector<at::Tensor> present = engine.state(group, kMasterParameter);
@@ -58,7 +58,7 @@ std::vector<at::Tensor> masters_of(const ShardedOptimizer& engine, size_t group,
   return masters;
 }
 
-/// As messages call it.
+/// The name that messages use.
 std::string text_of(size_t group, size_t parameter) {
   return "parameter " + std::to_string(parameter) + " of group " + std::to_string(group);
 }
@@ -73,7 +73,7 @@ void check_shape(const at::Tensor& state, const std::string& name, const at::Ten
       "load the state of the same model, with its parameters in the same order.");
 }
 
-/// A state that counts its steps has all that the rule continues with.
+/// Throws if a state that counts its steps lacks something that the rule needs to continue.
 void check_complete(const StateFields& fields, const UpdateRule* rule, const std::string& which) {
   if (rule == nullptr || fields.step == nullptr) return;
   for (const std::string& needed : rule->state_names()) {

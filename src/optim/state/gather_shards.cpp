@@ -27,7 +27,7 @@ at::ScalarType common_dtype(const ReplicaGroup& group, const std::vector<at::Ten
   return at::kFloat;
 }
 
-/// For shards of several lengths, and while the ranks change.
+/// Broadcasts each shard, for shards that differ in length and while the ranks change.
 at::Tensor broadcast_shards(const ShardRanks& ranks, const ShardPlan& plan, size_t bucket,
                             const at::Tensor& shard, int to) {
   at::Tensor all;
@@ -117,7 +117,7 @@ std::vector<at::Tensor> gather_group(const ShardRanks& ranks, const ShardLayout&
     }
   }
   if (to >= 0 && to != ranks.rank()) return {};
-  for (size_t i = 0; i < whole.size(); ++i) {  // those that are not planned
+  for (size_t i = 0; i < whole.size(); ++i) {  // parameters without shards
     const at::Tensor& tensor = layout.tensors()[indices[i]];
     if (!whole[i].defined()) whole[i] = at::zeros(tensor.sizes(), tensor.options().dtype(dtype));
   }

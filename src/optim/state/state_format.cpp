@@ -26,7 +26,7 @@ StateFields fields_of(optim::SGDParamState& state) {
   return {nullptr, {{"momentum_buffer", &state.momentum_buffer()}}};
 }
 
-/// Of AdamParamState and AdamWParamState, which have the same members.
+/// The format of AdamParamState and AdamWParamState, which have the same members.
 template <class State>
 StateFields fields_of(State& state) {
   return {&state.step(),
@@ -132,7 +132,7 @@ std::string description_of(const optim::OptimizerOptions& options) {
   }
   try {
     return class_of(options) + "(lr=" + text_of(options.get_lr()) + ")";
-  } catch (const c10::Error&) {  // they have none
+  } catch (const c10::Error&) {  // no learning rate
     return class_of(options);
   }
 }

@@ -11,7 +11,7 @@
 namespace farandole {
 namespace {
 
-/// The tensor of that name; null if the state has none.
+/// The tensor with this name; null if the state has none.
 const at::Tensor* field_of(const StateFields& fields, const std::string& name) {
   for (const auto& [field, tensor] : fields.tensors) {
     if (field == name) return tensor->defined() ? tensor : nullptr;
@@ -59,7 +59,7 @@ std::vector<FullState> FusedStepper::gather_group(size_t group, int to) {
   return states;
 }
 
-/// Every rank counts the steps of all parameters.
+/// Every rank counts the steps of all parameters, also of those that it has no piece of.
 std::vector<StateOutline> FusedStepper::outlines(size_t group) const {
   const std::vector<std::string> names = field_names();
   const std::vector<std::string> used = rules_[group]->state_names();

@@ -11,7 +11,7 @@
 namespace farandole {
 namespace {
 
-/// Throws if there can be no such norm.
+/// Throws if the norm is not defined for these arguments and parameters.
 void check_norm(const ShardLayout& layout, double max_norm, double norm_type) {
   if (!(norm_type > 0) || std::isnan(max_norm)) {
     throw InvalidArgument("clip_grad_norm_() got max_norm " + std::to_string(max_norm) +

@@ -77,7 +77,7 @@ std::optional<at::ScalarType> GradientScatter::wire_of(at::ScalarType dtype) con
 c10::intrusive_ptr<c10::ivalue::Future> GradientScatter::runHook(c10d::GradBucket& bucket) {
   const size_t index = bucket.getIndex();
   const at::Tensor gradients = bucket.getBuffer();
-  // The padding lies behind it.
+  // The padding follows the gradients.
   const at::Tensor padded = at::from_blob(
       gradients.mutable_data_ptr(), {plan_.buckets.buckets[index].padded_elements},
       [gradients](void*) {}, gradients.options());

@@ -32,13 +32,13 @@ void check_fits(const at::Tensor& gradient, const at::Tensor& parameter, const s
                         "set p.grad to a tensor like p, or to none.");
 }
 
-/// Whether its elements are in the order that the parameter's have in their place.
+/// Whether the elements of the gradient have the order of the parameter's elements in its slot.
 bool lies_alike(const at::Tensor& gradient, const at::Tensor& parameter) {
   return (gradient.is_contiguous() && parameter.is_contiguous()) ||
          gradient.strides() == at::IntArrayRef(Buckets::strides_of_slot(parameter));
 }
 
-/// The gradient with its elements in the order of the parameter's memory.
+/// The gradient with its elements in the order of the parameter's memory; a copy if necessary.
 at::Tensor as_parameter(const at::Tensor& gradient, const at::Tensor& parameter) {
   const c10::NoGradGuard no_grad;
   if (lies_alike(gradient, parameter) && !gradient.is_conj() && !gradient.is_neg()) {
@@ -61,7 +61,7 @@ Replica& alive(const ReplicaLink& link, const void* owner) {
                         "rebuild() after set_process_group().");
 }
 
-/// `matters`: whether a pass under no_sync() leaves out what the step needs to know.
+/// `matters`: whether the step needs what a pass under no_sync() leaves out.
 void check_synchronized(const Reducer& reducer, bool matters) {
   if (!matters || !reducer.has_local_passes()) return;
   throw InvalidArgument(

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMostFields = 4;  // of a StateFormat
 
-/// As ranks tell each other of a parameter.
+/// What ranks send each other about the state of one parameter.
 struct OutlineMessage {
   int64_t exists;
   int64_t step;
@@ -42,7 +42,8 @@ OutlineMessage message_of(const StateFields& fields) {
   return message;
 }
 
-/// Those of a tensor like `shard`, in the order of the shard's memory: one dimension.
+/// The elements of a tensor that is like `shard`, in the order of the shard's memory, as one
+/// dimension.
 at::Tensor elements_of(const at::Tensor& tensor, const at::Tensor& shard) {
   if (!tensor.defined() || tensor.dim() == 1) return tensor;
   if (tensor.strides() == shard.strides()) return tensor.as_strided({tensor.numel()}, {1});
@@ -72,8 +73,8 @@ std::unique_ptr<torch::optim::Optimizer> InnerStepper::make_on_shards() {
                         "pass its argument on to the optimizer's constructor.");
 }
 
-/// Of parameters that came, or were frozen until now; with the state that they begin with, which
-/// the constructor of Adagrad alone makes.
+/// Takes the shards of parameters that were added, or were frozen until now, with their initial
+/// state, which only the constructor of Adagrad makes.
 void InnerStepper::take_new_shards(torch::optim::Optimizer& fresh) {
   for (auto& [shard, state] : fresh.state()) {
     auto& present = optimizer_->state()[shard];
@@ -84,7 +85,7 @@ void InnerStepper::take_new_shards(torch::optim::Optimizer& fresh) {
   }
 }
 
-/// Takes shards that came, in this step or in one in which that failed. Local.
+/// Takes new shards, of this step or of an earlier one in which taking them failed. Local.
 void InnerStepper::catch_up() {
   for (size_t group = 0; group < groups_.size(); ++group) {
     if (optimizer_->param_groups()[group].params().size() == engine_.pieces(group).size()) continue;
@@ -123,7 +124,7 @@ void InnerStepper::add_group() {
   take_new_shards(*std::exchange(prepared_, nullptr));
 }
 
-/// Alike on all ranks.
+/// The same on all ranks.
 bool InnerStepper::has_stepped() const {
   for (size_t group = 0; group < groups_.size(); ++group) {
     const std::vector<int64_t> steps = engine_.steps(group);
@@ -157,7 +158,7 @@ int64_t InnerStepper::state_bytes() const {
   return bytes;
 }
 
-/// Null if the shard has none.
+/// The state of a shard; null if it has none.
 torch::optim::OptimizerParamState* InnerStepper::state_of(const at::Tensor& shard) const {
   const auto found = optimizer_->state().find(shard.unsafeGetTensorImpl());
   if (found == optimizer_->state().end() || !found->second) return nullptr;
@@ -182,7 +183,7 @@ FullStates InnerStepper::gather(int to) {
   return states;
 }
 
-/// Of this rank's pieces: an OutlineMessage for each parameter.
+/// What this rank's pieces know: an OutlineMessage for each parameter.
 std::string InnerStepper::own_outlines() const {
   std::string text;
   for (size_t group = 0; group < groups_.size(); ++group) {
@@ -199,7 +200,8 @@ std::string InnerStepper::own_outlines() const {
   return text;
 }
 
-/// A rank that has no piece of a parameter learns of its state from one that has. Collective.
+/// Completes the outlines on ranks that have no piece of a parameter, by those of ranks that have
+/// one. Collective.
 std::vector<std::vector<StateOutline>> InnerStepper::common_outlines() const {
   const std::vector<std::string> texts = engine_.all_gather(own_outlines());
   std::vector<std::vector<StateOutline>> outlines;
@@ -233,7 +235,7 @@ void InnerStepper::load(const FullStates& states) {
   }
 }
 
-/// Each shard gets a copy of its part.
+/// Gives each shard a copy of its part.
 void InnerStepper::put_states(torch::optim::Optimizer& optimizer, const FullStates& states) const {
   const StateFormat& format = this->format();
   for (size_t group = 0; group < groups_.size(); ++group) {

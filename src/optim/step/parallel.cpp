@@ -9,7 +9,7 @@ namespace farandole {
 
 void run_parallel(int64_t count, int64_t grain, c10::function_ref<void(int64_t, int64_t)> work) {
   if (count <= grain || at::get_num_threads() == 1) return work(0, count);
-  // One byte for each index, which is never read: its address tells the index.
+  // One byte for each index. The bytes are never read; their addresses give the indices.
   const at::Tensor bytes = at::empty({count}, at::TensorOptions(at::kCPU).dtype(at::kByte));
   const auto* const first = static_cast<const char*>(bytes.const_data_ptr());
   at::TensorIterator indices = at::TensorIteratorConfig()

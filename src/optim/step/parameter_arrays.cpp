@@ -29,7 +29,7 @@ bool is_known(at::ScalarType type) {
          type == at::kComplexDouble;
 }
 
-/// Defined, and strided in host memory.
+/// Whether the tensor is defined, and strided in host memory.
 void check_memory(const at::Tensor& tensor, const std::string& what) {
   if (!tensor.defined()) {
     throw InvalidArgument("update_parameters got an undefined " + what + ".",
@@ -79,7 +79,7 @@ void check_like(const at::Tensor& tensor, const std::string& what, at::ScalarTyp
                         "convert it, or make it anew of zeros.");
 }
 
-/// Whether the elements of both lie in the same order; of equal shapes.
+/// Whether the elements of both tensors have the same order in memory. Shapes are equal.
 bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_conj() || a.is_neg()) return false;
   const at::IntArrayRef sizes = a.sizes();

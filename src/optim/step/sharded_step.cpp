@@ -20,7 +20,7 @@
 namespace farandole {
 namespace {
 
-/// Ranks compare what clips have left to the step.
+/// The changes that clips have left to the step, as text that ranks compare.
 std::string text_of(const std::vector<GradientChange>& changes) {
   std::ostringstream text;
   for (const GradientChange& change : changes) {
@@ -97,8 +97,8 @@ void ShardedStep::step(const UpdateRules& rules) {
   leave();
 }
 
-/// Sums over whole parameters, for which all ranks wait. If it fails on one, the step ends on all
-/// before a parameter has changed, and all throw.
+/// Measures the sums over whole parameters that layer-wise rules need, for which all ranks wait. If
+/// it fails on a rank, the step ends on all ranks before a parameter has changed, and all throw.
 bool ShardedStep::measure(const UpdateRules& rules) {
   pieces_.reset_sums();
   std::exception_ptr error;
@@ -141,7 +141,8 @@ bool ShardedStep::begin(const std::string& description) {
   return true;
 }
 
-/// Until record_ is reset. Costs no memory and nearly no time where nobody profiles.
+/// Records the step for a profiler until record_ is reset. Without a profiler it needs no memory
+/// and nearly no time.
 void ShardedStep::begin_record() {
   record_.reset();
   auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
@@ -150,7 +151,7 @@ void ShardedStep::begin_record() {
   record_->before("farandole:sharded_step");
 }
 
-/// What is thrown between enter() and leave() is told to the others.
+/// Runs `work` between enter() and leave(), and reports its exceptions to the other ranks.
 void ShardedStep::within_step(const std::function<void()>& work) {
   try {
     work();
@@ -160,7 +161,7 @@ void ShardedStep::within_step(const std::function<void()>& work) {
   }
 }
 
-/// The averages of this rank's pieces, as the gradients of shards().
+/// Makes the averages of this rank's pieces the gradients of shards().
 void ShardedStep::collect_gradients() {
   std::vector<void*> averages;
   for (ShardLayout::Part& part : layout_.parts()) {
@@ -201,7 +202,7 @@ void ShardedStep::fail(const std::string& error) noexcept {
     if (was_inside) {
       pass_.store(pieces_.pieces());  // what there is, so that all ranks have the same
       pieces_.clear();
-      count_step();  // as the others do
+      count_step();  // as on the other ranks
     } else if (ranks_.replica() != nullptr) {
       ranks_.replica()->reducer()->end_abandoned();  // peers may still wait in that backward
     }
@@ -216,7 +217,8 @@ void ShardedStep::fail(const std::string& error) noexcept {
   record_.reset();
 }
 
-/// Until all ranks are here, and agree. False if they leave the step out.
+/// Waits until all ranks have entered the step with the same arguments. False if they leave the
+/// step out.
 bool ShardedStep::enter(const std::function<std::string()>& describe) {
   const std::optional<ScaledStep> scaled = std::exchange(scaled_, {});
   was_left_out_ = false;
@@ -262,7 +264,7 @@ StepReport ShardedStep::report_of(const std::string& description,
     report.has_gradient.push_back(tensor.grad().defined());
   }
   if (scaled) {
-    // What was unscaled in place is all changed, and known; so is what has travelled.
+    // Gradients that were unscaled in place have been checked by that, and so have sent ones.
     const bool checks_finite = !scaled->is_finite || averages_in_step();
     const bool is_finite = scaled->is_finite.value_or(true);
     report.leaves_out = !is_finite || (checks_finite && !own_gradients_are_finite());
@@ -285,14 +287,14 @@ void ShardedStep::make_gradient_pieces() {
   if (!round_->is_inside() && ranks_.rank() == 0) pieces_.add_newly_trainable(*sources_, changes_);
 }
 
-/// p.grad is this rank's own gradient until then.
+/// Whether p.grad is this rank's own gradient until the step.
 bool ShardedStep::averages_in_step() const {
   return ranks_.mode() == GradientMode::kShard && !are_scattered_;
 }
 
-/// After prepare(). Each rank checks another part of what was not seen in backward: with
-/// kShard where memory is shared at its own gradients, which peers may not read before the step;
-/// else at the averages that it owns, and at what the program has changed.
+/// Checks what was not checked in backward, each rank another part. With kShard in shared memory
+/// these are its own gradients, which peers may not read before the step; otherwise the averages
+/// that it owns, and gradients that the program has changed. Call after prepare().
 bool ShardedStep::own_gradients_are_finite() {
   const bool are_own = averages_in_step();
   std::unordered_set<const c10::TensorImpl*> unseen;
@@ -303,7 +305,7 @@ bool ShardedStep::own_gradients_are_finite() {
     for (const at::Tensor& gradient : reducer.unchecked_gradients()) {
       unseen.insert(gradient.unsafeGetTensorImpl());
     }
-    // Ranks of other groups do not tell what they have seen.
+    // Ranks of other groups do not report what they have checked.
     are_seen = ranks_.are_of_replica() && reducer.has_seen_averages();
   }
   pieces_.clear();
@@ -340,7 +342,7 @@ bool ShardedStep::unscale(double factor) {
   return are_finite;
 }
 
-/// What this rank can look after alone.
+/// The part of the entry that needs no other rank.
 void ShardedStep::prepare() {
   wait();
   if (ranks_.are_changing()) {
@@ -379,7 +381,7 @@ void ShardedStep::check_rules(const UpdateRules& rules) const {
   }
 }
 
-/// Also tells autograd that the parameters have changed.
+/// Counts the step, and marks the parameters as changed for autograd.
 void ShardedStep::count_step() {
   for (ShardLayout::Parameter& parameter : layout_.parameters()) {
     if (!parameter.tensor.grad().defined()) continue;
@@ -403,7 +405,7 @@ void ShardedStep::leave() {
   send_shards();
 }
 
-/// Where memory is not shared.
+/// Begins to send the new parameters to all ranks, where they do not share memory.
 void ShardedStep::send_shards() {
   for (const ShardLayout::Part& part : layout_.parts()) {
     if (part.flat->is_shared()) continue;
@@ -448,8 +450,8 @@ void ShardedStep::before_backward() {
   }
 }
 
-/// Of the averaged gradients of all parameters. Each rank adds up what it owns, between two points
-/// at which all ranks are: nobody changes a gradient that another still reads.
+/// Each rank adds up the pieces that it owns, between two collectives, so that no rank changes a
+/// gradient that another one still reads.
 double ShardedStep::average_norm_term(double norm_type) {
   try {
     prepare();
@@ -466,7 +468,7 @@ double ShardedStep::average_norm_term(double norm_type) {
     make_gradient_pieces();
     own = pass_.norm_term_of_gradients(pieces_.complete(), norm_type);
   } catch (const std::exception&) {
-    error = std::current_exception();  // which the others wait for
+    error = std::current_exception();  // reported below, where the other ranks wait
   }
   pieces_.clear();
   sources_->release();

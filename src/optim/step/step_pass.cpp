@@ -23,12 +23,14 @@ namespace {
 
 using comm::DataType;
 
-/// Elements of a block: what its parameter, gradient and state take stays in the first-level cache.
+/// Elements of a block: few enough for its parameter, gradient and state to stay in the first-level
+/// cache.
 constexpr int64_t kBlock = 1024;
-/// What a thread is woken for.
+/// Blocks that are worth waking a thread for.
 constexpr int64_t kBlocksPerThread = 32;
 constexpr size_t kCacheLineBytes = 64;
-/// Bytes for a peer from which on the caches have lost the first of them before they are read.
+/// Bytes stored into a peer from which on the caches evict the first ones before the peer reads
+/// them.
 constexpr int64_t kStreamedBytes = 16 << 20;
 
 template <class T>
@@ -37,7 +39,7 @@ constexpr DataType kDataTypeOf =
 
 void copy_cached(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
-/// Of the parameters.
+/// Bytes of the parameters.
 int64_t bytes_of(const std::vector<StepPiece>& pieces) {
   int64_t bytes = 0;
   for (const StepPiece& piece : pieces) {
@@ -46,7 +48,7 @@ int64_t bytes_of(const std::vector<StepPiece>& pieces) {
   return bytes;
 }
 
-/// A block on its way. T: what it is computed in.
+/// A block while it is processed. T: the type that it is computed in.
 template <class T>
 class PieceBlock {
  public:
@@ -78,14 +80,14 @@ class PieceBlock {
     return norm_term(gradient(), static_cast<int64_t>(count_), power);
   }
 
-  /// `streams`: past the caches.
+  /// `streams`: stores bypass the caches.
   void store(bool streams) {
     if (piece_.master != nullptr) round();
     send(streams);
   }
 
  private:
-  /// Of a half type: the parameter is what was computed.
+  /// Rounds the computed values to a parameter of a half type.
   void round() {
     if constexpr (std::is_same_v<T, float>) {
       if (const auto& by = piece_.rounding) {
@@ -105,7 +107,7 @@ class PieceBlock {
 
   size_t element_bytes() const { return comm::size_of(piece_.dtype); }
 
-  /// Straight from where it lies, if nothing is to be done to it.
+  /// The averaged gradient of the block; read in place if it needs no change.
   const T* gradient() {
     const GradientSource& source = piece_.gradient;
     const bool is_plain = source.count == 1 && source.divisor == 1;
@@ -122,10 +124,11 @@ class PieceBlock {
     auto change = source.changes->begin();
     if (!is_plain) {
       double divisor = source.divisor;
-      // No bit of a normal number depends on what comes first, a division or a power of two.
+      // A division and a multiplication by a power of two may be joined: no bit of a normal number
+      // depends on their order.
       const bool joins = is_wide && change != source.changes->end() && is_power_of_two(*change);
       if (joins) divisor /= (change++)->value;
-      // Half types are rounded, as an all_reduce would have left them.
+      // Averages of half types are rounded, as the result of an all_reduce is.
       void* to = is_wide ? static_cast<void*>(gradient_) : halves_;
       comm::average({blocks.data(), blocks.size()}, {&to, 1}, count_, source.dtype, divisor);
       average = to;
@@ -162,7 +165,7 @@ class PieceBlock {
 
   std::byte* own() const { return piece_.parameter + begin_ * element_bytes(); }
 
-  /// Of a half type: the elements in the type that they are computed in.
+  /// Elements of a parameter of a half type, in the type that they are computed in.
   T* wide() {
     if constexpr (std::is_same_v<T, float>) {
       if (piece_.master != nullptr) return piece_.master + begin_;
@@ -225,7 +228,7 @@ void StepPass::cut(const std::vector<StepPiece>& pieces) {
   blocks_.clear();
   for (size_t piece = 0; piece < pieces.size(); ++piece) {
     const StepPiece& update = pieces[piece];
-    // Blocks begin where cache lines of the parameter do, but for the first one.
+    // Every block except the first one begins at a cache line of the parameter.
     const size_t misplaced = reinterpret_cast<uintptr_t>(update.parameter) % kCacheLineBytes;
     int64_t most = kBlock - static_cast<int64_t>(misplaced / comm::size_of(update.dtype));
     for (int64_t begin = 0; begin < update.elements; begin += std::exchange(most, kBlock)) {

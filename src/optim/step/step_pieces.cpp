@@ -14,7 +14,7 @@ comm::DataType real_type_of(at::ScalarType dtype) {
   return *data_type_of(c10::isComplexType(dtype) ? c10::toRealValueType(dtype) : dtype);
 }
 
-/// A whole tensor, without an address.
+/// A piece that is a whole tensor, without addresses.
 StepPiece whole(const at::Tensor& tensor) {
   StepPiece piece{};
   piece.dtype = real_type_of(tensor.scalar_type());
@@ -31,7 +31,7 @@ void StepPieces::clear() {
 
 void StepPieces::reset_sums() {
   const size_t count = layout_.parameters().size() * kMostSums;
-  sums_.reserve(count + 1);  // and one that share_sums() adds
+  sums_.reserve(count + 1);  // one more for share_sums()
   sums_.assign(count, 0);
 }
 
@@ -110,7 +110,7 @@ void StepPieces::add_gradient(const at::Tensor& gradient,
   pieces_.push_back(piece);
 }
 
-/// addresses_ does not grow any more.
+/// Sets the pointers into addresses_, which does not grow any more.
 const std::vector<StepPiece>& StepPieces::complete() {
   const void* const* next = addresses_.data();
   for (StepPiece& piece : pieces_) {

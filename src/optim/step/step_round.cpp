@@ -56,12 +56,12 @@ void StepRound::fail(const std::string& error) noexcept {
     try {
       exchange(head, {});
     } catch (const MismatchError&) {
-      // Others were elsewhere, in the backward of a closure for one. That error has ended it, and
-      // they come here too.
+      // The other ranks were in another collective, for example in the backward of a closure. The
+      // error has ended it, and they come here too.
       exchange(head, {});
     }
     group_->all_gather(error);
-  } catch (const std::exception&) {  // the group is over, which the others have heard
+  } catch (const std::exception&) {  // the group is over, which the other ranks know
   }
 }
 
@@ -103,8 +103,8 @@ void StepRound::check_failures() {
       {failed, "step"});
 }
 
-/// A rank that left out a step, as a GradScaler of its own would, is one behind the others. They
-/// count together from here.
+/// A rank that left out a step (because of a GradScaler of its own) is one step behind the others.
+/// All ranks continue with the highest number.
 void StepRound::check_steps() {
   const uint64_t first = reports_.head(0).step;
   const std::string which = subject();

@@ -9,7 +9,7 @@
 namespace farandole {
 namespace {
 
-// As a float32.
+// The value as a float32.
 constexpr uint32_t kLargestBFloat16 = 0x7f7f0000;
 constexpr uint32_t kInfinity = 0x7f800000;
 
@@ -28,8 +28,8 @@ uint64_t mix_wide(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// `counter`: of the first element, which does not run over 32 bits. Selects are of 32 bits each,
-/// or GCC 12 would not make a loop of vectors of it.
+/// `counter`: of the first element; it does not overflow 32 bits. All selects have 32 bits, because
+/// otherwise GCC 12 does not vectorize the loop.
 FARANDOLE_CLONES void round_run(const float* values, uint16_t* halves, size_t count,
                                 uint32_t counter, uint32_t second) {
 #pragma GCC ivdep

@@ -26,7 +26,7 @@ void check_step(int64_t step) {
                         "pass the number of the step that is being taken.");
 }
 
-/// Of one process: the gradient is where it is, and nobody else has the parameter.
+/// A whole parameter of one process: its gradient is read in place, and there are no peers.
 StepPiece piece_of(const UpdateRule& rule, const ParameterArrays& arrays, int64_t step) {
   static const std::vector<GradientChange> unchanged;
   StepPiece piece{};
