@@ -39,7 +39,7 @@ void check(const GradScalerOptions& options) {
           "the loss is multiplied by it, so it is above 0 and finite.");
 }
 
-/// As a tensor of one float32 would hold it.
+/// The value as a float32.
 double rounded(double number) { return static_cast<double>(static_cast<float>(number)); }
 
 /// The replicas that these parameters belong to, in the same order on every rank.
@@ -227,7 +227,7 @@ void GradScaler::unscale_(const ScaledOptimizer& optimizer) {
     own = is_finite && !check.are_dropped ? Finding::kFinite : Finding::kNonfinite;
     if (!check.are_dropped && !has_gradients(optimizer.parameters)) own = Finding::kNone;
   } catch (const std::exception&) {
-    error = std::current_exception();  // the others wait for this rank
+    error = std::current_exception();  // the other ranks wait for this one
   }
   const Finding all = agreed(own, state_.scale, replicas);
   if (error) std::rethrow_exception(error);
@@ -261,11 +261,11 @@ bool GradScaler::begin_step(const ScaledOptimizer& optimizer) {
   check.are_dropped = were_dropped(replicas_of(optimizer.parameters));
   if (!check.are_dropped && !has_gradients(optimizer.parameters)) {
     const InvalidArgument error = no_gradients();
-    optimizer.engine->fail_step(error.what());  // the others are on their way into it
+    optimizer.engine->fail_step(error.what());  // the other ranks are entering the step
     throw error;
   }
   const double factor = check.stage == Stage::kUnscaled ? 1 : inverse_scale();
-  // No gradient is finite that is divided by a scale whose inverse is not.
+  // If the inverse of the scale is not finite, no unscaled gradient is.
   if (check.are_dropped || !std::isfinite(factor)) check.is_finite = false;
   optimizer.engine->expect_scaled({state_.scale, factor, check.is_finite});
   return true;
@@ -275,7 +275,7 @@ bool GradScaler::end_step(const void* id) {
   if (!enabled_) return true;
   Check& check = check_of(id);
   if (check.engine != nullptr) {
-    check.engine->expect_plain();  // the step may not have come to the engine
+    check.engine->expect_plain();  // the step may not have reached the engine
     check.is_finite = !check.engine->was_left_out();
   }
   check.stage = Stage::kStepped;
@@ -313,7 +313,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     const bool is_open = check.engine != nullptr && check.stage == Stage::kUnscaled;
     has_verdict |= check.is_finite.has_value();
     are_finite &= check.is_finite.value_or(true);
-    // Not stepped: what this rank saw is not what all saw.
+    // Not stepped, because other ranks may have found something else.
     if (is_open) are_finite = check.engine->all_agree(are_finite);
   }
   checks_.clear();
@@ -335,7 +335,7 @@ void GradScaler::update(std::optional<double> new_scale) {
 
 namespace {
 
-// In the names that torch's state_dict() has.
+// Uses the names of torch's state_dict().
 void write_number(torch::serialize::OutputArchive& archive, const char* name, double number) {
   archive.write(name, c10::IValue(number));
 }

@@ -11,15 +11,15 @@
 #include <map>
 #include <utility>
 
-#include "kernels/move_kernels.h"
 #include "farandole/error.h"
+#include "kernels/move_kernels.h"
 #include "optim/step/parallel.h"
 #include "process_group/data_type.h"
 
 namespace farandole {
 namespace {
 
-/// Elements that a thread takes at once, and of those how many blocks it is woken for.
+/// Elements of a block, and the number of blocks that are worth waking a thread for.
 constexpr size_t kBlock = 16384;
 constexpr int64_t kBlocksPerThread = 4;
 
@@ -34,7 +34,7 @@ struct Run {
 at::Tensor elements_of(const at::Tensor& parameter) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.layout() == at::kSparse) {
-    // Equal indices would be added up after the check.
+    // Otherwise values of equal indices would be added up after the check.
     if (gradient.scalar_type() == at::kHalf) gradient = gradient.coalesce();
     return gradient._values();
   }
@@ -79,7 +79,7 @@ bool unscale_runs(const std::vector<Run>& runs, double factor) {
   return all;
 }
 
-/// By torch's kernel, of one device and dtype.
+/// Uses torch's kernel, for gradients of one device and dtype.
 bool unscale_elsewhere(const std::vector<at::Tensor>& elements, double factor) {
   const auto options = elements[0].options().dtype(at::kFloat).layout(at::kStrided);
   at::Tensor found = at::full({}, 0.0, options);

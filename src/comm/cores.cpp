@@ -41,7 +41,7 @@ int cgroup_core_quota() {
   double quota_us = 0;
   double period_us = 0;
   std::ifstream v2("/sys/fs/cgroup/cpu.max");
-  if (!(v2 >> quota_us >> period_us)) {  // "max 100000" where there is no quota
+  if (!(v2 >> quota_us >> period_us)) {  // "max 100000" if there is no quota
     std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> quota_us;
     std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period_us;
   }

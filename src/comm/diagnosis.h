@@ -3,8 +3,8 @@
 
 namespace farandole::comm {
 
-/// Whether ranks compare what they called and record events. They do; only the twin of this library
-/// that benchmarks/diagnosis measures their cost against is built without.
+/// Whether ranks compare their calls and record events. Always true, except in the copy of this
+/// library that benchmarks/diagnosis builds to measure what both cost.
 #ifdef FARANDOLE_WITHOUT_DIAGNOSIS
 constexpr bool kDiagnosis = false;
 #else

@@ -33,7 +33,7 @@ struct Ring {
   std::atomic<uint64_t> written{0};
 };
 
-/// All rings, those of ended threads included, until their events are as old as a ring is long.
+/// All rings. Those of ended threads are kept too, up to a number of them.
 /// Never destroyed: threads may record while the process exits.
 /// Guarded by fork_safe_mutex<Rings>().
 struct Rings {
@@ -45,7 +45,7 @@ Rings& rings() {
   return *instance;
 }
 
-/// Rings of ended threads that are kept for reading; older ones go.
+/// Rings of ended threads that are kept for reading; older ones are dropped.
 constexpr size_t kEndedRings = 8;
 
 std::shared_ptr<Ring> new_ring() {

@@ -7,9 +7,10 @@
 
 namespace farandole::comm {
 
-/// Tells a forked child (a DataLoader worker, say) from the process that made a group. The child
-/// has no mapping of the memory through which ranks speak (MADV_DONTFORK), private copies of
-/// symmetric memory (private_in_child.h), none of the threads, and must not speak in its name.
+/// Distinguishes a forked child (such as a DataLoader worker) from the process that made a group.
+/// The child has no mapping of the memory through which ranks communicate (MADV_DONTFORK), private
+/// copies of symmetric memory (private_in_child.h) and none of the threads. It must not communicate
+/// as the rank.
 ///
 /// Threads: any.
 class FARANDOLE_API ForkGuard {

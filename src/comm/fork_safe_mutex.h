@@ -7,11 +7,11 @@
 
 namespace farandole::comm {
 
-/// The mutex of this process for what `Guarded` stands for. fork() waits until it is free and hands
-/// it to the child free, with what it guards whole: a child that releases memory of a group, or
-/// makes one of its own, never waits for a thread that it does not have.
+/// The mutex of this process for what `Guarded` names. fork() waits until it is free, so a child
+/// gets it free and what it guards consistent. A child that releases memory of a group, or makes a
+/// group of its own, never waits for a thread that does not exist there.
 ///
-/// fork() takes all mutexes of this kind, in any order, so nobody may hold two of them.
+/// fork() locks all mutexes of this kind, in any order, so no thread may hold two of them.
 /// Never destroyed. Threads: any.
 template <class Guarded>
 std::mutex& fork_safe_mutex() {

@@ -49,7 +49,7 @@ std::optional<MemoryLeft> memory_left(const std::string& meminfo, const std::str
     take((*available + field(meminfo, "SwapFree:").value_or(0)) * 1024, "the host");
   }
   for (std::string folder = cgroup == "/" ? "" : cgroup;;
-       folder.resize(folder.rfind('/'))) {  // up to the root of what this process sees
+       folder.resize(folder.rfind('/'))) {  // up to the root that this process sees
     const std::string path = cgroup_root + folder + "/memory.";
     const auto limit = number_in(path + "max");
     const auto used = number_in(path + "current");

@@ -32,7 +32,8 @@ std::string Presence::describe(int rank) const {
   return "rank " + std::to_string(rank) + " (pid " + std::to_string(pid) + " on " + host_name + ")";
 }
 
-/// The nonce and the build come first, also in later versions, so that those can be told.
+/// The nonce and the build come first in all versions, so that ranks of different versions can name
+/// each other's.
 std::string Presence::encode() const {
   std::string text;
   for (const std::string& field : {nonce, build, attempt, host_id, host_name, cores, process,

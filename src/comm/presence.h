@@ -6,7 +6,7 @@
 
 namespace farandole::comm {
 
-/// What a rank tells the others of itself while a group forms. No field holds a line break.
+/// What a rank publishes about itself while a group forms. No field contains a line break.
 struct Presence {
   std::string nonce;    ///< random; tells this try to form a group from all others
   std::string build;    ///< versions and sizes in which ranks must be the same

@@ -20,7 +20,7 @@ std::string own_pid_namespace() { return target_of("/proc/self/ns/pid"); }
 
 }  // namespace
 
-// Not by std::ifstream: its buffer throws where a read fails, as it does of a process that has just
+// Without std::ifstream, whose buffer throws if a read fails, which happens if the process has just
 // ended.
 std::optional<std::string> read_file_of_process(const std::string& pid, const std::string& name) {
   const int file = ::open(("/proc/" + pid + "/" + name).c_str(), O_RDONLY | O_CLOEXEC);

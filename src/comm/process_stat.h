@@ -6,7 +6,7 @@
 
 namespace farandole::comm {
 
-/// What /proc/<pid>/stat says of a process (proc(5), fields 3 and 22).
+/// The state and start time of a process from /proc/<pid>/stat (proc(5), fields 3 and 22).
 struct ProcessStat {
   static constexpr char kGone = 'X';
   static constexpr char kUnknown = '?';  ///< /proc did not answer
@@ -14,13 +14,14 @@ struct ProcessStat {
   char state = kGone;
   std::string start_time;  ///< a later process with this pid has another
 };
-/// /proc/<pid>/<name>, whole; none, and errno, if it cannot be read, as of a process that ends
-/// meanwhile. `pid` is a number, or "self".
+/// The contents of /proc/<pid>/<name>; nullopt, and errno, if it cannot be read, for example
+/// because the process ends meanwhile. `pid` is a number, or "self".
 std::optional<std::string> read_file_of_process(const std::string& pid, const std::string& name);
 /// `pid` is a number, or "self".
 ProcessStat read_process_stat(const std::string& pid);
 
-/// Whether /proc numbers processes as getpid() does; that of an outer pid namespace does not.
+/// Whether /proc has the same process numbers as getpid(); it has others if it belongs to an outer
+/// pid namespace.
 bool proc_has_own_pids();
 
 /// Tells a process of this pid namespace from all others of its host with its pid, in every

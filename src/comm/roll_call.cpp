@@ -16,14 +16,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// How long a hello may be there whose process had ended before it was first seen, until that
-/// process counts as one of now. A restart that nobody counts gets its new hello in there by then.
+/// How long to wait for another hello if a process had ended before its hello was first seen; then
+/// it counts as a rank of this attempt that has died. A restart that no launcher counts publishes
+/// its new hello by then.
 constexpr milliseconds kGrace{10000};
 /// Pauses between two looks into the store grow to this.
 constexpr milliseconds kMostPause{100};
-/// How long after its sockets a dying process may be seen to have ended.
+/// How long after its sockets a dying process may still seem to run.
 constexpr milliseconds kDying{1000};
-/// Begins a `go` that tells why rank 0 gives up.
+/// The first word of a `go` that has the reason why rank 0 gives up.
 constexpr char kFailed = '!';
 
 std::string joined(const std::vector<int>& ranks) {
@@ -98,7 +99,7 @@ Roll RollCall::lead() {
   return roll;
 }
 
-/// True if a rank has said hello anew.
+/// True if a rank has published a new hello.
 bool RollCall::hear_hellos() {
   bool changed = false;
   for (size_t rank = 1; rank < known_.size(); ++rank) {
@@ -120,7 +121,7 @@ void RollCall::publish_roll() {
   if (known_.size() > 1) store_.set(key("roll"), text);
 }
 
-/// True once all have acknowledged the newest roll.
+/// True once all ranks have acknowledged the newest roll.
 bool RollCall::look_for_acknowledgements() {
   bool all = true;
   for (size_t rank = 1; rank < known_.size(); ++rank) {
@@ -154,7 +155,7 @@ Roll RollCall::follow() {
   return roll;
 }
 
-/// Takes over a roll of rank 0 that echoes this rank. True if it is a new one.
+/// Accepts a roll of rank 0 that echoes this rank's nonce. True if it is a new one.
 bool RollCall::hear_roll() {
   if (const auto text = store_.try_get(key("roll"))) {
     std::istringstream lines(*text);
@@ -174,7 +175,7 @@ bool RollCall::hear_roll() {
     }
   }
   if (!session_.empty()) return false;
-  // Not there, or not of now. Whether rank 0 has died may be seen all the same.
+  // The roll is missing or of an earlier attempt. The death of rank 0 can be detected anyway.
   if (const auto text = store_.try_get(key("hello", 0))) {
     std::istringstream lines(*text);
     learn(0, Presence::decode(lines));
@@ -194,7 +195,7 @@ bool RollCall::may_go() {
       text->substr(line + 1), "fix the cause on that rank, then make the group again.", {{0}, ""});
 }
 
-/// True if this is another try of that rank than the one known.
+/// True if this hello is another attempt of that rank than the known one.
 bool RollCall::learn(int rank, const Presence& presence) {
   Known& known = known_[static_cast<size_t>(rank)];
   if (presence.nonce == known.presence.nonce) return false;
@@ -231,7 +232,7 @@ void RollCall::check_alive(int rank) const {
                     {{rank}, ""});
 }
 
-/// Throws on rank 0 and on `rank`, the same.
+/// Throws the same error on rank 0 and on `rank`.
 void RollCall::check_alike(int rank, const Presence& first, const Presence& other) const {
   const auto refuse = [&](const std::string& of_first, const std::string& of_other) {
     throw MismatchError(
@@ -255,7 +256,7 @@ void RollCall::wait_a_moment() const {
 }
 
 void RollCall::throw_absent() const {
-  // A rank that rank 0 does not count has no part in its roll.
+  // A rank that rank 0 does not count is not in its roll.
   if (session_.empty() && is_there(0) && life_of(known_[0]) == Life::kAlive) {
     check_alike(rank_, known_[0].presence, own_);
   }
@@ -270,7 +271,7 @@ void RollCall::throw_absent() const {
       {ranks, ""});
 }
 
-/// Of whom there is no sign; where there is one of all, those that have not answered to it.
+/// The ranks without a hello; if all have one, those that have not acknowledged the roll.
 std::vector<int> RollCall::absent() const {
   std::vector<int> none;
   std::vector<int> silent;
@@ -296,12 +297,12 @@ std::vector<int> RollCall::absent() const {
   return none.empty() ? silent : none;
 }
 
-/// Those who have heard this rank hear why it gives up.
+/// Publishes why this rank gives up, for ranks that know of it.
 void RollCall::tell(const std::exception& error) noexcept {
   try {
     store_.set(key("go"), kFailed + session_ + "\n" + shm::reason_of(error.what()));
   } catch (const std::exception&) {
-    // Without a store the peers see this process end, or wait for their timeout.
+    // If the store is gone, the peers see this process end, or wait for their timeout.
   }
 }
 

@@ -19,34 +19,35 @@ struct Roll {
   std::vector<Presence> ranks;
 };
 
-/// Makes sure that the ranks which form a group are all there, now, and are of one kind, whatever
-/// earlier tries have left in the store: of this process or of one before a restart.
+/// Makes sure that all ranks that form a group are present and compatible, whatever earlier
+/// attempts have left in the store (of this process, or of one before a restart).
 ///
-/// Protocol. Each rank puts a random nonce into its `hello`. Rank 0 answers with a `roll`, which
-/// has the hellos that it has seen and a random session, and a new one whenever a hello has
-/// changed. A rank that finds its own nonce there knows that rank 0 is there now, and acknowledges
-/// the session, beside its nonce; so rank 0 knows that it is there too. Once all have acknowledged
-/// the same full roll, rank 0 tells them to `go`. Words that echo no nonce of now are not for now.
+/// Protocol. Each rank puts a random nonce into its `hello`. Rank 0 answers with a `roll`: the
+/// hellos that it has seen and a random session; it publishes a new roll whenever a hello has
+/// changed. A rank that finds its own nonce in the roll knows that rank 0 is present, and
+/// acknowledges the session together with its nonce; so rank 0 knows that this rank is present too.
+/// When all ranks have acknowledged the same full roll, rank 0 publishes `go`. Messages that do not
+/// echo a current nonce are ignored.
 ///
-/// A hello whose process has ended is of an earlier try, if its count of restarts is another; else
-/// that rank has died, and nobody waits for it for long.
+/// A hello whose process has ended belongs to an earlier attempt if its count of restarts is
+/// different. Otherwise that rank has died, and the others do not wait for it for long.
 ///
 /// Threads: one call at a time.
 class RollCall {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `store` outlives this. `while_waiting`, which may be empty, is called now and then; what it
-  /// throws ends the wait.
+  /// `store` outlives this object. `while_waiting`, which may be empty, is called repeatedly; an
+  /// exception that it throws ends the wait.
   RollCall(Store& store, std::string group, int rank, Presence own,
            std::chrono::milliseconds timeout, std::function<void()> while_waiting = {});
 
-  /// Collective. Throws TimeoutError naming those that did not come, PeerFailure where one died,
-  /// MismatchError where one has another build or world size, AbortedError where rank 0 gave up.
+  /// Collective. Throws TimeoutError with the missing ranks, PeerFailure if a rank died,
+  /// MismatchError if a rank has another build or world size, AbortedError if rank 0 gave up.
   Roll run();
 
  private:
-  /// A rank's hello, and its process as far as this one sees it.
+  /// A rank's hello, and what this process knows about that rank's process.
   struct Known {
     Presence presence;
     std::shared_ptr<const shm::ProcessWatch> watch;  ///< null: not seen from here

@@ -29,7 +29,7 @@ void all_to_all_v_flat(comm::Communicator& communicator, const at::Tensor& outpu
                        const comm::CollectiveOptions& options) {
   const at::Tensor from = apart_from(flat, output, kNeverInPlace);
   const auto dtype = data_type_of(from.scalar_type());
-  if (!dtype) {  // travels as bytes
+  if (!dtype) {  // sent as bytes
     for (size_t& count : send) count *= from.element_size();
     for (size_t& count : receive) count *= from.element_size();
   }

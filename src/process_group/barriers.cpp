@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives of ProcessGroupFarandole that only wait.
+// The barriers of ProcessGroupFarandole.
 #include "process_group/process_group_private.h"
 
 namespace farandole {
@@ -11,8 +11,8 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::barrier(const c10d::BarrierOp
       [](comm::Communicator& communicator, const auto& options) { communicator.barrier(options); });
 }
 
-/// A barrier tells all missing ranks at its timeout. The others grant rank 0 a little more time, so
-/// that it is the one that names them; they hear it from there.
+/// At its timeout a monitored barrier names all missing ranks. The other ranks wait a little longer
+/// than rank 0, so that rank 0 names the missing ranks, and they get its error.
 void ProcessGroupFarandole::monitoredBarrier(const c10d::BarrierOptions& opts,
                                              bool /*wait_all_ranks*/) {
   static constexpr Operation kOperation{c10d::OpType::BARRIER, "monitored_barrier",

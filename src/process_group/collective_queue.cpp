@@ -30,7 +30,7 @@ struct CollectiveQueue::State {
   std::condition_variable idle;
   std::deque<Task> queue;           // guarded by mutex
   std::thread executor;             // guarded by mutex
-  bool running = false;             // guarded by mutex; somebody has the turn
+  bool running = false;             // guarded by mutex; a thread runs a task
   bool closed = false;              // guarded by mutex
   std::atomic<uint64_t> issued{0};  // written under mutex
 
@@ -44,7 +44,7 @@ struct CollectiveQueue::State {
     queue.pop_front();
     lock.unlock();
     task();
-    task = nullptr;  // what it holds may end with it: not under the lock
+    task = nullptr;  // destroyed without the lock, because its contents may lock too
     lock.lock();
   }
 
@@ -55,7 +55,7 @@ struct CollectiveQueue::State {
 
 namespace {
 
-/// The State whose executor this thread is, if any.
+/// The State whose executor is this thread; null if there is none.
 thread_local const void* executor_of = nullptr;
 
 }  // namespace
@@ -80,7 +80,7 @@ CollectiveQueue::~CollectiveQueue() {
   if (in_creator()) {
     close();
   } else {
-    // The executor does not exist here and may have held the mutex at the fork.
+    // The executor does not exist in the child, and may have held the mutex at the fork.
     new std::shared_ptr<State>(std::move(state_));
   }
 }
@@ -115,7 +115,8 @@ uint64_t CollectiveQueue::push(Task task) {
   std::unique_lock<std::mutex> lock(state.mutex);
   state.check_open();
   if (executor_of == &state) {
-    // A callback of a task that has just ended, which may wait for this one: nobody else runs it.
+    // This is a callback of a task that has just ended, and it may wait for this task, which no
+    // other thread would run.
     const uint64_t number = state.next_number();
     state.queue.push_back(std::move(task));
     while (!state.queue.empty()) state.run_first(lock);
@@ -142,7 +143,7 @@ void CollectiveQueue::close(std::chrono::milliseconds grace) {
   State& state = *state_;
   std::unique_lock<std::mutex> lock(state.mutex);
   std::thread executor = std::move(state.executor);
-  if (state.closed && !executor.joinable()) return;  // it has been let go before
+  if (state.closed && !executor.joinable()) return;  // it was closed before
   state.closed = true;
   state.work_there.notify_all();
   if (executor.get_id() == std::this_thread::get_id()) {

@@ -18,8 +18,8 @@ Work finish(Work work, bool async) {
   return work;
 }
 
-/// `tensor`, which a collective is to fill. c10d's dispatcher hands a copy of a lazily conjugated
-/// or negated tensor to the backend, so that nothing would come back.
+/// Checks `tensor`, which a collective fills. c10d's dispatcher passes a copy of a lazily
+/// conjugated or negated tensor to the backend, so the result would be lost.
 const at::Tensor& filled(const char* function, const at::Tensor& tensor) {
   if (!tensor.defined() || (!tensor.is_conj() && !tensor.is_neg())) return tensor;
   throw InvalidArgument(std::string(function) + "() cannot fill a conjugated or negated view.",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups that ProcessGroupFarandole makes of itself: split, shrink, merge, duplicate.
+// Groups that a ProcessGroupFarandole makes from itself: split, shrink, merge, duplicate.
 #include <algorithm>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

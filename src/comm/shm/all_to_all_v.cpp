@@ -10,7 +10,7 @@
 namespace farandole::comm::shm {
 namespace {
 
-/// The sum of counts that are each countable themselves.
+/// The sum of counts; throws on overflow.
 size_t sum_of(const size_t* counts, size_t size) {
   size_t sum = 0;
   for (size_t i = 0; i < size; ++i) sum += counts[i];
@@ -19,9 +19,9 @@ size_t sum_of(const size_t* counts, size_t size) {
 
 }  // namespace
 
-/// First every rank shows its counts in its slot (one barrier), so that all ranks agree that the
-/// blocks fit and how many chunks the largest takes; then blocks pass chunk by chunk, one barrier a
-/// chunk.
+/// First every rank publishes its counts in its slot (one barrier). So all ranks check that the
+/// blocks match, and know how many chunks the largest one needs. Then blocks are transferred chunk
+/// by chunk, with one barrier per chunk.
 void SharedMemoryCommunicator::all_to_all_v(const void* input, const size_t* send_counts,
                                             void* output, const size_t* receive_counts,
                                             DataType dtype, const CollectiveOptions& options) {
@@ -81,8 +81,8 @@ void SharedMemoryCommunicator::all_to_all_v(const void* input, const size_t* sen
   finish(call, sent * size);
 }
 
-/// Every rank checks every pair, so that all of them throw or none does. `largest_block` is of
-/// those that travel; a rank's block for itself does not.
+/// Every rank checks every pair, so that all ranks throw or none does. `largest_block`: the largest
+/// block for another rank.
 void SharedMemoryCommunicator::check_block_sizes(size_t* largest_block) const {
   const auto world = static_cast<size_t>(world_size());
   for (size_t from = 0; from < world; ++from) {

@@ -20,11 +20,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-/// Looks at the posts between two looks at the clock.
+/// Checks of the posts between two checks of the clock.
 constexpr int kLooksPerClock = 64;
-/// Times that an oversubscribed rank gives its core away before it sleeps.
+/// How often a rank yields its core before it sleeps, if there are more ranks than cores.
 constexpr int kYields = 32;
-/// The longest sleep of a rank that has something to do meanwhile: nobody wakes it for that.
+/// The longest sleep of a rank that has work to do meanwhile, for which no rank wakes it.
 constexpr microseconds kNap{500};
 constexpr auto kFixOfDeath =
     "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
@@ -33,9 +33,9 @@ constexpr auto kFixOfDeath =
 constexpr auto kFixOfLeaving =
     "call the same collectives on every rank, and destroy the group after the last.";
 
-/// The order of looks at peers' posts: it makes visible what they wrote before they posted. A twin
-/// of this library, built for ThreadSanitizer's tests alone, looks without it: a race to be
-/// reported.
+/// The memory order of reading peers' posts, which makes visible what they wrote before. A copy of
+/// this library, built only for ThreadSanitizer's tests, reads with a weaker order: that race must
+/// be reported.
 #ifdef FARANDOLE_SEED_RACE
 constexpr std::memory_order kLook = std::memory_order_relaxed;
 #else
@@ -47,7 +47,7 @@ bool same_call(const Signature& a, const Signature& b) {
          a.root == b.root && a.count == b.count;
 }
 
-/// The newest events of this process, one a line, for the end of an error's text.
+/// The newest events of this process, one per line, for the end of an error text.
 std::string recent_history() {
   constexpr size_t kEvents = 16;
   std::string text;
@@ -124,7 +124,7 @@ bool Lockstep::has_posted(int rank, Post post) const {
                                : ranks_[rank].steps.load(kLook) >= steps_;
 }
 
-/// Posts stay, so each look goes on where the last one met a missing rank.
+/// Posts are never withdrawn, so each check continues at the rank that was missing in the last one.
 bool Lockstep::all_posted(Post post) {
   while (first_missing_ < topology_.world_size && has_posted(first_missing_, post)) {
     ++first_missing_;
@@ -149,7 +149,7 @@ bool Lockstep::shares_core_with(int peer) const {
   return ranks_[peer].core.load(std::memory_order_relaxed) == ::sched_getcpu() + 1;
 }
 
-/// Looks again and again for a while; true once everyone is there.
+/// Checks repeatedly for a while; true once all ranks have posted.
 bool Lockstep::spin(Post post, const Meanwhile* meanwhile) {
   if (post == Post::kHeader) latest_rank_ = first_missing_;
   if (options_.yield) {
@@ -221,7 +221,7 @@ void Lockstep::await(int peer, const Ready& ready, milliseconds timeout) {
     look_for_abort();
     const bool has_died = is_dead(peer);
     if (has_died || state_of(peer) == RankState::kLeft) {
-      if (ready(milliseconds(0))) return;  // it did its part first
+      if (ready(milliseconds(0))) return;  // that rank had posted first
       has_died ? fail_dead(peer) : fail_left(peer);
     }
     if (Clock::now() >= limit)
@@ -229,8 +229,8 @@ void Lockstep::await(int peer, const Ready& ready, milliseconds timeout) {
   }
 }
 
-/// Throws if a peer that has not posted never will. What a rank aborted for is the root of the
-/// trouble, so it is told before a death, and a death before a rank that left because of it.
+/// Throws if a peer that has not posted never will. The reason of an abort is the root cause, so it
+/// comes before a death, and a death before a rank that left because of it.
 void Lockstep::look_for_failures(Post post, bool look_at_processes) {
   look_for_abort();
   const auto is_lost = [&](int rank, bool lost) {
@@ -257,7 +257,8 @@ void Lockstep::look_for_abort() {
   }
 }
 
-/// `rank` has aborted. Who lost a peer gets the same error whether it saw that or was told.
+/// Throws the error for `rank`, which has aborted. If it had lost a peer, this rank gets the same
+/// error as if it had seen that itself.
 void Lockstep::throw_aborted(int rank, const std::string& subject,
                              const std::string& collective) const {
   const std::string reason = ranks_[rank].reason.data();
@@ -347,10 +348,10 @@ RankState Lockstep::state_of(int rank) const {
   return ranks_[rank].state.load(std::memory_order_acquire);
 }
 
-/// Whether the program of `rank` is no more.
+/// Whether the process of `rank` has ended.
 bool Lockstep::is_dead(int rank) const {
   if (liveness_.is_dead(rank)) return true;
-  // In this order: a rank that leaves says so before it gives its memory back.
+  // In this order, because a rank that leaves announces that before it releases its memory.
   return exec_watch_.has_exec_ed(rank) && state_of(rank) != RankState::kLeft;
 }
 
@@ -381,7 +382,7 @@ void Lockstep::leave() {
   if (!fork_guard_.in_creator()) return;
   RankState expected = RankState::kActive;
   if (!ranks_[topology_.rank].state.compare_exchange_strong(expected, RankState::kLeft)) return;
-  group_->posts.ring();  // no look sees a leave; waiters look at states every 50 ms
+  group_->posts.ring();  // waiters check the states of ranks every 50 ms anyway
 }
 
 void Lockstep::check_in_creator() const {
@@ -424,7 +425,7 @@ std::string Lockstep::describe_current() const {
          std::to_string(topology_.world_size);
 }
 
-/// Of these ranks in the collective that this rank is in.
+/// The error for these ranks in the collective that this rank is in.
 Fault Lockstep::fault_of(std::vector<int> ranks) const {
   return {std::move(ranks), name_of(signature_of(topology_.rank).operation)};
 }

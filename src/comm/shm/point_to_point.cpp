@@ -36,7 +36,7 @@ constexpr size_t kMostInAll = size_t{16} * 1024 * 1024;
 
 }  // namespace
 
-/// What goes ahead of a message's bytes.
+/// The header in front of a message's bytes.
 struct PointToPoint::Envelope {
   uint64_t tag;
   uint64_t bytes;
@@ -49,7 +49,7 @@ class PointToPoint::Operation final : public Transfer {
       : owner(point_to_point), request(asked), name(function), other(asked.peer) {}
 
   bool is_done() override {
-    if (done.load(std::memory_order_acquire)) return true;  // the owner may be gone by then
+    if (done.load(std::memory_order_acquire)) return true;  // the owner may be destroyed by then
     check_in_creator();
     Lock lock(owner.mutex_);
     owner.advance();
@@ -98,7 +98,7 @@ class PointToPoint::Operation final : public Transfer {
   const ForkGuard fork_guard_;
 };
 
-/// A message on its way in.
+/// An incoming message.
 struct PointToPoint::Incoming {
   int source = 0;
   Envelope envelope{};
@@ -109,7 +109,7 @@ struct PointToPoint::Incoming {
 
   bool has_envelope() const { return envelope_moved == sizeof(envelope); }
   bool complete() const { return has_envelope() && moved == envelope.bytes; }
-  /// Where its bytes go; null: nowhere, for the receive is of another size.
+  /// Where its bytes are stored; null if they are dropped, because the receive has another size.
   std::byte* place() const {
     if (!receive) return kept.get();
     return receive->request.bytes == envelope.bytes ? receive->request.data : nullptr;
@@ -158,7 +158,7 @@ PointToPoint::~PointToPoint() {
   ring(doorbells_[topology_.rank], Doorbell::kHelper);
   if (helper_.joinable()) helper_.join();
   std::unique_lock<std::mutex> lock(mutex_);
-  while (waiters_ != 0) {  // they have been failed and are on their way out
+  while (waiters_ != 0) {  // their operations have failed, and they return
     lock.unlock();
     std::this_thread::sleep_for(milliseconds(1));
     lock.lock();
@@ -171,7 +171,7 @@ Channel& PointToPoint::channel(int source, int destination) const {
   return *reinterpret_cast<Channel*>(channels_ + index * Channel::bytes_for(capacity_));
 }
 
-/// What send() and receive() do first. Needs mutex_.
+/// The common beginning of send() and receive(). Needs mutex_.
 void PointToPoint::begin() {
   if (failure_) std::rethrow_exception(failure_);
   start_helper();
@@ -220,7 +220,7 @@ bool PointToPoint::matches(const Operation& receive, const Incoming& message) co
          (receive.other == kAnySource || receive.other == message.source);
 }
 
-/// Moves what can be moved now. Returns whether anything did. Needs mutex_.
+/// Moves all bytes that can be moved now. Returns whether there were any. Needs mutex_.
 bool PointToPoint::advance() {
   bool moved = false;
   for (int peer = 0; peer < topology_.world_size && !is_over(); ++peer) {
@@ -262,7 +262,7 @@ bool PointToPoint::advance_receives(int source) {
   auto& place = current_[static_cast<size_t>(source)];
   bool moved = false;
   size_t total = 0;
-  while (from.readable() != 0 && total < capacity_) {  // so that nobody waits long for mutex_
+  while (from.readable() != 0 && total < capacity_) {  // bounded: others need mutex_
     if (place == incoming_.end()) {
       incoming_.emplace_back();
       place = std::prev(incoming_.end());
@@ -319,7 +319,7 @@ bool PointToPoint::must_keep(const Incoming& message) const {
   return false;
 }
 
-/// Gives the message memory of this process if it must have that. Returns whether it has.
+/// Gives the message memory in this process if it needs some. Returns whether it has some.
 bool PointToPoint::keep(Incoming& message) {
   if (!must_keep(message)) return false;
   message.kept.reset(new (std::nothrow) std::byte[message.envelope.bytes]);
@@ -335,7 +335,7 @@ bool PointToPoint::keep(Incoming& message) {
   return false;
 }
 
-/// From now on the message belongs to `receive`, with what has come of it.
+/// Assigns the message to `receive`, with the bytes that have arrived.
 void PointToPoint::attach(Incoming& message, const std::shared_ptr<Operation>& receive) {
   message.receive = receive;
   receive->other = message.source;
@@ -345,7 +345,7 @@ void PointToPoint::attach(Incoming& message, const std::shared_ptr<Operation>& r
   message.kept.reset();
 }
 
-/// Hands a complete message to its receive.
+/// Completes the receive of a complete message.
 void PointToPoint::deliver(Incoming& message) {
   Operation& receive = *message.receive;
   std::exception_ptr error;
@@ -375,7 +375,8 @@ void PointToPoint::ring(Doorbell& doorbell, Doorbell::Who who) {
   futex_wake_all(doorbell.rings_of(who));
 }
 
-/// Wakes whoever wants to be woken on `rank`, for bytes have moved between it and this rank.
+/// Wakes the threads of `rank` that wait for bytes, because bytes have moved between it and this
+/// rank.
 void PointToPoint::ring_wanted(int rank) {
   Doorbell& bell = doorbells_[rank];
   const auto who = static_cast<Doorbell::Who>(bell.wanted.load(std::memory_order_seq_cst));
@@ -448,7 +449,8 @@ bool PointToPoint::sleep(Doorbell::Who who, const Operation* operation, microsec
   return moves != moves_;
 }
 
-/// Fails a receive that only this very rank could serve, which waits. Needs mutex_.
+/// Fails a receive that waits for a message of this rank itself, which cannot send while it waits.
+/// Needs mutex_.
 void PointToPoint::refuse_endless(Operation& operation) {
   const int own = topology_.rank;
   const bool is_alone = topology_.world_size == 1;
@@ -460,7 +462,7 @@ void PointToPoint::refuse_endless(Operation& operation) {
     return each->request.tag == operation.request.tag;
   });
   if (receive == receives_.end() || is_sent) return;
-  const auto kept = std::move(*receive);  // `operation` is its
+  const auto kept = std::move(*receive);  // owns `operation`
   receives_.erase(receive);
   finish(operation,
          std::make_exception_ptr(InvalidArgument(
@@ -494,7 +496,7 @@ void PointToPoint::wait(Operation& operation, milliseconds timeout) {
   --waiters_;
 }
 
-/// Gives up because `operation` took too long. Needs mutex_.
+/// Ends the group because `operation` reached its timeout. Needs mutex_.
 void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
   if (operation.done.load(std::memory_order_relaxed)) return;
   const std::string peer =
@@ -530,7 +532,7 @@ void PointToPoint::tell_group(Lock& lock) {
   fail_all(error_);
 }
 
-/// Fails everything if a peer that something waits for will never come. Needs mutex_.
+/// Fails all transfers if a peer of one of them has ended. Needs mutex_.
 void PointToPoint::look_for_failures() {
   next_look_ = Clock::now() + kLivenessInterval;
   if (is_over()) return;
@@ -547,7 +549,7 @@ void PointToPoint::look_for_failures() {
     is_gone[static_cast<size_t>(peer)] = lockstep_.is_gone(peer);
     if (!is_gone[static_cast<size_t>(peer)]) ++others_left;
   }
-  advance();  // what a peer sent before it ended counts
+  advance();  // messages that a peer sent before it ended are received
   const auto lost = [&](int peer) { return is_gone[static_cast<size_t>(peer)]; };
   int gone = -1;
   for (int peer = 0; peer < topology_.world_size; ++peer) {
@@ -588,8 +590,8 @@ void PointToPoint::fail_all(const std::exception_ptr& error) {
   incoming_.clear();
 }
 
-/// Started by the first transfer, before it is queued: a thread that cannot start leaves nothing
-/// behind.
+/// Starts the helper thread, for the first transfer and before it is queued: if the thread cannot
+/// start, nothing has changed.
 void PointToPoint::start_helper() {
   if (helper_.joinable()) return;
   const SignalsBlocked blocked;
@@ -602,7 +604,7 @@ void PointToPoint::start_helper() {
   }
 }
 
-/// Lets the helper take over at once instead of at its next looks. Needs mutex_.
+/// Wakes the helper at once. Needs mutex_.
 void PointToPoint::ask_helper() {
   helper_asked_ = true;
   helper_wanted_->notify_one();

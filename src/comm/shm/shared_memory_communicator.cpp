@@ -23,12 +23,12 @@
 namespace farandole::comm::shm {
 namespace {
 
-/// What a rank moves from a peer in the time of one barrier, measured: 0.1 us between two cores; 7
-/// us among four ranks on two cores, where every barrier takes context switches.
+/// Bytes that a rank copies from a peer in the time of one barrier, measured: 0.1 us between two
+/// cores; 7 us among four ranks on two cores, where every barrier needs context switches.
 constexpr size_t kBarrierBytes = size_t{16} * 1024;
 constexpr size_t kBarrierBytesAmongMany = size_t{128} * 1024;
 
-/// Bytes from which the copy into a slot takes long enough to be timed.
+/// Bytes from which on the copy into a slot takes long enough to be timed.
 constexpr size_t kClockBytes = size_t{16} * 1024;
 
 size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
@@ -66,7 +66,7 @@ size_t control_bytes(int world_size) {
   return round_up(Lockstep::control_bytes(world_size), page_bytes());
 }
 
-/// What ranks that map one segment must have in common.
+/// What must be the same on all ranks that map one segment.
 std::string build_of(const CommunicatorOptions& options) {
   std::string build = std::string("Farandole ") + version();
   if (!options.build.empty()) build += ", " + options.build;
@@ -117,7 +117,7 @@ void adopt_layout(Bootstrap& bootstrap, Config& config, Topology& topology) {
   config.staging_bytes = staging_bytes;
 }
 
-/// One line for a process, however many groups it makes.
+/// Logs one line per process, however many groups it makes.
 void warn_of_unseen(const std::string& group, const Liveness& liveness, const Topology& topology) {
   static std::atomic<bool> has_warned{false};
   std::string names;
@@ -132,7 +132,7 @@ void warn_of_unseen(const std::string& group, const Liveness& liveness, const To
           "pidfds. Such a death shows at the timeout alone.");
 }
 
-/// Each rank takes the pages that it will write first: nobody is surprised later.
+/// Each rank allocates the pages that it will write first, so that missing memory is found now.
 void reserve_own_part(const Descriptor& segment, const Topology& topology, const Config& config) {
   const auto rank = static_cast<size_t>(topology.rank);
   const size_t control = control_bytes(topology.world_size);
@@ -328,7 +328,7 @@ std::shared_ptr<Transfer> SharedMemoryCommunicator::send(const void* data, size_
   lockstep_.check_in_creator();
   lockstep_.check_peers();
   check_peer_buffer("send", data, bytes);
-  auto* bytes_to_send = static_cast<std::byte*>(const_cast<void*>(data));  // read alone
+  auto* bytes_to_send = static_cast<std::byte*>(const_cast<void*>(data));  // only read
   return point_to_point_.send({bytes_to_send, bytes, destination, tag, timeout_of(options)});
 }
 
@@ -354,8 +354,8 @@ std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::allocate_symmetric(si
   } catch (const SystemError&) {
     failure = std::current_exception();
   }
-  // Everyone shows in its slot whether it could map the memory, so that the group stays of one
-  // mind.
+  // Every rank publishes in its slot whether it could map the memory, so that all ranks decide in
+  // the same way.
   staging_.next_turn(1);
   *staging_.slot(rank()) = std::byte{mapping != nullptr};
   step(call);
@@ -371,7 +371,7 @@ std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::allocate_symmetric(si
   return symmetric_->add(std::move(mapping), bytes, rank(), world_size());
 }
 
-/// One segment with a part for each rank. A peer that does not do its share ends the group.
+/// One segment with a part for each rank. If a peer does not take part, the group ends.
 std::shared_ptr<Mapping> SharedMemoryCommunicator::share_allocation(const Call& call) {
   const auto make_segment = [&] {
     const size_t part_bytes = round_up(std::max<size_t>(call.bytes(), 1), page_bytes());

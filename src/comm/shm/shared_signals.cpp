@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-/// Looks at the counter between two looks at the clock.
+/// Checks of the counter between two checks of the clock.
 constexpr int kLooksPerClock = 64;
 
 }  // namespace
@@ -54,7 +54,7 @@ void SharedSignals::wait(int peer, const CollectiveOptions& options) {
   const milliseconds wait_policy =
       std::min(options.timeout.count() > 0 ? options.timeout : options_.timeout(), kMostTimeout);
   const auto deadline = Clock::now() + wait_policy;
-  auto next_look = Clock::now();  // at once: a group that is over may be known already
+  auto next_look = Clock::now();  // at once, because the group may be over already
   while (!take(peer)) {
     const auto now = Clock::now();
     if (now >= next_look) {
@@ -67,7 +67,7 @@ void SharedSignals::wait(int peer, const CollectiveOptions& options) {
   }
 }
 
-/// Takes a signal of `peer` if there is one. Each is taken by one thread alone.
+/// Takes a signal of `peer` if there is one. Each signal is taken by one thread.
 bool SharedSignals::take(int peer) {
   const uint64_t sent = counter(topology_.rank, peer).sent.load(std::memory_order_seq_cst);
   auto& taken = taken_[static_cast<size_t>(peer)];
@@ -89,7 +89,8 @@ bool SharedSignals::spin(int peer) {
   return false;
 }
 
-/// Sleeps until somebody signals or `limit` is over; true if it took a signal instead.
+/// Sleeps until a signal arrives or `limit` has passed; true if it took a signal instead of
+/// sleeping.
 bool SharedSignals::sleep(int peer, microseconds limit) {
   bool taken = false;
   bell(topology_.rank).sleep([&] {

@@ -36,7 +36,7 @@ class SymmetricRegistry::Allocation final : public SymmetricMemory,
   int rank_;
 };
 
-/// One for all groups of the process; it is held for moments.
+/// One mutex for all groups of the process; it is held briefly.
 std::mutex& SymmetricRegistry::mutex() { return fork_safe_mutex<SymmetricRegistry>(); }
 
 std::shared_ptr<SymmetricMemory> SymmetricRegistry::add(std::shared_ptr<Mapping> mapping,
@@ -74,7 +74,7 @@ std::shared_ptr<SymmetricMemory> SymmetricRegistry::find(const void* data, size_
   const std::lock_guard<std::mutex> lock(mutex());
   Allocation* holder = holder_of(data, bytes);
   if (holder == nullptr) return nullptr;
-  return holder->weak_from_this().lock();  // null where another thread is letting go of it
+  return holder->weak_from_this().lock();  // null if another thread is releasing it
 }
 
 std::byte* SymmetricRegistry::address_of(Place place, int rank) const {

@@ -19,7 +19,7 @@
 namespace farandole::comm::shm {
 namespace {
 
-/// A segment and the descriptor that is kept of it, if there is one.
+/// A segment, and its descriptor if one is kept.
 struct Segment {
   Descriptor descriptor;
   dev_t device;
@@ -44,7 +44,7 @@ std::map<uintptr_t, Pages>& registry() {
 
 uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
-/// Leaves the program at least half of the descriptors that it may have.
+/// At least half of the allowed descriptors are left to the program.
 Descriptor keep(const Descriptor& segment) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
@@ -53,7 +53,8 @@ Descriptor keep(const Descriptor& segment) {
   return kept;
 }
 
-// What follows runs in a child of a process with threads: system calls and memory copies alone.
+// The following functions run in a child of a process with threads, so they use only system calls
+// and memory copies.
 
 /// False if the program has closed the descriptor; its number may be that of another file now.
 bool is_open(const Segment& segment) {
@@ -76,7 +77,7 @@ void* map_anonymous(void* address, size_t bytes, int flags) {
 }
 
 bool copy(const Pages& pages) {
-  if (pages.source != pages.data) {  // where the child may have nothing yet
+  if (pages.source != pages.data) {  // where the child may have no mapping yet
     void* const own = map_anonymous(pages.data, pages.bytes, MAP_FIXED);
     if (own != nullptr) std::memcpy(own, pages.source, pages.bytes);
     return own != nullptr;
@@ -95,7 +96,8 @@ bool copy(const Pages& pages) {
 void make_all_private() {
   for (auto& [address, pages] : registry()) {
     if (std::exchange(pages.are_private, true)) continue;
-    // Without memory for either, a child that writes to them ends; it must not change its parent.
+    // If there is no memory for either, a child that writes to the pages is killed; it must not
+    // change its parent's.
     if (!map_private(pages) && !copy(pages)) ::mprotect(pages.data, pages.bytes, PROT_READ);
   }
   for (auto& [address, pages] : registry()) {

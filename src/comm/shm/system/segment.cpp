@@ -22,14 +22,14 @@ namespace {
 constexpr const char* kMoreMemory =
     "give the container or cgroup more memory, or lower FARANDOLE_STAGING_BYTES.";
 
-/// A file beyond the limit on sizes would be the signal SIGXFSZ.
+/// Throws if the file would exceed the limit on file sizes, which would be the signal SIGXFSZ.
 void check_file_size_limit(size_t bytes) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur) return;
   throw_errno("making a shared segment of " + std::to_string(bytes) + " bytes", "", EFBIG);
 }
 
-/// Pages beyond what is left would be the kernel's killing somebody.
+/// Throws if there is less memory left, because otherwise the kernel would kill a process.
 void check_memory_left(size_t bytes) {
   constexpr size_t kWorthALook = size_t{1} << 20;
   if (bytes < kWorthALook) return;
@@ -40,7 +40,7 @@ void check_memory_left(size_t bytes) {
                     kMoreMemory);
 }
 
-/// Whether another backing may do where memfd_create() failed with `error`.
+/// Whether another kind of file may work if memfd_create() has failed with `error`.
 bool is_missing(int error) { return error == ENOSYS || error == EPERM || error == EACCES; }
 
 Descriptor create_memfd(size_t bytes) {
@@ -56,7 +56,7 @@ Descriptor create_memfd(size_t bytes) {
   return segment;
 }
 
-/// Pages are reserved here and now: a full /dev/shm is an error of ours and not a SIGBUS later.
+/// Reserves the pages now, so that a full /dev/shm is an exception, not a SIGBUS later.
 Descriptor create_tmpfile(size_t bytes) {
   Descriptor segment(retried(
       [] { return ::open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR); }));
@@ -94,7 +94,7 @@ void reserve(const Descriptor& segment, size_t offset, size_t bytes) {
   const auto begin = static_cast<off_t>(offset);
   const auto length = static_cast<off_t>(bytes);
   if (retried([&] { return ::fallocate(segment.get(), 0, begin, length); }) == 0) return;
-  if (errno == EOPNOTSUPP || errno == ENOSYS) return;  // a sandbox of its own; faults must do
+  if (errno == EOPNOTSUPP || errno == ENOSYS) return;  // a sandbox: reserves nothing
   throw_errno("reserving " + std::to_string(bytes) + " bytes of shared memory", kMoreMemory);
 }
 
@@ -139,7 +139,7 @@ std::shared_ptr<Mapping> Mapping::find_or_map(const Descriptor& segment, InChild
 void Mapping::populate(const Descriptor& segment, size_t offset, size_t bytes) const {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE of Linux 5.14
   if (retried([&] { return ::madvise(data_ + offset, bytes, kPopulateWrite); }) == 0) return;
-  reserve(segment, offset, bytes);  // an older kernel; or it says what is missing
+  reserve(segment, offset, bytes);  // for an older kernel, or to get the error
 }
 
 Mapping::~Mapping() {
