@@ -10,7 +10,7 @@
 namespace farandole::comm::shm {
 namespace {
 
-/// The sum of counts; throws on overflow.
+/// The sum of the counts.
 size_t sum_of(const size_t* counts, size_t size) {
   size_t sum = 0;
   for (size_t i = 0; i < size; ++i) sum += counts[i];
