@@ -5,9 +5,9 @@
 #include <numeric>
 #include <string>
 
-#include "kernels/reduce_kernels.h"
 #include "comm/shm/control_block.h"
 #include "farandole/error.h"
+#include "kernels/reduce_kernels.h"
 
 namespace farandole::comm::shm {
 namespace {

@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
-#include "kernels/finite_kernels.h"
-#include "kernels/reduce_kernels.h"
 #include "comm/shm/arguments.h"
 #include "comm/shm/buckets/bucket_layout.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
+#include "kernels/finite_kernels.h"
+#include "kernels/reduce_kernels.h"
 
 namespace farandole::comm::shm {
 namespace {
