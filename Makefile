@@ -54,16 +54,16 @@ test-all: test  ## test with whole matrices, huge counts, thousands of faults, e
 	FARANDOLE_FAULT_ROUNDS=2000 $(BUILD)/tests/test_comm_random_fault
 
 bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot
-	python benchmarks/collectives/run.py
+	python -m benchmarks.collectives.run
 
 bench-ddp: build  ## measure training steps and memory beside torch's DDP and beside no DDP
-	python benchmarks/ddp/run.py --part times memory sweep
+	python -m benchmarks.ddp.run --part times memory sweep
 
 bench-zero: build  ## measure training with sharded optimizers beside torch's and whole ones
-	python benchmarks/zero/run.py --part times memory kernel
+	python -m benchmarks.zero.run --part times memory kernel
 
 bench-amp: build  ## measure what a GradScaler costs beside torch's, and bf16 on the wire
-	python benchmarks/amp/run.py --part times kernel wire
+	python -m benchmarks.amp.run --part times kernel wire
 
 lint: $(VENV)/requirements-dev.stamp  ## clang-format, clang-tidy, ruff, mypy --strict, order of the layers
 	clang-format --dry-run -Werror $(cpp_files)

@@ -7,18 +7,18 @@ whether each way finds an Inf and a NaN.
 """
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import farandole
 import torch
-from answering import serve
-from kernel_worker import times_ns
-from tasks import TASKS
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler as TorchGradScaler
+
+from benchmarks.harness.answering import this_member
+from benchmarks.zero.kernel_worker import times_ns
+from benchmarks.zero.tasks import TASKS
 
 SCALES = 2.0, 0.5  # by turns, so that gradients stay as large as they are
 
@@ -131,12 +131,7 @@ def scaler_way(scaler: TorchGradScaler, optimizer: torch.optim.Optimizer) -> Way
     return Way(scaler.update, partial(scaler.unscale_, optimizer), found)
 
 
-def main(size: str, dtype: str, path: str, _folder: str, rank: str) -> None:
-    """Serves run.py."""
-    torch.set_num_threads(1)
-    gradients = Gradients(int(rank), size, getattr(torch, dtype))
-    serve(int(rank), path, gradients.answer)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:6])
+    (size, dtype), member = this_member()
+    torch.set_num_threads(1)
+    member.serve(Gradients(member.rank, size, getattr(torch, dtype)).answer)

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast gradients are divided by the scale and searched for Inf and NaN."""
 
-from pathlib import Path
-
-from amp_lanes import DTYPES, UNSCALING
-from kernels import Kernel
-from tasks import TASKS, parameters_of
-
-HERE = Path(__file__).parent
+from benchmarks.amp.lanes import DTYPES, UNSCALING
+from benchmarks.zero.kernels import Kernel
+from benchmarks.zero.tasks import TASKS, parameters_of
 
 
 def kernels_of(size: str) -> list[Kernel]:
@@ -16,7 +12,7 @@ def kernels_of(size: str) -> list[Kernel]:
     return [
         Kernel(
             "unscale",
-            [str(HERE / "unscale_worker.py"), size, dtype],
+            ["amp.unscale_worker", size, dtype],
             [*UNSCALING],
             2 * elements * element_bytes,
             {"dtype": dtype, "elements": elements},

@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What gradients in bfloat16 on the wire save, and what the loss is after training with them."""
 
-from collections.abc import Callable
-from contextlib import closing
-from functools import partial
-from pathlib import Path
+from benchmarks.amp.lanes import WIRE
+from benchmarks.harness.ranks import Ranks, commands_of_module
+from benchmarks.harness.results import Row
+from benchmarks.harness.rounds import say
 
-from amp_lanes import WIRE
-from lanes import Ranks
-from rounds import Row, commands
-
-HERE = Path(__file__).parent
 RANKS = 2
 STEPS = {"full": 200, "quick": 20}
 
 
-def measure(size: str, say: Callable[[str], None]) -> list[Row]:
+def measure(size: str) -> list[Row]:
     """One row a lane; raises RuntimeError if ranks differ."""
     rows: dict[str, Row] = {}
-    script = [str(HERE / "wire_worker.py"), size]
-    with closing(Ranks("wire", RANKS, partial(commands, script, []))) as ranks:
+    with Ranks("wire", RANKS, commands_of_module("amp.wire_worker", size)) as ranks:
         for lane in WIRE:
             answers = ranks.ask(f"{lane} {STEPS[size]}")
             row = rows[lane] = make_row(size, lane, answers)

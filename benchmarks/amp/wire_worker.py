@@ -5,21 +5,21 @@ SIZE SOCKET FOLDER RANK WORLD_SIZE come from run.py. On a line "<lane> <steps>" 
 transformer so many steps.
 """
 
-import sys
 from dataclasses import dataclass
 
 import farandole
-import tcp_bytes
 import torch
 import torch.distributed as dist
-from answering import serve
-from models import Batch, Transformer
-from rank import digest
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
-from torch_worker import joined
-from training import backward, loss_of
+
+from benchmarks.amp import tcp_bytes
+from benchmarks.ddp.models import Batch, Transformer
+from benchmarks.ddp.training import backward, loss_of
+from benchmarks.harness.answering import this_member
+from benchmarks.harness.groups import both_joined
+from benchmarks.zero.rank import digest
 
 LEARNING_RATE = 3e-3
 VOCABULARY, SUCCESSORS, TOKENS = 256, 4, 32
@@ -132,12 +132,7 @@ def train(size: str, way: Way, group: dist.ProcessGroup, steps: int) -> dict[str
     }
 
 
-def main(size: str, path: str, folder: str, rank: int, world_size: int) -> None:
-    """Joins the groups and serves run.py."""
-    with joined("farandole", folder, rank, world_size):
-        gloo = dist.new_group(backend="gloo")
-        serve(rank, path, lambda words: train(size, WAYS[words[0]], gloo, int(words[1])))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    (size,), member = this_member()
+    with both_joined(member) as groups:
+        member.serve(lambda words: train(size, WAYS[words[0]], groups.gloo, int(words[1])))

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the lanes in interleaved rounds and makes a row of results of each lane and size."""
 
-import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
-from lanes import COMMANDS, LANES, Lane, Ranks, UnavailableError
-from operations import Operation
+from benchmarks.collectives.lanes import LANES, Lane, commands_of
+from benchmarks.collectives.operations import Operation
+from benchmarks.harness.ranks import Answer, Ranks, UnavailableError
+from benchmarks.harness.results import Row
+from benchmarks.harness.rounds import interleaved, percentile, say
 
 FEWEST_ITERATIONS, MOST_ITERATIONS = 5, 20_000
-
-Row = dict[str, Any]
-Thing = TypeVar("Thing")
 
 
 @dataclass
@@ -43,18 +41,18 @@ class Cell:
     cannot: str | None = None  # why the lane lacks this operation
 
 
-def measure(plan: Plan, say: Callable[[str], None]) -> list[Row]:
-    """All rows; raises RuntimeError if a lane fails or is wrong."""
-    rows: list[Row] = []
+def measure(plan: Plan) -> Iterator[list[Row]]:
+    """Rows by ranks and operation; raises RuntimeError if a lane fails or is wrong."""
     for ranks in plan.ranks:
         with ExitStack() as running:
-            processes = start_all(running, ranks, say)
+            processes = start_all(running, ranks)
             for operation in plan.operations:
+                rows: list[Row] = []
                 for size in sizes_of(plan, operation, ranks):
                     measured = measure_size(plan, processes, operation, ranks, size)
                     say(progress_line(measured))
                     rows += measured
-    return rows
+                yield rows
 
 
 def sizes_of(plan: Plan, operation: Operation, ranks: int) -> list[int]:
@@ -63,14 +61,13 @@ def sizes_of(plan: Plan, operation: Operation, ranks: int) -> list[int]:
     return list(dict.fromkeys(operation.fitting(size, ranks) for size in sizes))
 
 
-def start_all(running: ExitStack, ranks: int, say: Callable[[str], None]) -> dict[str, Ranks]:
+def start_all(running: ExitStack, ranks: int) -> dict[str, Ranks]:
     """Starts every process set that this machine can run."""
     processes = {}
-    for process in dict.fromkeys(lane.process for lane in LANES):
+    for process in dict.fromkeys(lane.process for lane in LANES.values()):
         try:
-            processes[process] = running.enter_context(
-                closing(Ranks(process, ranks, COMMANDS[process]))
-            )
+            started = Ranks(process, ranks, commands_of(process))
+            processes[process] = running.enter_context(started)
         except UnavailableError as reason:
             say(f"without {process}: {reason}")
     return processes
@@ -80,7 +77,7 @@ def measure_size(
     plan: Plan, processes: dict[str, Ranks], operation: Operation, ranks: int, size: int
 ) -> list[Row]:
     """One row a lane."""
-    lanes = [lane for lane in LANES if lane.process in processes and lane.has(operation)]
+    lanes = [each for each in LANES.values() if each.process in processes and each.has(operation)]
     cells = [Cell(lane, operation, ranks, size) for lane in lanes]
     for cell in cells:
         calibrate(plan, cell, processes[cell.lane.process])
@@ -91,13 +88,6 @@ def measure_size(
             cell.times_us += pooled
             cell.round_medians_us.append(statistics.median(pooled))
     return [make_row(cell) for cell in cells]
-
-
-def interleaved(things: Sequence[Thing], rounds: int) -> Iterator[list[Thing]]:
-    """All of them a round, which take turns; each round begins with another."""
-    for turn in range(rounds):
-        first = turn % max(1, len(things))
-        yield [*things[first:], *things[:first]]
 
 
 def calibrate(plan: Plan, cell: Cell, processes: Ranks) -> None:
@@ -126,7 +116,7 @@ def ask(cell: Cell, processes: Ranks) -> list[float]:
     return [period / nanoseconds for periods in of_ranks for period in periods]
 
 
-def verify(cell: Cell, answers: list[dict[str, Any]]) -> None:
+def verify(cell: Cell, answers: list[Answer]) -> None:
     """Raises RuntimeError unless every element was right and no rank left a barrier too early."""
     what = f"{cell.lane.name}, {cell.operation.name} of {cell.size} bytes"
     if wrong := sum(answer["wrong"] for answer in answers):
@@ -163,18 +153,6 @@ def make_row(cell: Cell) -> Row:
         "round_medians_us": [round(value, 3) for value in cell.round_medians_us],
         "verified": True,
     }
-
-
-def percentile(values: Iterable[float], percent: int) -> float:
-    """The smallest value that at least `percent` % of all do not exceed."""
-    ordered = sorted(values)
-    return ordered[-(-len(ordered) * percent // 100) - 1]
-
-
-def uncertainty(quartiles: Sequence[float], count: int) -> float:
-    """Two standard errors of the median of `count` values, as if they were normal."""
-    low, high = quartiles
-    return 2 * 1.2533 * (high - low) / 1.349 / math.sqrt(count)
 
 
 def progress_line(rows: list[Row]) -> str:

@@ -6,8 +6,10 @@ from functools import partial
 
 import numpy as np
 from mpi4py import MPI
-from operations import ROOT, Array, splits
-from worker import Call, run
+
+from benchmarks.collectives.definition import ROOT, Array, uneven_splits
+from benchmarks.collectives.worker import Call, Worker, in_turns
+from benchmarks.harness.answering import Member
 
 WORLD = MPI.COMM_WORLD
 
@@ -27,17 +29,20 @@ class MpiLibrary:
         inputs, output = [source, MPI.FLOAT], [target, MPI.FLOAT]
         is_root = self.rank == ROOT
         if operation == "reduce":
-            places = (MPI.IN_PLACE, inputs) if is_root else (inputs, None)
-            return partial(WORLD.Reduce, *places, root=ROOT)
+            if is_root:
+                return partial(WORLD.Reduce, MPI.IN_PLACE, inputs, root=ROOT)
+            return partial(WORLD.Reduce, inputs, None, root=ROOT)
         if operation == "all_to_all_v":
-            pieces_of = splits(self.rank, self.world_size, len(source))
+            pieces_of = uneven_splits(self.rank, self.world_size, len(source))
             uneven = [source, pieces_of, MPI.FLOAT], [target, pieces_of, MPI.FLOAT]
             return partial(WORLD.Alltoallv, *uneven)
         if operation == "send_recv":
-            return self.send_recv(inputs, output)
+            peer = self.rank ^ 1
+            both = partial(WORLD.Send, inputs, peer), partial(WORLD.Recv, output, peer)
+            return in_turns(self.rank, *both)
         if operation == "send_stream":
             return self.send_stream(source, target, pieces)
-        calls = {
+        calls: dict[str, Call] = {
             "all_reduce": partial(WORLD.Allreduce, MPI.IN_PLACE, inputs),
             "reduce_scatter": partial(WORLD.Reduce_scatter_block, inputs, output),
             "all_gather": partial(WORLD.Allgather, inputs, output),
@@ -48,19 +53,6 @@ class MpiLibrary:
             "barrier": WORLD.Barrier,
         }
         return calls[operation]
-
-    def send_recv(self, source: list[object], target: list[object]) -> Call:
-        """There and back: even ranks send first."""
-        peer, sends = self.rank ^ 1, self.rank % 2 == 0
-
-        def ping_pong() -> None:
-            if sends:
-                WORLD.Send(source, peer)
-            WORLD.Recv(target, peer)
-            if not sends:
-                WORLD.Send(source, peer)
-
-        return ping_pong
 
     def send_stream(self, source: Array, target: Array, pieces: int) -> Call:
         """All pieces at once from the even rank to the odd one, which then acknowledges them."""
@@ -78,4 +70,5 @@ class MpiLibrary:
 
 
 if __name__ == "__main__":
-    run(MpiLibrary(), sys.argv[1])
+    member = Member(sys.argv[1], "", WORLD.rank, WORLD.size)  # mpirun makes them meet
+    member.serve(Worker(MpiLibrary()).answer)

@@ -13,7 +13,7 @@
 namespace farandole::benchmark {
 
 /// One operation of the benchmark on float32 buffers of its own; they are kept for all rounds, so
-/// that their pages are touched only once. operations.py tells what each operation moves and what
+/// that their pages are touched only once. definition.py says what each operation takes and what
 /// must come out; worker.py does the same as this class for Python lanes.
 class Operation {
  public:

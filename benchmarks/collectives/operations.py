@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations: what each moves, what must come out, how its bus bandwidth is counted.
+"""The operations: their sizes, and how their bus bandwidth is counted.
 
 `bytes` are counted as nccl-tests does: of the tensor, or of all ranks' blocks together where each
 rank has a block (reduce_scatter, all_gather, gather, scatter, all_to_all). operation.cpp does for
-C++ lanes what is said here.
+C++ lanes what is said here and in definition.py.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
+from benchmarks.harness.tables import KIB, MIB
 
-Array = npt.NDArray[np.float32]
-
-KIB, MIB = 1024, 1024**2
-PERIOD = 1021  # of the values that are verified; a prime, so that a block in the wrong place shows
-ROOT = 0
 ALL_REDUCE_SIZES = [4**power for power in range(1, 14)]  # 4 B to 64 MiB
 SIZES = [KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]
 STREAM_BYTES, STREAM_MESSAGES = 16 * MIB, 16  # most that send_stream has in flight
@@ -82,64 +76,3 @@ OPERATIONS = {
         Operation("send_stream", once, pairs=True),
     )
 }
-
-
-def splits(rank: int, ranks: int, elements: int) -> list[int]:
-    """What `rank` sends to each rank in all_to_all_v, and gets from it.
-
-    One share or three to each other rank in turn, what is left to itself.
-    """
-    shares = elements // (2 * ranks)
-    counts = [shares * (3 if (rank + peer) % 2 else 1) for peer in range(ranks)]
-    counts[rank] += elements - sum(counts)
-    return counts
-
-
-def layout(name: str, elements: int, ranks: int, pieces: int) -> tuple[int, int]:
-    """Elements of input and output; no output where the operation works in place."""
-    block = elements // ranks
-    if name == "barrier":
-        return 0, 0
-    if name in {"reduce_scatter", "scatter"}:
-        return elements, block
-    if name in {"all_gather", "gather"}:
-        return block, elements
-    if name in {"all_to_all", "all_to_all_v", "send_recv"}:
-        return elements, elements
-    if name == "send_stream":
-        return elements * pieces, elements * pieces
-    return elements, 0
-
-
-def values(elements: int) -> Array:
-    """What rank 0 sends when a lane is verified; rank r sends r + 1 times as much."""
-    return np.resize(np.arange(1, PERIOD + 1, dtype=np.float32), elements)
-
-
-def expected(name: str, rank: int, ranks: int, elements: int, pieces: int) -> Array | None:
-    """What must come out on `rank`; None if nothing does."""
-    if name == "barrier" or (name in {"reduce", "gather"} and rank != ROOT):
-        return None
-    if name == "send_stream" and rank % 2 == 0:
-        return None
-    total = np.float32(ranks * (ranks + 1) // 2)
-    peer = np.float32((rank ^ 1) + 1)
-    sent, block = values(elements), elements // ranks
-    own = sent[rank * block : (rank + 1) * block]
-    senders = [np.float32(sender + 1) for sender in range(ranks)]
-    if name in {"all_reduce", "reduce"}:
-        return sent * total
-    if name == "reduce_scatter":
-        return own * total
-    if name in {"all_gather", "gather"}:
-        return np.concatenate([sent[:block] * sender for sender in senders])
-    if name == "all_to_all":
-        return np.concatenate([own * sender for sender in senders])
-    if name == "all_to_all_v":
-        ends = [np.cumsum([0, *splits(sender, ranks, elements)]) for sender in range(ranks)]
-        return np.concatenate(
-            [sent[end[rank] : end[rank + 1]] * (i + 1) for i, end in enumerate(ends)]
-        )
-    if name in {"send_recv", "send_stream"}:
-        return values(elements * pieces) * peer
-    return own if name == "scatter" else sent

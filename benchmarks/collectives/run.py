@@ -1,33 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """The collectives: Farandole, gloo and OpenMPI in one run, in interleaved rounds.
 
-    make bench                                            # builds, then measures all_reduce
-    python benchmarks/collectives/run.py --operation all  # every operation
-    python benchmarks/collectives/run.py --quick          # a few small sizes: does it work?
+    make bench                                               # builds, then measures all_reduce
+    python -m benchmarks.collectives.run --operation all     # every operation
+    python -m benchmarks.collectives.run --quick             # a few small sizes: does it work?
 
 Prints tables of medians and ratios and the targets, and writes collectives.jsonl (one line a row)
 and, of all_reduce, a plot into benchmarks/results. docs/benchmarks.md explains the method.
 """
 
 import argparse
+from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
-import import_time
-import machine
-from measure import Plan, Row, measure
-from operations import KIB, OPERATIONS, Operation
-from report import Results, operation_targets, table, targets, text_of
-from results import replace
+from benchmarks.collectives import import_time, outcome
+from benchmarks.collectives.measure import Plan, measure
+from benchmarks.collectives.measured import Results, kind_of
+from benchmarks.collectives.operations import OPERATIONS, Operation
+from benchmarks.collectives.summary import FILE
+from benchmarks.harness.results import Row
+from benchmarks.harness.script import Report, new_parser, parse
+from benchmarks.harness.tables import KIB
+from benchmarks.harness.targets import Target
 
-REPOSITORY = Path(__file__).parent.parent.parent
-RESULTS = REPOSITORY / "benchmarks" / "results"
 QUICK_SIZES = [KIB, 256 * KIB]
+KINDS = [*OPERATIONS, "import"]
 
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser(__doc__, "2 ranks, a few sizes, one round")
     names = [*(name for name in OPERATIONS if name != "send_stream"), "all"]
     parser.add_argument(
         "--operation",
@@ -41,11 +43,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", help="bytes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.2, help="of a lane, size and round")
-    parser.add_argument("--quick", action="store_true", help="2 ranks, a few sizes, one round")
-    parser.add_argument(
-        "--output", type=Path, help="folder (benchmarks/results; with --quick none)"
-    )
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     pairs = any(operation.pairs for operation in operations_of(arguments))
     if pairs and any(ranks % 2 for ranks in arguments.ranks or []):
         parser.error("send_recv needs pairs of ranks")
@@ -79,43 +77,38 @@ def plans_of(arguments: argparse.Namespace) -> list[Plan]:
     return plans
 
 
-def main() -> None:
-    """Measures, writes, prints."""
-    arguments = parse_arguments()
-    rows: list[Row] = []
+def measured(arguments: argparse.Namespace) -> Iterator[list[Row]]:
+    """The rows of each table, and that of imports."""
     for plan in plans_of(arguments):
-        rows += measure(plan, lambda line: print(line, flush=True))
-    names = [operation.name for operation in operations_of(arguments)]
-    if "all_reduce" in names and find_spec("farandole"):
-        rows.append(import_time.measure(1 if arguments.quick else 9))
-    where = machine.describe()
-    rows = [{**row, **where} for row in rows]
-    output = arguments.output or (None if arguments.quick else RESULTS)
-    if output:
-        write(rows, output)
-    for name in names:
-        results = Results(rows, name)
-        for ranks in results.ranks:
-            print(f"\n{table(results, ranks)}")
-    if not arguments.quick:
-        lines = targets(Results(rows)) if "all_reduce" in names else []
-        print(f"\n{text_of(lines + operation_targets(rows))}")
+        yield from measure(plan)
+    if has_all_reduce(arguments) and find_spec("farandole"):
+        yield [import_time.measure(1 if arguments.quick else 9)]
 
 
-def write(rows: list[Row], folder: Path) -> None:
-    """Results of an operation replace those of the run before."""
-    kinds = [*OPERATIONS, "import"]
-    replace(folder / "collectives.jsonl", rows, lambda row: kinds.index(kind_of(row)))
-    if any(kind_of(row) == "all_reduce" for row in rows):
-        import plot  # needs matplotlib
-
-        plot.draw(rows, folder)
+def has_all_reduce(arguments: argparse.Namespace) -> bool:
+    """Whether it is asked for."""
+    return OPERATIONS["all_reduce"] in operations_of(arguments)
 
 
-def kind_of(row: Row) -> str:
-    """What a row is about."""
-    return "import" if row["lane"] == "import" else row.get("operation", "all_reduce")
+def table(rows: list[Row]) -> str:
+    """Of one operation and number of ranks; imports have none."""
+    results = Results(rows, kind_of(rows[0]))
+    return "".join(outcome.table(results, ranks) for ranks in results.ranks)
+
+
+def targets(rows: list[Row]) -> list[Target]:
+    """Those of what was measured."""
+    results = Results(rows)
+    return (outcome.targets(results) if results.rows else []) + outcome.operation_targets(rows)
 
 
 if __name__ == "__main__":
-    main()
+    arguments = parse_arguments()
+    report = Report(
+        FILE,
+        table,
+        targets,
+        place_of=lambda row: KINDS.index(kind_of(row)),
+        plot="benchmarks.collectives.plot" if has_all_reduce(arguments) else "",
+    )
+    report.make(arguments, measured(arguments))

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a torch.distributed lane: BACKEND SOCKET FOLDER RANK WORLD_SIZE (from run.py)."""
 
-import importlib
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.distributed as dist
-from operations import ROOT, Array, splits
-from worker import Call, run
+
+from benchmarks.collectives.definition import ROOT, Array, uneven_splits
+from benchmarks.collectives.worker import Call, Worker, in_turns
+from benchmarks.harness.answering import this_member
+from benchmarks.harness.groups import joined
 
 
 class TorchLibrary:
@@ -34,13 +34,15 @@ class TorchLibrary:
             parts = list(inputs.chunk(self.world_size)) if self.rank == ROOT else None
             return partial(dist.scatter, output, parts, src=ROOT)
         if operation == "all_to_all_v":
-            pieces_of = splits(self.rank, self.world_size, len(source))
+            pieces_of = uneven_splits(self.rank, self.world_size, len(source))
             return partial(dist.all_to_all_single, output, inputs, pieces_of, pieces_of)
         if operation == "send_recv":
-            return self.send_recv(inputs, output)
+            peer = self.rank ^ 1
+            both = partial(dist.send, inputs, peer), partial(dist.recv, output, peer)
+            return in_turns(self.rank, *both)
         if operation == "send_stream":
             return self.send_stream(inputs, output, pieces)
-        calls = {
+        calls: dict[str, Call] = {
             "all_reduce": partial(dist.all_reduce, inputs),
             "reduce_scatter": partial(dist.reduce_scatter_tensor, output, inputs),
             "all_gather": partial(dist.all_gather_into_tensor, output, inputs),
@@ -51,23 +53,10 @@ class TorchLibrary:
         }
         return calls[operation]
 
-    def send_recv(self, source: torch.Tensor, target: torch.Tensor) -> Call:
-        """There and back: even ranks send first."""
-        peer, sends = self.rank ^ 1, self.rank % 2 == 0
-
-        def ping_pong() -> None:
-            if sends:
-                dist.send(source, peer)
-            dist.recv(target, peer)
-            if not sends:
-                dist.send(source, peer)
-
-        return ping_pong
-
     def send_stream(self, source: torch.Tensor, target: torch.Tensor, pieces: int) -> Call:
         """All pieces at once from the even rank to the odd one, which then acknowledges them."""
         peer, sends = self.rank ^ 1, self.rank % 2 == 0
-        begin = dist.isend if sends else dist.irecv
+        begin: Callable[..., dist.Work | None] = dist.isend if sends else dist.irecv
         finish = dist.recv if sends else dist.send
         messages = (source if sends else target).chunk(pieces)
         acknowledgement = torch.zeros(1)
@@ -75,29 +64,14 @@ class TorchLibrary:
         def stream() -> None:
             works = [begin(message, peer, tag=tag) for tag, message in enumerate(messages)]
             for work in works:
-                work.wait()
+                if work is not None:  # as this rank is in the group
+                    work.wait()
             finish(acknowledgement, peer, tag=pieces)
 
         return stream
 
 
-@contextmanager
-def joined(backend: str, folder: str, rank: int, world_size: int) -> Iterator[None]:
-    """With one thread in the group of ranks that meet in `folder`."""
-    torch.set_num_threads(1)
-    if backend == "farandole":
-        importlib.import_module("farandole")
-    place = f"file://{folder}/torch"
-    dist.init_process_group(backend, init_method=place, rank=rank, world_size=world_size)
-    yield
-    dist.destroy_process_group()
-
-
-def main(backend: str, path: str, folder: str, rank: int, world_size: int) -> None:
-    """Joins the group and serves run.py."""
-    with joined(backend, folder, rank, world_size):
-        run(TorchLibrary(), path)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:4], *map(int, sys.argv[4:6]))
+    (backend,), member = this_member()
+    with joined(backend, member):
+        member.serve(Worker(TorchLibrary()).answer)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from answering import serve
-from operations import Array, expected, layout, values
+
+from benchmarks.collectives.definition import Array, expected, layout, values
 
 Call = Callable[[], object]
 
@@ -29,6 +29,17 @@ class Library(Protocol):
 
     def call(self, operation: str, source: Array, target: Array, pieces: int) -> Call:
         """Does `operation` from `source` to `target` (the same where it works in place)."""
+
+
+def in_turns(rank: int, send: Call, receive: Call) -> Call:
+    """There and back: even ranks send first."""
+    first, second = (receive, send) if rank % 2 else (send, receive)
+
+    def ping_pong() -> None:
+        first()
+        second()
+
+    return ping_pong
 
 
 class Question:
@@ -104,11 +115,6 @@ class Worker:
             self.question, self.asked = None, (operation, size)  # frees the old buffers first
             self.question = Question(self.library, operation, size, pieces)
         return self.question
-
-
-def run(library: Library, path: str) -> None:
-    """Answers run.py, which listens at `path`, until it hangs up."""
-    serve(library.rank, path, Worker(library).answer)
 
 
 def reason(error: Exception) -> str:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ class TransformerBlock(nn.Module):
         query, key, value = (part.view(shape).transpose(1, 2) for part in parts)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.project(mixed.transpose(1, 2).reshape(x.shape))
-        return x + self.perceptron(x)
+        return torch.add(x, self.perceptron(x))
 
 
 class Transformer(nn.Module):
@@ -44,8 +45,8 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(sequences, tokens) to the scores of each next token."""
+    def forward(self, tokens: Tensor) -> Any:
+        """(sequences, tokens) to the scores of each next token, a tensor."""
         return self.head(self.norm(self.blocks(self.embedding(tokens) + self.position)))
 
 

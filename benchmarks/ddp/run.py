@@ -1,57 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps: Farandole's DDP, torch's over gloo and no DDP at all, in interleaved rounds.
 
-    python benchmarks/ddp/run.py                                  # times; a few minutes
-    python benchmarks/ddp/run.py --part times memory sweep        # also memory, and other buckets
-    python benchmarks/ddp/run.py --model transformer --rounds 5   # a first look
-    python benchmarks/ddp/run.py --lanes local farandole          # of Farandole alone
-    python benchmarks/ddp/run.py --quick                          # tiny models: does it work?
+    python -m benchmarks.ddp.run                                  # times; a few minutes
+    python -m benchmarks.ddp.run --part times memory sweep        # also memory, and other buckets
+    python -m benchmarks.ddp.run --model transformer --rounds 5   # a first look
+    python -m benchmarks.ddp.run --lanes local farandole          # of Farandole alone
+    python -m benchmarks.ddp.run --quick                          # tiny models: does it work?
 
 Prints tables and the targets, and writes ddp.jsonl (one line a row) and, of the sweep, a plot into
 benchmarks/results. docs/benchmarks.md explains the method.
 """
 
 import argparse
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 
-BENCHMARKS = Path(__file__).resolve().parent.parent
-sys.path.append(str(BENCHMARKS / "collectives"))
-
-import machine  # noqa: E402
-from models import TASKS  # noqa: E402
-from report import text_of  # noqa: E402
-from results import replace  # noqa: E402
-from rounds import Plan, Row, measure, measure_memory  # noqa: E402
-from tables import table, targets  # noqa: E402
+from benchmarks.ddp import outcome, steps
+from benchmarks.ddp.models import TASKS
+from benchmarks.ddp.rounds import Plan
+from benchmarks.ddp.summary import FILE
+from benchmarks.harness.results import Row
+from benchmarks.harness.script import Report, new_parser, parse
 
 PARTS = ["times", "memory", "sweep"]
 LANES = ["alone", "local", "farandole", "torch_gloo_view", "torch_gloo", "torch_farandole"]
 LANES.append("farandole_copied")  # gradients are copied into their buckets, not born there
 BUCKETS_MIB = [0.25, 0.5, 1, 2, 4, 8, 25]
 SWEPT_LANES = ["local", "torch_gloo_view", *(f"farandole@{mib:g}" for mib in BUCKETS_MIB)]
-FULL, QUICK = "full", "quick"
 
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = new_parser(__doc__, "tiny models, two rounds")
     parser.add_argument("--model", choices=[*TASKS], nargs="+", default=[*TASKS])
     parser.add_argument("--part", choices=PARTS, nargs="+", default=PARTS[:1], help="times")
     parser.add_argument(
         "--lanes", nargs="+", metavar="LANE", help=f"{', '.join(LANES)}, or farandole@<MiB>"
     )
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--quick", action="store_true", help="tiny models, two rounds")
-    parser.add_argument(
-        "--output", type=Path, help="folder (benchmarks/results if all lanes are measured)"
-    )
-    return parser.parse_args()
+    return parse(parser)
 
 
 def plans_of(arguments: argparse.Namespace) -> list[Plan]:
     """One a part and model."""
-    size, rounds = (QUICK, 2) if arguments.quick else (FULL, arguments.rounds)
+    size, rounds = arguments.size, 2 if arguments.quick else arguments.rounds
     plans = []
     for part in arguments.part:
         for task in (TASKS[name] for name in arguments.model):
@@ -67,36 +58,14 @@ def plans_of(arguments: argparse.Namespace) -> list[Plan]:
 def lanes_of(part: str, size: str) -> list[str]:
     """All of a part, or a few where it is only shown that they work."""
     if part == "sweep":
-        return SWEPT_LANES if size == FULL else SWEPT_LANES[:4]
-    return LANES if size == FULL or part == "times" else LANES[2:4]
+        return SWEPT_LANES if size == "full" else SWEPT_LANES[:4]
+    return LANES if size == "full" or part == "times" else LANES[2:4]
 
 
-def main() -> None:
-    """Measures, writes, prints."""
-    arguments = parse_arguments()
-    where = machine.describe()
-    tables, rows = [], []
+def measured(arguments: argparse.Namespace) -> Iterator[list[Row]]:
+    """The rows of each table."""
     for plan in plans_of(arguments):
-        run = measure_memory if plan.part == "memory" else measure
-        measured = run(plan, lambda line: print(line, flush=True))
-        tables.append(table(measured))
-        rows += [{**row, **where} for row in measured]
-    complete = not arguments.quick and not arguments.lanes
-    output = arguments.output or (BENCHMARKS / "results" if complete else None)
-    if output:
-        write(rows, output)
-    print("".join(f"\n{each}\n" for each in tables))
-    if not arguments.quick:
-        print(text_of(targets(rows)))
-
-
-def write(rows: list[Row], folder: Path) -> None:
-    """Results of a part and model replace those of the run before."""
-    everything = replace(folder / "ddp.jsonl", rows, place_of)
-    if any(row["part"] == "sweep" for row in rows):
-        import sweep_plot  # needs matplotlib
-
-        sweep_plot.draw([row for row in everything if row["part"] == "sweep"], folder)
+        yield steps.measure_memory(plan) if plan.part == "memory" else steps.measure(plan)
 
 
 def place_of(row: Row) -> tuple[int, int]:
@@ -105,4 +74,7 @@ def place_of(row: Row) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    main()
+    arguments = parse_arguments()
+    plot = "benchmarks.ddp.sweep_plot" if "sweep" in arguments.part else ""
+    report = Report(FILE, outcome.table, outcome.targets, place_of, plot)
+    report.make(arguments, measured(arguments))

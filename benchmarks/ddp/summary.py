@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of ddp.jsonl as docs/benchmarks.md has them. Needs no torch."""
 
-from operations import MIB
-from report import Row, markdown
+from benchmarks.harness.results import Row
+from benchmarks.harness.section import Section
+from benchmarks.harness.tables import field, lines_of, markdown, mib, quartiles
 
+FILE = "ddp.jsonl"
 LABELS = {
     "alone": "without DDP, one rank alone",
     "local": "without DDP",
@@ -18,7 +20,6 @@ MODELS = {
     "resnet50": "ResNet-50, 25.6 M parameters, 2 ranks",
     "tiny": "2,000 tiny parameters, 1 rank",
 }
-HEADS = ["forward and backward", "against no DDP", "middle half", "scaling", "peak memory"]
 
 
 def summary(rows: list[Row]) -> str:
@@ -30,17 +31,26 @@ def summary(rows: list[Row]) -> str:
 def table(rows: list[Row], task: str) -> str:
     """Markdown; empty if the model was not measured."""
     rows = [row for row in rows if row["task"] == task]
+    peaks = {row["lane"]: row for row in rows if row["part"] == "memory"}
     times = [row for row in rows if row["part"] == "times"]
-    peaks = {row["lane"]: row["peak_bytes"] for row in rows if row["part"] == "memory"}
     if not times:
         return ""
-    lines = [[MODELS[task], *HEADS], ["---", *["---:"] * len(HEADS)]]
-    for row in times:
-        lane = row["lane"]
-        ratio = f"{row['ratio']:.3f}x" if "ratio" in row else ""
-        low, high = row.get("ratio_quartiles", (None, None))
-        half = f"{low:.3f}x to {high:.3f}x" if low is not None else ""
-        scaling = f"{row['efficiency']:.3f}" if "efficiency" in row else ""
-        peak = f"{peaks[lane] / MIB:.0f} MiB" if lane in peaks else ""
-        lines.append([LABELS[lane], f"{row['median_ms']:.1f} ms", ratio, half, scaling, peak])
-    return markdown(lines)
+    peak = mib("peak_bytes", 0, " MiB")
+    table = [
+        (MODELS[task], lambda row: LABELS[row["lane"]]),
+        ("forward and backward", field("median_ms", ".1f", " ms")),
+        ("against no DDP", field("ratio", ".3f", "x")),
+        ("middle half", quartiles(after="x")),
+        ("scaling", field("efficiency", ".3f")),
+        ("peak memory", lambda row: peak(peaks.get(row["lane"], {}))),
+    ]
+    return markdown(lines_of(times, table))
+
+
+SECTION = Section(
+    FILE,
+    "Training steps with DistributedDataParallel, one thread a rank, commit {commit}, {date}. "
+    "Scaling is the throughput of both ranks over twice that of one alone; without DDP it is what "
+    "the machine allows. All rows are in [ddp.jsonl](../benchmarks/results/ddp.jsonl).",
+    summary,
+)

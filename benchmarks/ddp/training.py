@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of all lanes: TASK SIZE SOCKET FOLDER RANK WORLD_SIZE (from run.py).
+"""One rank of all lanes: TASK, SIZE SOCKET FOLDER RANK WORLD_SIZE (from run.py).
 
 On a line "<what> <lane> <steps>" from run.py it answers with one line of JSON, where <what> is
 
@@ -10,20 +10,21 @@ On a line "<what> <lane> <steps>" from run.py it answers with one line of JSON, 
 """
 
 import copy
-import sys
 import time
+from functools import partial
 from typing import Any
 
 import farandole
 import torch
 import torch.distributed as dist
-import usage
-from answering import serve
-from models import TASKS, Batch, Task
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_worker import joined
-from ways import Groups, wrap_of
+
+from benchmarks.ddp.models import TASKS, Batch, Task
+from benchmarks.ddp.ways import wrap_of
+from benchmarks.harness.answering import this_member
+from benchmarks.harness.groups import Groups, both_joined
+from benchmarks.harness.memory import Steps, memory_growth
 
 RELATIVE, OF_LARGEST = 1e-5, 1e-6  # errors allowed, of each element and of the largest of all
 
@@ -113,28 +114,20 @@ class Rank:
         """Bytes beyond those of the model, the groups and the libraries."""
         first = wrap_of(name)(nn.Linear(8, 8), self.groups)  # loads what the lane is made of
         first(torch.ones(1, 8)).sum().backward()
-        share, resident = usage.share_bytes(), usage.resident_bytes()
-        usage.forget_most_resident()
-        peaks = []  # of each step; the first one's has what the wrapper takes
-        peak = usage.Peak()
-        lane = wrap_of(name)(self.model, self.groups)
-        for step in range(steps):
-            lane.zero_grad(set_to_none=True)
-            if step:
-                peak.forget()
-            backward(lane, self.batches[self.rank])
-            peaks.append(peak.bytes() - share)
-        peak.stop()
-        return {
-            "peak_bytes": max(peaks),
-            "last_peak_bytes": peaks[-1],
-            "resident_bytes": usage.most_resident_bytes() - resident,
-        }
+
+        def make() -> Steps:
+            lane = wrap_of(name)(self.model, self.groups)
+            batch = self.batches[self.rank]
+            return partial(lane.zero_grad, set_to_none=True), partial(backward, lane, batch)
+
+        grown = memory_growth(make, steps)
+        del grown["steady_bytes"]  # after backward only gradients stay
+        return grown
 
 
 def backward(lane: nn.Module, batch: Batch) -> None:
     """Forward and backward."""
-    loss_of(lane, batch).backward()
+    loss_of(lane, batch).backward()  # type: ignore[no-untyped-call]
 
 
 def loss_of(lane: nn.Module, batch: Batch) -> Tensor:
@@ -151,12 +144,7 @@ def exposed(lane: nn.Module) -> dict[str, Any] | None:
     return {"exposed_ms": times.exposed_ms, "is_latest": times.latest_rank == dist.get_rank()}
 
 
-def main(task: str, size: str, path: str, folder: str, rank: int, world_size: int) -> None:
-    """Joins the groups and serves run.py."""
-    with joined("farandole", folder, rank, world_size):
-        groups = Groups(farandole.default_group(), dist.new_group(backend="gloo"))
-        serve(rank, path, Rank(TASKS[task], size, groups).answer)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:5], *map(int, sys.argv[5:7]))
+    (task, size), member = this_member()
+    with both_joined(member) as groups:
+        member.serve(Rank(TASKS[task], size, groups).answer)

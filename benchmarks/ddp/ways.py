@@ -3,22 +3,13 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-import torch.distributed as dist
 from farandole import DistributedDataParallel
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
-
-@dataclass(frozen=True)
-class Groups:
-    """The ranks, over each backend."""
-
-    farandole: dist.ProcessGroup
-    gloo: dist.ProcessGroup
-
+from benchmarks.harness.groups import Groups
 
 Wrap = Callable[[nn.Module, Groups], nn.Module]
 

@@ -1,33 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """What diagnosis and events cost: C++ all_reduce with them and without, in turns.
 
-    python benchmarks/diagnosis/run.py            # a minute
-    python benchmarks/diagnosis/run.py --quick    # does it work?
+    python -m benchmarks.diagnosis.run            # a minute
+    python -m benchmarks.diagnosis.run --quick    # does it work?
 
 Without them runs a twin of farandole_comm that `make build` makes for this alone. Prints a table,
 and writes diagnosis.jsonl (one line a row) into benchmarks/results.
 """
 
 import argparse
-import json
 import statistics
-import sys
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 
-BENCHMARKS = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(BENCHMARKS / "collectives"))
-
-import machine  # noqa: E402
-from lanes import LANES, Lane, Ranks, program_commands  # noqa: E402
-from measure import Cell, Plan, Row, ask, calibrate, uncertainty  # noqa: E402
-from operations import KIB, MIB, OPERATIONS  # noqa: E402
-from report import columns, size_text, time_text  # noqa: E402
+from benchmarks.collectives.lanes import LANES, Lane
+from benchmarks.collectives.measure import Cell, Plan, ask, calibrate
+from benchmarks.collectives.operations import OPERATIONS
+from benchmarks.harness import tables
+from benchmarks.harness.ranks import Ranks, commands_of_program
+from benchmarks.harness.results import Row
+from benchmarks.harness.rounds import say, uncertainty
+from benchmarks.harness.script import Report, new_parser, parse
+from benchmarks.harness.tables import KIB, MIB, size_text, time_text
 
 WITH, WITHOUT = "farandole_bench_collectives", "farandole_bench_without_diagnosis"
-MEMORY = {lane.name: lane for lane in LANES if lane.process == "cpp"}
+MEMORY = {name: lane for name, lane in LANES.items() if lane.process == "cpp"}
 ALL_REDUCE = OPERATIONS["all_reduce"]
 RANKS = 2
 SIZES = [KIB, 4 * KIB, 64 * KIB, MIB]
@@ -49,39 +47,22 @@ class Pair:
         ]
 
 
-def main() -> None:
-    """Measures, writes, prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes")
-    parser.add_argument("--starts", type=int, default=6, help="of fresh processes")
-    parser.add_argument("--rounds", type=int, default=20, help="of a start and size")
-    parser.add_argument("--seconds", type=float, default=0.03, help="of one side and round")
-    parser.add_argument("--quick", action="store_true", help="one start, two rounds")
-    parser.add_argument("--output", type=Path, help="folder (with --quick none)")
-    arguments = parser.parse_args()
+def measured(arguments: argparse.Namespace) -> Iterator[list[Row]]:
+    """The rows of the table."""
     starts, rounds = (1, 2) if arguments.quick else (arguments.starts, arguments.rounds)
     plan = Plan([ALL_REDUCE], [RANKS], arguments.sizes, rounds, arguments.seconds)
     pairs = {(lane, size): Pair() for lane in MEMORY for size in arguments.sizes}
     for start in range(starts):
         measure(plan, pairs)
-        print(f"start {start + 1} of {starts} is done", flush=True)
-    where = machine.describe()
-    rows = [{**make_row(lane, size, pair), **where} for (lane, size), pair in pairs.items()]
-    output = arguments.output or (None if arguments.quick else BENCHMARKS / "results")
-    if output:
-        output.mkdir(parents=True, exist_ok=True)
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (output / "diagnosis.jsonl").write_text(text)
-    print(f"\n{table(rows)}")
+        say(f"start {start + 1} of {starts} is done")
+    yield [make_row(lane, size, pair) for (lane, size), pair in pairs.items()]
 
 
 def measure(plan: Plan, pairs: dict[tuple[str, int], Pair]) -> None:
     """All rounds on fresh processes: where theirs and their memory's place is matters too."""
     with ExitStack() as running:
         sides = {
-            name: running.enter_context(
-                closing(Ranks(name, RANKS, partial(program_commands, name)))
-            )
+            name: running.enter_context(Ranks(name, RANKS, commands_of_program(name)))
             for name in (WITH, WITHOUT)
         }
         for (lane, size), pair in pairs.items():
@@ -119,24 +100,22 @@ def make_row(lane: str, size: int, pair: Pair) -> Row:
     }
 
 
+HALF = "{:+.1f} to {:+.1f} %"
+COLUMNS: list[tables.Column] = [
+    ("memory", lambda row: row["lane"].removeprefix("farandole_")),
+    ("bytes", lambda row: size_text(row["bytes"])),
+    ("with", lambda row: time_text(row["with_us"])),
+    ("without", lambda row: time_text(row["without_us"])),
+    ("cost", tables.field("cost_percent", "+.1f", " %")),
+    ("half of the rounds", lambda row: HALF.format(*row["cost_percent_quartiles"])),
+]
+
+
 def table(rows: list[Row]) -> str:
     """One line a row, then what became of the target."""
-    lines = [["memory", "bytes", "with", "without", "cost", "half of the rounds"]]
-    for row in rows:
-        low, high = row["cost_percent_quartiles"]
-        lines.append(
-            [
-                row["lane"].removeprefix("farandole_"),
-                size_text(row["bytes"]),
-                time_text(row["with_us"]),
-                time_text(row["without_us"]),
-                f"{row['cost_percent']:+.1f} %",
-                f"{low:+.1f} to {high:+.1f} %",
-            ]
-        )
-    head = f"all_reduce in C++, {RANKS} ranks, with and without diagnosis and events\n"
-    target = f"\ntarget: <= {MOST_PERCENT} % from {size_text(FROM_BYTES)}: {verdict(rows)}"
-    return head + columns(lines) + target
+    head = f"all_reduce in C++, {RANKS} ranks, with and without diagnosis and events"
+    target = f"target: <= {MOST_PERCENT} % from {size_text(FROM_BYTES)}: {verdict(rows)}"
+    return f"{tables.titled(head, rows, COLUMNS)}\n{target}"
 
 
 def verdict(rows: list[Row]) -> str:
@@ -152,4 +131,10 @@ def verdict(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    parser = new_parser(__doc__, "one start, two rounds")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes")
+    parser.add_argument("--starts", type=int, default=6, help="of fresh processes")
+    parser.add_argument("--rounds", type=int, default=20, help="of a start and size")
+    parser.add_argument("--seconds", type=float, default=0.03, help="of one side and round")
+    arguments = parse(parser)
+    Report("diagnosis.jsonl", table).make(arguments, measured(arguments))

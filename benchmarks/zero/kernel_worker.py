@@ -5,17 +5,17 @@ On a line "<way> <iterations> <processes>" the first `processes` processes run t
 times, on memory of their own; on "verify" each compares what its ways have made of the parameters.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import farandole
 import torch
-from answering import serve
 from torch import Tensor
-from trainers import EPSILON, LEARNING_RATE
-from zero_lanes import KERNEL_ARRAYS
+
+from benchmarks.harness.answering import this_member
+from benchmarks.zero.lanes import KERNEL_ARRAYS
+from benchmarks.zero.trainers import EPSILON, LEARNING_RATE
 
 OF_VALUE = 1e-5  # error allowed: both round in each of a hundred steps
 
@@ -82,11 +82,7 @@ def wrong_elements(own: Tensor, other: Tensor) -> int:
     return right.numel() - int(right.sum())
 
 
-def main(elements: str, path: str, _folder: str, rank: str) -> None:
-    """Serves run.py."""
-    torch.set_num_threads(1)
-    serve(int(rank), path, Kernels(int(rank), int(elements)).answer)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:5])
+    (elements,), member = this_member()
+    torch.set_num_threads(1)
+    member.serve(Kernels(member.rank, int(elements)).answer)

@@ -2,19 +2,13 @@
 """How fast loops go over memory, ours and torch's, beside a copy of as many bytes."""
 
 import statistics
-from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import Any
 
-from lanes import Ranks
-from measure import interleaved, percentile
-from rounds import Row, commands, compared
-from zero_lanes import KERNEL_ARRAYS, PARAMETER_BYTES
+from benchmarks.harness.ranks import Answer, Ranks, commands_of_module
+from benchmarks.harness.results import Row
+from benchmarks.harness.rounds import compared, interleaved, median_and_p95, say
+from benchmarks.zero.lanes import KERNEL_ARRAYS, PARAMETER_BYTES
 
-HERE = Path(__file__).parent
 PROCESSES = [1, 2]  # at once
 ELEMENTS = {"full": 16 * 1024**2, "quick": 64 * 1024}
 ITERATIONS = 3  # of a way in a round
@@ -22,10 +16,10 @@ ITERATIONS = 3  # of a way in a round
 
 @dataclass(frozen=True)
 class Kernel:
-    """What is done in some ways. Its script answers as kernel_worker.py does."""
+    """What is done in some ways. Its module answers as kernel_worker.py does."""
 
     task: str  # in the results
-    script: list[str]  # that each process runs, and its first arguments
+    module: list[str]  # that each process runs, and its first arguments
     ways: list[str]  # "memcpy" among them
     bytes: int  # read and written
     fields: Row = field(default_factory=dict)  # of all rows
@@ -35,16 +29,16 @@ class Kernel:
 def adamw(size: str) -> Kernel:
     """One step."""
     elements = ELEMENTS[size]
-    script = [str(HERE / "kernel_worker.py"), str(elements)]
+    module = ["zero.kernel_worker", str(elements)]
     count = KERNEL_ARRAYS * PARAMETER_BYTES * elements
-    return Kernel("kernel", script, ["farandole", "torch", "memcpy"], count, {"elements": elements})
+    return Kernel("kernel", module, ["farandole", "torch", "memcpy"], count, {"elements": elements})
 
 
-def measure(kernel: Kernel, size: str, rounds: int, say: Callable[[str], None]) -> list[Row]:
+def measure(kernel: Kernel, size: str, rounds: int) -> list[Row]:
     """One row a way and number of processes; raises RuntimeError if results differ."""
     cells = [(way, processes) for processes in PROCESSES for way in kernel.ways]
     times: dict[tuple[str, int], list[float]] = {cell: [] for cell in cells}
-    with closing(Ranks("kernels", max(PROCESSES), partial(commands, kernel.script, []))) as ranks:
+    with Ranks("kernels", max(PROCESSES), commands_of_module(*kernel.module)) as ranks:
         for way in kernel.ways:
             ranks.ask(f"{way} {ITERATIONS} {max(PROCESSES)}")  # warms up
         verify(kernel, ranks)
@@ -66,9 +60,10 @@ def verify(kernel: Kernel, ranks: Ranks) -> None:
         raise RuntimeError(f"{kernel.task}: {wrong} elements are wrong")
 
 
-def median_ms(answers: list[dict[str, Any]]) -> float:
+def median_ms(answers: list[Answer]) -> float:
     """Over the processes and iterations of a round."""
-    return statistics.median(time for answer in answers for time in answer["times_ns"]) / 1e6
+    times: list[int] = [time for answer in answers for time in answer["times_ns"]]
+    return statistics.median(times) / 1e6
 
 
 def make_row(
@@ -78,8 +73,7 @@ def make_row(
     own, copies = times[way, processes], times["memcpy", processes]
     row: Row = {"part": "kernel", "task": kernel.task, "size": size, "ranks": processes}
     row |= {"lane": way, "processes": processes, **kernel.fields, "bytes": kernel.bytes}
-    row["median_ms"] = round(statistics.median(own), 4)
-    row["p95_ms"] = round(percentile(own, 95), 4)
+    row |= median_and_p95(own)
     row["gb_s"] = round(kernel.bytes / statistics.median(own) / 1e6, 3)
     row["rounds"] = len(own)
     row["verified"] = True

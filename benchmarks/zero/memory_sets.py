@@ -1,23 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which lanes fit into memory together."""
 
-import re
-from pathlib import Path
-
-from operations import MIB
-from zero_lanes import lane_of
+from benchmarks.harness.tables import MIB
+from benchmarks.zero.lanes import lane_of
 
 USABLE = 0.9  # of what is available at the start
 REST_BYTES = 512 * MIB  # of a rank: libraries, activations, buffers of the groups
-
-
-def available_bytes() -> int:
-    """Of the machine, as the kernel estimates it."""
-    text = Path("/proc/meminfo").read_text()
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    if found is None:
-        raise RuntimeError("the kernel does not tell MemAvailable")
-    return int(found[1]) * 1024
 
 
 def needed_bytes(lanes: list[str], parameters: int, ranks: int) -> float:
@@ -32,16 +20,10 @@ def sets_of(lanes: list[str], parameters: int, ranks: int, available: int) -> li
     baselines = {baseline for lane in lanes if (baseline := lane_of(lane).baseline) != lane}
     sets: list[list[str]] = []
     for lane in (lane for lane in lanes if lane not in baselines):
-        found = next(
-            (
-                index
-                for index, each in enumerate(sets)
-                if needed_bytes(with_baseline(each, lane, lanes), parameters, ranks) <= usable
-            ),
-            None,
-        )
-        if found is not None:
-            sets[found] = with_baseline(sets[found], lane, lanes)
+        joined = ((each, with_baseline(each, lane, lanes)) for each in sets)
+        fit = (pair for pair in joined if needed_bytes(pair[1], parameters, ranks) <= usable)
+        if found := next(fit, None):
+            found[0][:] = found[1]
             continue
         alone = with_baseline([], lane, lanes)
         if (needed := needed_bytes(alone, parameters, ranks)) > usable:

@@ -11,22 +11,22 @@ On a line "<what> <lane> <steps>" from run.py it answers with one line of JSON, 
 
 import gc
 import hashlib
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import farandole
 import torch
 import torch.distributed as dist
-import usage
-from answering import serve
-from models import Task
-from reference import reference_path
-from tasks import TASKS, batch_of, seeded_model
 from torch import Tensor, nn
-from torch_worker import joined
-from trainers import LEARNING_RATE, Trainer
-from ways import Groups
+
+from benchmarks.ddp.models import Task
+from benchmarks.harness.answering import this_member
+from benchmarks.harness.groups import Groups, both_joined
+from benchmarks.harness.memory import Steps, memory_growth
+from benchmarks.zero.reference import reference_path
+from benchmarks.zero.tasks import TASKS, batch_of, seeded_model
+from benchmarks.zero.trainers import LEARNING_RATE, Trainer
 
 # Errors allowed in a parameter: of its value, and of what a step changes it by at most.
 OF_VALUE, OF_STEP = 1e-6, 1e-3
@@ -83,24 +83,13 @@ class Rank:
         first.step((torch.ones(1, 8), torch.zeros(1, dtype=torch.long)))
         del first
         gc.collect()
-        share, resident = usage.share_bytes(), usage.resident_bytes()
-        usage.forget_most_resident()
-        peaks = []  # of each step; the first one's has what the wrapper and the optimizer take
-        peak = usage.Peak()
-        trainer = self.trainer(lane)
-        for step in range(steps):
-            trainer.optimizer.zero_grad(set_to_none=True)
-            if step:
-                peak.forget()
-            trainer.step(self.batch)
-            peaks.append(peak.bytes() - share)
-        peak.stop()
-        return {
-            "peak_bytes": max(peaks),
-            "last_peak_bytes": peaks[-1],
-            "steady_bytes": usage.share_bytes() - share,  # with the gradients of the last step
-            "resident_bytes": usage.most_resident_bytes() - resident,
-        }
+
+        def make() -> Steps:
+            trainer = self.trainer(lane)
+            clear = partial(trainer.optimizer.zero_grad, set_to_none=True)
+            return clear, partial(trainer.step, self.batch)
+
+        return memory_growth(make, steps)
 
 
 def compare(parameters: list[Tensor], expected: list[Tensor]) -> tuple[int, float]:
@@ -117,18 +106,11 @@ def digest(parameters: list[Tensor]) -> str:
     """Of all bits."""
     bits = hashlib.sha256()
     for parameter in parameters:
-        bits.update(parameter.contiguous().numpy())
+        bits.update(parameter.contiguous().numpy().data)
     return bits.hexdigest()
 
 
-def main(
-    task: str, size: str, reference: str, path: str, folder: str, rank: int, world_size: int
-) -> None:
-    """Joins the groups and serves run.py."""
-    with joined("farandole", folder, rank, world_size):
-        groups = Groups(farandole.default_group(), dist.new_group(backend="gloo"))
-        serve(rank, path, Rank(TASKS[task], size, Path(reference), groups).answer)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:6], *map(int, sys.argv[6:8]))
+    (task, size, reference), member = this_member()
+    with both_joined(member) as groups:
+        member.serve(Rank(TASKS[task], size, Path(reference), groups).answer)

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain process that trains on all batches: TASK SIZE RANKS REFERENCE SOCKET (from run.py).
+"""A plain process that trains on all batches: TASK SIZE RANKS REFERENCE (from run.py).
 
 On a line of numbers of steps it trains so many, and writes the parameters that there are after each
 number into the folder REFERENCE.
 """
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from answering import serve
-from models import Task
-from tasks import TASKS, batch_of, seeded_model
 from torch.optim import AdamW
-from trainers import EPSILON, LEARNING_RATE
-from training import backward
+
+from benchmarks.ddp.models import Task
+from benchmarks.ddp.training import backward
+from benchmarks.harness.answering import this_member
+from benchmarks.zero.tasks import TASKS, batch_of, seeded_model
+from benchmarks.zero.trainers import EPSILON, LEARNING_RATE
 
 
 def reference_path(folder: Path, steps: int) -> Path:
@@ -41,11 +41,7 @@ def train(task: Task, size: str, ranks: int, folder: Path, words: list[str]) -> 
     return {}
 
 
-def main(task: str, size: str, ranks: str, folder: str, path: str) -> None:
-    """Serves run.py."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    serve(0, path, lambda words: train(TASKS[task], size, int(ranks), Path(folder), words))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:6])
+    (task, size, ranks, folder), member = this_member()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    member.serve(lambda words: train(TASKS[task], size, int(ranks), Path(folder), words))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far equal trainings drift apart by rounding alone: sharded AdamW, Farandole's and torch's.
 
-    python benchmarks/zero/rounding.py           # two ranks, a few minutes
-    python benchmarks/zero/rounding.py --quick   # does it work?
+    python -m benchmarks.zero.rounding           # two ranks, a few minutes
+    python -m benchmarks.zero.rounding --quick   # does it work?
 
 Every lane trains the same residual network on the same batches, with Farandole's
 DistributedDataParallel, so that gradients of equal parameters have equal bits; the optimizer alone
@@ -14,52 +14,28 @@ foreach loops, and writes zero_rounding.jsonl into benchmarks/results.
 """
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-BENCHMARKS = Path(__file__).resolve().parent.parent
-sys.path += [str(BENCHMARKS / "collectives"), str(BENCHMARKS / "ddp")]
+import farandole
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZero
+from torch.multiprocessing.spawn import spawn
+from torch.nn import functional
 
-import farandole  # noqa: E402
-import machine  # noqa: E402
-import results  # noqa: E402
-import torch  # noqa: E402
-from models import resnet  # noqa: E402
-from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZero  # noqa: E402
-from torch.nn import functional  # noqa: E402
+from benchmarks.ddp.models import resnet
+from benchmarks.harness.results import Row
+from benchmarks.harness.script import Report, new_parser, parse
 
 RANKS = 2
 CLASSES = 10
-Settings = dict[str, Any]
-Lane = Callable[[Any, Settings], torch.optim.Optimizer]
-
-
-def torch_lane(**loops: bool) -> Lane:
-    """Torch's ZeroRedundancyOptimizer with a choice of torch's loops."""
-    return lambda parameters, settings: TorchZero(
-        parameters, torch.optim.AdamW, **settings, **loops
-    )
-
-
-def own_lane(gradients: str) -> Lane:
-    """Farandole's, with its fused loops."""
-    return lambda parameters, settings: farandole.ZeroRedundancyOptimizer(
-        parameters,
-        torch.optim.AdamW,
-        gradients=gradients,  # type: ignore[arg-type]
-        **settings,
-    )
-
-
-LANES = {
-    "torch_foreach": torch_lane(foreach=True),
-    "torch_foreach_nudged": torch_lane(foreach=True),
-    "torch_fused": torch_lane(fused=True),
-    "ours_full": own_lane("full"),
-    "ours_shard": own_lane("shard"),
+LANES: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
+    "torch_foreach": (TorchZero, {"foreach": True}),
+    "torch_foreach_nudged": (TorchZero, {"foreach": True}),
+    "torch_fused": (TorchZero, {"fused": True}),
+    "ours_full": (farandole.ZeroRedundancyOptimizer, {"gradients": "full"}),
+    "ours_shard": (farandole.ZeroRedundancyOptimizer, {"gradients": "shard"}),
 }
 
 
@@ -67,11 +43,12 @@ def train(name: str, dtype: torch.dtype, quick: bool, rank: int) -> list[float]:
     """The mean loss of all ranks, by step: two epochs of noisy images of ten classes."""
     torch.manual_seed(0)
     model = resnet(8, [1, 1, 1, 1]) if quick else resnet(32, [2, 2, 2, 2])
-    model[-1] = torch.nn.Linear(model[-1].in_features, CLASSES)
+    *_, last = model.children()
+    model[-1] = torch.nn.Linear(cast(torch.nn.Linear, last).in_features, CLASSES)
     model = model.to(dtype)
     if name.endswith("nudged"):
         with torch.no_grad():
-            weight = model[0].weight
+            weight = next(model.parameters())
             weight.copy_(torch.nextafter(weight, weight + 1))
     steps, images = (3, 4) if quick else (48, 8)
     generator = torch.Generator().manual_seed(rank)
@@ -82,12 +59,14 @@ def train(name: str, dtype: torch.dtype, quick: bool, rank: int) -> list[float]:
         noise = torch.randn(images, 3, 64, 64, generator=generator)
         data.append(((patterns[classes] + noise).to(dtype), classes))
     ddp = farandole.DistributedDataParallel(model)
-    optimizer = LANES[name](ddp.parameters(), {"lr": 1e-3, "weight_decay": 0.05})
+    sharded, options = LANES[name]
+    options = {"lr": 1e-3, "weight_decay": 0.05, **options}
+    optimizer = sharded(ddp.parameters(), torch.optim.AdamW, **options)
     losses = []
     for inputs, classes in data * 2:
         optimizer.zero_grad()
         loss = functional.cross_entropy(ddp(inputs), classes)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(loss.detach().double())
     everyone = torch.stack(losses)
@@ -105,40 +84,36 @@ def drift_of(losses: list[float], reference: list[float]) -> dict[str, float]:
     }
 
 
-def run_rank(rank: int, address: str, quick: bool, output: Path | None) -> None:
+def table(rows: list[Row]) -> str:
+    """One line a lane and type."""
+    return "\n".join(
+        f"{row['dtype']:8} {row['lane']:21} first epoch {row['first_epoch']:.1e}, "
+        f"second {row['second_epoch']:.1e}; last loss {row['last_loss']:.4f}"
+        for row in rows
+    )
+
+
+def run_rank(rank: int, address: str, arguments: argparse.Namespace) -> None:
     """One of the ranks; the first one writes."""
     torch.set_num_threads(1)
     farandole.init_process_group(init_method=address, rank=rank, world_size=RANKS)
     rows = []
     for dtype in (torch.float32, torch.float64):
-        losses = {name: train(name, dtype, quick, rank) for name in LANES}
+        losses = {name: train(name, dtype, arguments.quick, rank) for name in LANES}
         for name in LANES:
             row = {"lane": name, "dtype": str(dtype).removeprefix("torch."), "ranks": RANKS}
             rows.append({**row, **drift_of(losses[name], losses["torch_foreach"])})
     farandole.destroy()
-    if rank != 0:
-        return
-    for row in rows:
-        print(
-            f"{row['dtype']:8} {row['lane']:21} first epoch {row['first_epoch']:.1e}, "
-            f"second {row['second_epoch']:.1e}; last loss {row['last_loss']:.4f}"
-        )
-    if output:
-        where = machine.describe()
-        results.replace(output, [{**row, **where} for row in rows], lambda row: row["dtype"])
+    if rank == 0:
+        Report("zero_rounding.jsonl", table).make(arguments, [rows])
 
 
 def main() -> None:
     """Starts the ranks."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tiny network, six steps")
-    parser.add_argument("--output", type=Path, help="folder; benchmarks/results unless --quick")
-    arguments = parser.parse_args()
-    output = arguments.output or (None if arguments.quick else BENCHMARKS / "results")
-    file = output and output / "zero_rounding.jsonl"
+    arguments = parse(new_parser(__doc__, "a tiny network, six steps"))
     with tempfile.TemporaryDirectory() as folder:
         address = f"file://{folder}/store"
-        torch.multiprocessing.spawn(run_rank, (address, arguments.quick, file), nprocs=RANKS)
+        spawn(run_rank, (address, arguments), nprocs=RANKS)  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 """What is trained: the transformer of benchmarks/ddp, and one of GPT-2 small's size."""
 
 import torch
-from models import TASKS as DDP_TASKS
-from models import Batch, Task, Transformer
 from torch import nn
+
+from benchmarks.ddp.models import TASKS as DDP_TASKS
+from benchmarks.ddp.models import Batch, Task, Transformer
 
 
 def new_gpt2(size: str) -> nn.Module:

@@ -4,50 +4,44 @@
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import farandole
-from models import Batch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler as TorchGradScaler
 from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
 from torch.optim import AdamW, Optimizer
-from training import loss_of
-from ways import Groups, wrap_of
+
+from benchmarks.ddp.models import Batch
+from benchmarks.ddp.training import loss_of
+from benchmarks.ddp.ways import wrap_of
+from benchmarks.harness.groups import Groups
 
 LEARNING_RATE = 1e-4
 # As large as a gradient: a wrong factor shows in the parameters, and rounding is not made large.
 EPSILON = 1e-4
+SETTINGS: dict[str, Any] = {"lr": LEARNING_RATE, "eps": EPSILON}
 
 MakeOptimizer = Callable[[nn.Module, Groups], Optimizer]
 
 
 def whole(module: nn.Module, groups: Groups) -> Optimizer:  # noqa: ARG001
     """All state on every rank."""
-    return AdamW(module.parameters(), lr=LEARNING_RATE, eps=EPSILON, fused=True)
+    return AdamW(module.parameters(), fused=True, **SETTINGS)
 
 
 def torch_sharded(module: nn.Module, groups: Groups) -> Optimizer:
     """With fused updates and the parameters in torch's buckets, its fastest."""
+    fastest = {"parameters_as_bucket_view": True, "fused": True, **SETTINGS}
     return TorchZeroRedundancyOptimizer(
-        module.parameters(),
-        AdamW,
-        process_group=groups.gloo,
-        parameters_as_bucket_view=True,
-        lr=LEARNING_RATE,
-        eps=EPSILON,
-        fused=True,
+        module.parameters(), AdamW, process_group=groups.gloo, **fastest
     )
 
 
-def ours_sharded(module: nn.Module, groups: Groups, gradients: str) -> Optimizer:
+def ours_sharded(module: nn.Module, groups: Groups, gradients: Any) -> Optimizer:
     """`gradients`: "full" or "shard"."""
     return farandole.ZeroRedundancyOptimizer(
-        module.parameters(),
-        AdamW,
-        process_group=groups.farandole,
-        gradients=gradients,
-        lr=LEARNING_RATE,
-        eps=EPSILON,
+        module.parameters(), AdamW, process_group=groups.farandole, gradients=gradients, **SETTINGS
     )
 
 
@@ -90,7 +84,8 @@ class Trainer:
     def backward(self, batch: Batch) -> None:
         """Forward and backward."""
         loss = loss_of(self.module, batch)
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        scaled = loss if self.scaler is None else self.scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
 
     def update(self) -> None:
         """What follows."""
@@ -107,5 +102,5 @@ class Trainer:
         elif type(self.optimizer) is AdamW:
             state = self.optimizer.state
         else:
-            return self.optimizer.state_bytes()
-        return sum(array.nbytes for arrays in state.values() for array in arrays.values())
+            return cast(farandole.ZeroRedundancyOptimizer, self.optimizer).state_bytes()
+        return sum(int(array.nbytes) for arrays in state.values() for array in arrays.values())

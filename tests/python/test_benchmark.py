@@ -6,32 +6,32 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import torch
 
+import benchmarks.amp.summary as amp
+import benchmarks.collectives.summary as collectives
+import benchmarks.ddp.summary as ddp
+import benchmarks.zero.summary as zero
 import warm_python
+from benchmarks import publish
+from benchmarks.amp import outcome as amp_outcome
+from benchmarks.amp import tcp_bytes, unscale_worker
+from benchmarks.collectives import definition, measure, outcome
+from benchmarks.collectives.lanes import LANES
+from benchmarks.collectives.measured import Results
+from benchmarks.collectives.operations import OPERATIONS
+from benchmarks.ddp import training
+from benchmarks.ddp.models import TASKS
+from benchmarks.harness.groups import Groups
+from benchmarks.harness.rounds import percentile
+from benchmarks.zero import memory_sets, rank
+from benchmarks.zero.lanes import LANES as ZERO
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """The modules of benchmarks/collectives, which are scripts beside each other."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "collectives"))
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import measure
-    import operations
-    import publish
-    import report
-
-    yield SimpleNamespace(measure=measure, operations=operations, report=report, publish=publish)
-    for name in ("measure", "operations", "report", "lanes", "summary", "publish"):
-        sys.modules.pop(name, None)
-    for name in ("zero_summary", "zero_lanes", "amp_summary", "amp_lanes"):
-        sys.modules.pop(name, None)
+REPOSITORY = Path(__file__).parents[2]
 
 
 def row(
@@ -46,16 +46,21 @@ def row(
     }
 
 
-def run(script: str, *arguments: str, is_forked: bool = True) -> str:
-    """What `script` prints; fails with it if the script fails.
+def run(module: str, *arguments: str, is_forked: bool = True) -> str:
+    """What `module` of benchmarks prints; fails with it if the module fails.
 
     Forks share memory with others until they write to it, so memory is measured without them.
     """
     python = warm_python.executable() if is_forked else sys.executable
-    command = [python, str(BENCHMARKS / script), *arguments]
+    command = [python, "-m", f"benchmarks.{module}", *arguments]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # mpirun is there
     done = subprocess.run(
-        ["env", f"PATH={path}", *command], capture_output=True, text=True, timeout=280, check=False
+        ["env", f"PATH={path}", *command],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -67,7 +72,7 @@ def rows_of(path: Path) -> list[dict[str, object]]:
 
 CPP = {"farandole_symmetric", "farandole_ordinary"}
 PEERS = {"gloo_torch", "openmpi"}
-LANES = CPP | {"farandole_torch"} | PEERS
+ALL = CPP | {"farandole_torch"} | PEERS
 # busbw / (bytes / time) for two ranks, from nccl-tests' PERFORMANCE.md and gather.cu, scatter.cu.
 BUS = {"all_reduce": 1, "broadcast": 1, "reduce": 1, "send_recv": 1, "send_stream": 1}
 BUS |= dict.fromkeys(["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"], 0.5)
@@ -75,11 +80,11 @@ BUS |= dict.fromkeys(["reduce_scatter", "all_gather", "gather", "scatter", "all_
 
 @pytest.mark.timeout(300)
 def test_quick_run_measures_and_verifies_all_lanes(tmp_path: Path) -> None:
-    printed = run("collectives/run.py", "--quick", "--output", str(tmp_path))
+    printed = run("collectives.run", "--quick", "--output", str(tmp_path))
     assert "without " not in printed
     rows = rows_of(tmp_path / "collectives.jsonl")
     cells = [each for each in rows if "bytes" in each]
-    assert {each["lane"] for each in cells} == LANES
+    assert {each["lane"] for each in cells} == ALL
     assert {each["bytes"] for each in cells} == {4, 1024, 256 * 1024}
     check_cells(cells)
     assert next(each for each in rows if each["lane"] == "import")["import_farandole_ms"] > 0
@@ -104,7 +109,7 @@ def test_quick_run_measures_and_verifies_the_other_operations(tmp_path: Path) ->
     replaced = row("openmpi", 30.0, operation="broadcast")
     path = tmp_path / "collectives.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in (replaced, kept)))
-    printed = run("collectives/run.py", "--quick", "--operation", *names, "--output", str(tmp_path))
+    printed = run("collectives.run", "--quick", "--operation", *names, "--output", str(tmp_path))
     rows = rows_of(path)
     assert rows[0] == kept
     assert replaced not in rows
@@ -112,31 +117,27 @@ def test_quick_run_measures_and_verifies_the_other_operations(tmp_path: Path) ->
     for name in [*names, "send_stream"]:
         lanes = {each["lane"] for each in rows if each["operation"] == name}
         symmetric = name in {"reduce_scatter", "all_gather", "broadcast"}
-        assert lanes == (LANES if symmetric else LANES - {"farandole_symmetric"})
+        assert lanes == (ALL if symmetric else ALL - {"farandole_symmetric"})
         sizes = {each["bytes"] for each in rows[1:] if each["operation"] == name}
         assert sizes == ({0} if name == "barrier" else {1024, 256 * 1024})
     assert not [each for each in rows if "cannot" in each], printed
 
 
-def test_wrong_elements_fail_the_run(scripts: SimpleNamespace) -> None:
-    operations = scripts.operations.OPERATIONS
-    lane = next(iter(scripts.measure.LANES))
+def test_wrong_elements_fail_the_run() -> None:
+    lane = next(iter(LANES.values()))
     good = {"wrong": 0, "entered_ns": [5, 20], "left_ns": [10, 30]}
-    cell = scripts.measure.Cell(lane, operations["broadcast"], 2, 1024)
-    scripts.measure.verify(cell, [good, good])
+    cell = measure.Cell(lane, OPERATIONS["broadcast"], 2, 1024)
+    measure.verify(cell, [good, good])
     with pytest.raises(RuntimeError, match="broadcast of 1024 bytes: 3 wrong elements"):
-        scripts.measure.verify(cell, [good, {**good, "wrong": 3}])
-    barrier = scripts.measure.Cell(lane, operations["barrier"], 2, 0)
+        measure.verify(cell, [good, {**good, "wrong": 3}])
+    barrier = measure.Cell(lane, OPERATIONS["barrier"], 2, 0)
     with pytest.raises(RuntimeError, match="a rank left before another had entered"):
-        scripts.measure.verify(barrier, [good, {**good, "entered_ns": [5, 31]}])
+        measure.verify(barrier, [good, {**good, "entered_ns": [5, 31]}])
 
 
-def test_each_operation_expects_what_its_definition_says(scripts: SimpleNamespace) -> None:
-    expected = scripts.operations.expected
-    got = {
-        name: expected(name, 1, 2, 4, 2 if name == "send_stream" else 1)
-        for name in scripts.operations.OPERATIONS
-    }
+def test_each_operation_expects_what_its_definition_says() -> None:
+    expected = definition.expected
+    got = {name: expected(name, 1, 2, 4, 2 if name == "send_stream" else 1) for name in OPERATIONS}
     wanted = {  # rank 0 has 1 2 3 4, rank 1 has 2 4 6 8
         "all_reduce": [3, 6, 9, 12],
         "reduce_scatter": [9, 12],
@@ -155,7 +156,7 @@ def test_each_operation_expects_what_its_definition_says(scripts: SimpleNamespac
 
 @pytest.mark.timeout(120)
 def test_quick_diagnosis_run_compares_both_libraries(tmp_path: Path) -> None:
-    printed = run("diagnosis/run.py", "--quick", "--output", str(tmp_path))
+    printed = run("diagnosis.run", "--quick", "--output", str(tmp_path))
     rows = rows_of(tmp_path / "diagnosis.jsonl")
     assert {(each["lane"], each["bytes"]) for each in rows} == {
         (lane, size) for lane in CPP for size in (1024, 4096, 64 * 1024, 2**20)
@@ -168,7 +169,7 @@ def test_quick_diagnosis_run_compares_both_libraries(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_quick_rounding_run_agrees_in_float64(tmp_path: Path) -> None:
-    run("zero/rounding.py", "--quick", "--output", str(tmp_path))
+    run("zero.rounding", "--quick", "--output", str(tmp_path))
     rows = rows_of(tmp_path / "zero_rounding.jsonl")
     apart = {(each["lane"], each["dtype"]): each["second_epoch"] for each in rows}
     assert len(apart) == len(rows) == 10
@@ -178,7 +179,7 @@ def test_quick_rounding_run_agrees_in_float64(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_quick_memory_run_finds_the_segment(tmp_path: Path) -> None:
-    printed = run("memory/run.py", "--quick", "--output", str(tmp_path))
+    printed = run("memory.run", "--quick", "--output", str(tmp_path))
     two, four = rows_of(tmp_path / "memory.jsonl")
     assert (two["ranks"], four["ranks"]) == (2, 4)
     for each in (two, four):
@@ -192,8 +193,8 @@ def test_quick_memory_run_finds_the_segment(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_quick_ddp_run_verifies_gradients_and_tells_what_each_lane_costs(tmp_path: Path) -> None:
     options = ["--quick", "--model", "transformer", "tiny", "--output", str(tmp_path)]
-    printed = run("ddp/run.py", *options, "--part", "times", "sweep")
-    run("ddp/run.py", *options, "--part", "memory", is_forked=False)
+    printed = run("ddp.run", *options, "--part", "times", "sweep")
+    run("ddp.run", *options, "--part", "memory", is_forked=False)
     rows = rows_of(tmp_path / "ddp.jsonl")
     by_part = {(each["part"], each["task"]): [] for each in rows}
     for each in rows:
@@ -226,25 +227,16 @@ def test_quick_ddp_run_verifies_gradients_and_tells_what_each_lane_costs(tmp_pat
 
 @pytest.mark.timeout(60)
 def test_ddp_lanes_wrong_in_one_element_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "collectives"))
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "ddp"))
-    import torch
-    from models import TASKS
-    from training import Rank, backward
-    from ways import Groups
-
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
-    rank = Rank(TASKS["transformer"], "quick", Groups(None, None))
+    rank = training.Rank(TASKS["transformer"], "quick", Groups(None, None))
     lane = rank.lane("local")
-    backward(lane, rank.batches[0])
+    training.backward(lane, rank.batches[0])
     assert rank.wrong_elements(lane) == 0
     next(lane.parameters()).grad[3, 5] += 1e-3
     assert rank.wrong_elements(lane) == 1
     next(lane.parameters()).grad = None
     assert rank.wrong_elements(lane) > 1
-    for name in ("models", "training", "ways", "usage"):
-        sys.modules.pop(name, None)
 
 
 AMP_LANES = [
@@ -265,8 +257,8 @@ ZERO_LANES = ["local", "torch_zero", "ours_full", "ours_shard", "torch_ddp", "ou
 def test_quick_zero_run_verifies_parameters_and_tells_time_and_memory(tmp_path: Path) -> None:
     size = ["--quick", "--model", "transformer", "--ranks", "2"]
     memory = ["--part", "memory", "--lanes", "ours_shard"]
-    printed = run("zero/run.py", *size, "--part", "times", "kernel", "--output", str(tmp_path))
-    run("zero/run.py", *size, *memory, "--output", str(tmp_path), is_forked=False)
+    printed = run("zero.run", *size, "--part", "times", "kernel", "--output", str(tmp_path))
+    run("zero.run", *size, *memory, "--output", str(tmp_path), is_forked=False)
     rows = rows_of(tmp_path / "zero.jsonl")
     times = [each for each in rows if each["part"] == "times"]
     assert [each["lane"] for each in times] == ZERO_LANES
@@ -289,49 +281,31 @@ def test_quick_zero_run_verifies_parameters_and_tells_time_and_memory(tmp_path: 
     assert "Farandole's DDP and ZeRO, shard" in printed
 
 
-@pytest.fixture
-def zero(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """Modules of benchmarks/zero that need no ranks."""
-    for folder in ("collectives", "ddp", "zero"):
-        monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
-    before = set(sys.modules)
-    import memory_sets
-    import rank
-    import zero_lanes
-
-    yield SimpleNamespace(memory_sets=memory_sets, rank=rank, zero_lanes=zero_lanes)
-    for name in set(sys.modules) - before:
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
-
-
-def test_zero_lanes_wrong_in_one_parameter_are_found(zero: SimpleNamespace) -> None:
-    import torch
-
+def test_zero_lanes_wrong_in_one_parameter_are_found() -> None:
     expected = [torch.randn(8, 8), torch.randn(8)]
     parameters = [each.clone() for each in expected]
-    assert zero.rank.compare(parameters, expected) == (0, pytest.approx(0, abs=1e-3))
-    digest = zero.rank.digest(parameters)
-    assert digest == zero.rank.digest(expected)
+    assert rank.compare(parameters, expected) == (0, pytest.approx(0, abs=1e-3))
+    digest = rank.digest(parameters)
+    assert digest == rank.digest(expected)
     parameters[0][3, 5] += 1e-4  # as much as a step may change it
-    wrong, largest = zero.rank.compare(parameters, expected)
+    wrong, largest = rank.compare(parameters, expected)
     assert wrong == 1
     assert largest == pytest.approx(1, abs=0.1)
-    assert digest != zero.rank.digest(parameters)
+    assert digest != rank.digest(parameters)
     parameters[1][2] = torch.nan
-    assert zero.rank.compare(parameters, expected)[0] == 2
+    assert rank.compare(parameters, expected)[0] == 2
 
 
-def test_zero_lanes_are_measured_in_sets_that_fit_into_memory(zero: SimpleNamespace) -> None:
+def test_zero_lanes_are_measured_in_sets_that_fit_into_memory() -> None:
     parameters, gib = 125_000_000, 1 << 30
-    sets_of = zero.memory_sets.sets_of
+    sets_of = memory_sets.sets_of
     assert sets_of(ZERO_LANES, 33_600_000, 2, 22 * gib) == [ZERO_LANES]
     assert sets_of(ZERO_LANES, parameters, 2, 22 * gib) == [ZERO_LANES[:5], ["local", "ours_ddp"]]
     for ranks in (2, 4):
         for lanes in sets_of(ZERO_LANES, parameters, ranks, 22 * gib):
             assert lanes[0] == "local"
-            needed = zero.memory_sets.needed_bytes(lanes, parameters, ranks)
-            assert needed <= zero.memory_sets.USABLE * 22 * gib
+            needed = memory_sets.needed_bytes(lanes, parameters, ranks)
+            assert needed <= memory_sets.USABLE * 22 * gib
     assert sets_of(["local"], parameters, 2, 23 * gib) == [["local"]]
     with pytest.raises(RuntimeError, match="torch_ddp on 4 ranks needs"):
         sets_of(["local", "torch_ddp"], parameters, 4, 8 * gib)
@@ -343,16 +317,15 @@ def test_zero_lanes_are_measured_in_sets_that_fit_into_memory(zero: SimpleNamesp
         sets_of(["ours_ddp", *both], parameters, 2, 8 * gib)
 
 
-def test_sharded_optimizers_cost_what_the_formulas_say(zero: SimpleNamespace) -> None:
-    lanes = zero.zero_lanes.LANES
-    assert [*lanes] == ZERO_LANES
+def test_sharded_optimizers_cost_what_the_formulas_say() -> None:
+    assert [*ZERO] == ZERO_LANES
     cost = {
         name: (
             lane.state_bytes(1000, 4),
             lane.steady_bytes(1000, 4),
             lane.moved_bytes(1000, 4),
         )
-        for name, lane in lanes.items()
+        for name, lane in ZERO.items()
     }
     assert cost == {
         "local": (8000, 16000, 0),
@@ -367,7 +340,7 @@ def test_sharded_optimizers_cost_what_the_formulas_say(zero: SimpleNamespace) ->
 @pytest.mark.timeout(300)
 def test_quick_amp_run_compares_steps_loops_and_bytes(tmp_path: Path) -> None:
     parts = ["--part", "times", "kernel", "wire"]
-    printed = run("amp/run.py", "--quick", *parts, "--output", str(tmp_path))
+    printed = run("amp.run", "--quick", *parts, "--output", str(tmp_path))
     rows = rows_of(tmp_path / "amp.jsonl")
     assert all(each["verified"] for each in rows)
     times = [each for each in rows if each["part"] == "times"]
@@ -402,33 +375,11 @@ def test_quick_amp_run_compares_steps_loops_and_bytes(tmp_path: Path) -> None:
     assert "Farandole's DDP and ZeRO, shard, GradScaler" in printed
 
 
-@pytest.fixture
-def amp(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """Modules of benchmarks/amp that need no ranks."""
-    for folder in ("collectives", "ddp", "zero", "amp"):
-        monkeypatch.syspath_prepend(str(BENCHMARKS / folder))
-    before = set(sys.modules)
-    import amp_outcome
-    import tcp_bytes
-    import unscale_worker
-
-    yield SimpleNamespace(
-        amp_outcome=amp_outcome, tcp_bytes=tcp_bytes, unscale_worker=unscale_worker
-    )
-    for name in set(sys.modules) - before:
-        if str(BENCHMARKS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
-
-
-def test_gradients_that_are_divided_wrongly_are_found(amp: SimpleNamespace) -> None:
-    from dataclasses import replace
-
-    import torch
-
+def test_gradients_that_are_divided_wrongly_are_found() -> None:
     def wrong() -> int:
         return gradients.answer(["verify"])["wrong"]
 
-    gradients = amp.unscale_worker.Gradients(0, "quick", torch.bfloat16)
+    gradients = unscale_worker.Gradients(0, "quick", torch.bfloat16)
     for way in ("farandole", "torch_kernel", "torch_scaler", "memcpy"):
         assert len(gradients.answer([way, "3", "1"])["times_ns"]) == 3
     assert wrong() == 0
@@ -445,12 +396,12 @@ def test_gradients_that_are_divided_wrongly_are_found(amp: SimpleNamespace) -> N
     assert wrong() > 0
 
 
-def test_targets_of_scalers_tell_when_rounds_differ_too_much(amp: SimpleNamespace) -> None:
+def test_targets_of_scalers_tell_when_rounds_differ_too_much() -> None:
     shared = {"part": "times", "steps": 100, "ratio_quartiles": [0.99, 1.02]}
     ours = {**shared, "lane": "ours_full+scaler", "ratio": 1.004}
     torch = {**shared, "lane": "torch_ddp+torch_scaler", "ratio": 1.05}
     name = "Farandole's DDP and ZeRO, full, GradScaler: step <= 1.02x without"
-    targets = amp.amp_outcome.targets
+    targets = amp_outcome.targets
     peer = " (torch's DDP, AdamW and GradScaler 1.050x)"
     assert targets([ours, torch]) == [(name, f"1.004x, reached{peer}")]
     assert targets([{**ours, "ratio": 1.1}]) == [(name, "1.100x, short by 1.08x")]
@@ -461,8 +412,8 @@ def test_targets_of_scalers_tell_when_rounds_differ_too_much(amp: SimpleNamespac
     assert states == ["0.5000x, reached", "0.600 %, short by 1.20x"]
 
 
-def test_bytes_over_tcp_are_counted_by_the_kernel(amp: SimpleNamespace) -> None:
-    received = amp.tcp_bytes.received
+def test_bytes_over_tcp_are_counted_by_the_kernel() -> None:
+    received = tcp_bytes.received
     before = received()
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
@@ -475,67 +426,65 @@ def test_bytes_over_tcp_are_counted_by_the_kernel(amp: SimpleNamespace) -> None:
             assert received() - before == 101_000
 
 
-def test_percentile_is_a_measured_value(scripts: SimpleNamespace) -> None:
-    assert scripts.measure.percentile(range(1, 101), 95) == 95
-    assert scripts.measure.percentile([3.0], 95) == 3.0
-    assert scripts.measure.percentile([1, 2, 3, 4], 50) == 2
+def test_percentile_is_a_measured_value() -> None:
+    assert percentile(range(1, 101), 95) == 95
+    assert percentile([3.0], 95) == 3.0
+    assert percentile([1, 2, 3, 4], 50) == 2
 
 
-def test_targets_say_by_how_much_they_are_missed(scripts: SimpleNamespace) -> None:
+def test_targets_say_by_how_much_they_are_missed() -> None:
     rows = [row("farandole_symmetric", 10), row("gloo_torch", 150), row("openmpi", 31)]
-    states = dict(scripts.report.targets(scripts.report.Results(rows)))
+    states = dict(outcome.targets(Results(rows)))
     name = "2 ranks, C++ symmetric, 256 KiB to 64 MiB"
     assert states[f"{name}: >= 20x gloo"] == "15x at 1 MiB, short by 1.33x"
     assert states[f"{name}: >= 3x OpenMPI"] == "3.1x at 1 MiB, reached"
     assert states["2 ranks, through torch, 1 KiB: <= 20 us"] == "not measured"
 
 
-def test_targets_of_other_operations_name_what_a_peer_lacks(scripts: SimpleNamespace) -> None:
+def test_targets_of_other_operations_name_what_a_peer_lacks() -> None:
     rows = [
         row(lane, time, operation="gather")
         for lane, time in (("farandole_torch", 10), ("openmpi", 31))
     ]
     rows.append({**row("gloo_torch", 0, operation="gather"), "cannot": "not supported"})
     del rows[-1]["median_us"]
-    states = dict(scripts.report.operation_targets(rows))
+    states = dict(outcome.operation_targets(rows))
     name = "2 ranks, gather through torch, from 256 KiB"
     assert states == {
         f"{name}: >= 8x gloo": "n/a in gloo",
         f"{name}: >= 1.2x OpenMPI": "3.1x at 1 MiB, reached",
     }
-    text = scripts.publish.operations_section(
+    text = collectives.OTHERS.text(
         [{**each, "commit": "abc", "timestamp": "2026-01-02T03:04:05"} for each in rows]
     )
     assert "| gather | - | n/a | - | - | n/a | - |" in text
 
 
-def test_what_a_library_lacks_is_said_in_its_own_words(scripts: SimpleNamespace) -> None:
-    cell = scripts.measure.Cell(
-        scripts.measure.LANES[-1], scripts.operations.OPERATIONS["gather"], 2, 1024
-    )
+def test_what_a_library_lacks_is_said_in_its_own_words() -> None:
+    cell = measure.Cell(LANES["gloo_torch"], OPERATIONS["gather"], 2, 1024)
     cell.cannot = "gather is not supported"
-    found = scripts.measure.make_row(cell)
+    found = measure.make_row(cell)
     assert found["cannot"] == "gather is not supported"
     assert "median_us" not in found
     rows = [row("openmpi", 31, operation="gather", size=1024), found]
-    text = scripts.report.table(scripts.report.Results(rows, "gather"), 2)
+    text = outcome.table(Results(rows, "gather"), 2)
     assert text.splitlines()[-1] == "n/a in gloo: gather is not supported"
     assert text.splitlines()[-2].split() == ["1", "KiB", "31.0", "us", "n/a"]
 
 
-def test_benchmarks_page_has_training_steps_with_and_without_ddp(scripts: SimpleNamespace) -> None:
+def test_benchmarks_page_has_training_steps_with_and_without_ddp() -> None:
     machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "task": "tiny"}
     local = {"part": "times", "lane": "local", "median_ms": 40.0, **machine}
     ours = {"part": "times", "lane": "farandole", "median_ms": 41.0, **machine}
     ours |= {"ratio": 1.025, "ratio_quartiles": [0.99, 1.06]}
     peak = {"part": "memory", "lane": "farandole", "peak_bytes": 3 << 20, **machine}
-    text = scripts.publish.ddp_section([local, ours, peak])
+    text = ddp.SECTION.text([local, ours, peak])
     assert "| without DDP | 40.0 ms |  |  |  |  |" in text
     assert "| Farandole | 41.0 ms | 1.025x | 0.990x to 1.060x |  | 3 MiB |" in text
-    assert scripts.publish.ddp_section([]) == ""
+    assert ddp.SECTION.text([]) == ""
 
 
-def test_benchmarks_page_has_training_with_sharded_optimizers(scripts: SimpleNamespace) -> None:
+def test_benchmarks_page_has_training_with_sharded_optimizers() -> None:
     machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "cores": 2}
     shared = {"task": "gpt2", "ranks": 2, **machine}
     times = {"part": "times", "backward_ms": 900.0, "state_bytes": 8 << 20, **shared}
@@ -546,17 +495,17 @@ def test_benchmarks_page_has_training_with_sharded_optimizers(scripts: SimpleNam
     memory = {"part": "memory", "lane": "ours_full", "live_steady_bytes": 24 << 20, **shared}
     kernel = {"part": "kernel", "task": "kernel", "ranks": 1, "processes": 1, "lane": "torch"}
     kernel |= {"elements": 1000, "gb_s": 12.34}
-    text = scripts.publish.zero_section([local, ours, again, memory, kernel])
+    text = zero.SECTION.text([local, ours, again, memory, kernel])
     cells = "1000 ms |  |  | 900 ms | 100.0 ms |  | 8 MiB |"
     assert f"| no communication, AdamW | {cells}" in text
     cells = "950 ms | 0.950x | 0.940x to 0.960x | 900 ms | 50.0 ms | 24 MiB | 8 MiB |"
     assert f"| Farandole's DDP and ZeRO, full | {cells}" in text
     assert "1100" not in text
     assert "in 1 process at once torch's fused 12.3." in text
-    assert scripts.publish.zero_section([]) == ""
+    assert zero.SECTION.text([]) == ""
 
 
-def test_benchmarks_page_has_what_a_scaler_costs(scripts: SimpleNamespace) -> None:
+def test_benchmarks_page_has_what_a_scaler_costs() -> None:
     machine = {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "cores": 2}
     without = {"part": "times", "lane": "ours_full", "set": 0, "median_ms": 400.0, **machine}
     without["steps"] = 100
@@ -567,15 +516,15 @@ def test_benchmarks_page_has_what_a_scaler_costs(scripts: SimpleNamespace) -> No
     wire = {"part": "wire", "steps": 200, "parameters": 1000, "loss": 1.503, **machine}
     half = {**wire, "lane": "ours_wire", "bytes_ratio": 0.5012, "loss_percent": 0.2}
     rows = [without, scaled, kernel, {**wire, "lane": "ours"}, half]
-    text = scripts.publish.amp_section(rows)
+    text = amp.SECTION.text(rows)
     cells = "GradScaler | 400 ms | 404 ms | 1.011x | 0.990x to 1.020x | 100 |"
     assert f"| Farandole's DDP and ZeRO, full | {cells}" in text
     assert "1,000 gradients, in GB/s: bfloat16 in 2 processes at once: a copy 12.3." in text
     assert "DDP, wire_dtype bf16 0.501x the bytes, loss 1.5030 (+0.2000 %)." in text
-    assert scripts.publish.amp_section([]) == ""
+    assert amp.SECTION.text([]) == ""
 
 
-def test_readme_compares_five_times(scripts: SimpleNamespace) -> None:
+def test_readme_compares_five_times() -> None:
     ddp = [
         {"part": "times", "task": "resnet50", "ranks": 2, "lane": lane, "median_ms": median_ms}
         for lane, median_ms in (("farandole", 300.0), ("torch_gloo_view", 400.0))
@@ -588,18 +537,18 @@ def test_readme_compares_five_times(scripts: SimpleNamespace) -> None:
         row(lane, median_us, ranks=4, size=16 * 2**20)
         for lane, median_us in (("farandole_torch", 5000.0), ("gloo_torch", 20000.0))
     ]
-    text = scripts.publish.short_section(ddp, zero, collectives)
+    text = publish.short_section(ddp, zero, collectives)
     assert "ResNet-50, 2 ranks | 300 ms | 400 ms | DDP, gloo | 0.75x |" in text
     assert "125 M parameters, 4 ranks | 1000 ms | 2000 ms | DDP, ZeRO, gloo | 0.50x |" in text
     assert "all_reduce of 16 MiB, 4 ranks | 5000 us | 20.0 ms | gloo | 0.25x |" in text
-    assert len(scripts.publish.comparison(ddp[:1], zero, collectives)) == 2
+    assert len(publish.comparison(ddp[:1], zero, collectives)) == 2
 
 
-def test_a_page_gets_the_numbers_between_its_markers(scripts: SimpleNamespace) -> None:
+def test_a_page_gets_the_numbers_between_its_markers() -> None:
     machine = {"cores": 2, "cpu": "a CPU", "torch": "2", "openmpi": "5", "commit": "abc"}
     rows = [{**row("gloo_torch", 150), **machine, "timestamp": "2026-01-02T03:04:05+00:00"}]
-    text = scripts.publish.section(scripts.report.Results(rows))
+    text = collectives.ALL_REDUCE.text(rows)
     assert "| 1 MiB | - | - | - | 150 us | - | - | - | - |" in text
-    begin, end = scripts.publish.BEGIN, scripts.publish.END
+    begin, end = publish.BEGIN, publish.END
     readme = f"before\n{begin}\nold\n{end}\nafter\n"
-    assert scripts.publish.filled(readme, "new") == f"before\n{begin}\nnew\n{end}\nafter\n"
+    assert publish.filled(readme, "new") == f"before\n{begin}\nnew\n{end}\nafter\n"

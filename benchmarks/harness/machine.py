@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parent.parent.parent
+from benchmarks.harness.results import REPOSITORY
 
 
 def describe() -> dict[str, object]:

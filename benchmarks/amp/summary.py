@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of amp.jsonl as docs/benchmarks.md has them. Needs no torch."""
 
-from amp_lanes import UNSCALING, WIRE
-from report import Row, markdown
-from zero_lanes import SCALERS, lane_of
+from benchmarks.amp.lanes import UNSCALING, WIRE
+from benchmarks.harness.results import Row
+from benchmarks.harness.section import Section
+from benchmarks.harness.tables import field, lines_of, markdown, quartiles
+from benchmarks.zero.lanes import SCALERS, lane_of
 
-HEADS = ["scaler", "step without", "with", "ratio", "middle half", "rounds"]
+FILE = "amp.jsonl"
 
 
 def summary(rows: list[Row]) -> str:
@@ -20,26 +22,23 @@ def summary(rows: list[Row]) -> str:
 
 def table(rows: list[Row]) -> str:
     """Markdown: one line a lane with a scaler."""
-    lines = [["Transformer, 33.6 M parameters, 2 ranks", *HEADS]]
-    lines.append(["---", "---", *["---:"] * (len(HEADS) - 1)])
-    baselines = {(row["lane"], row["set"]): row for row in rows}
+    medians = {(row["lane"], row["set"]): row["median_ms"] for row in rows}
+    scaled = []
     for row in rows:
         baseline, _, scaler = row["lane"].partition("+")
-        if not scaler:
-            continue
-        low, high = row["ratio_quartiles"]
-        lines.append(
-            [
-                lane_of(baseline).label,
-                SCALERS[scaler],
-                f"{baselines[baseline, row['set']]['median_ms']:.0f} ms",
-                f"{row['median_ms']:.0f} ms",
-                f"{row['ratio']:.3f}x",
-                f"{low:.3f}x to {high:.3f}x",
-                f"{row['steps']}",
-            ]
-        )
-    return markdown(lines)
+        if scaler:
+            names = {"label": lane_of(baseline).label, "scaler": SCALERS[scaler]}
+            scaled.append({**row, **names, "without_ms": medians[baseline, row["set"]]})
+    table = [
+        ("Transformer, 33.6 M parameters, 2 ranks", field("label")),
+        ("scaler", field("scaler")),
+        ("step without", field("without_ms", ".0f", " ms")),
+        ("with", field("median_ms", ".0f", " ms")),
+        ("ratio", field("ratio", ".3f", "x")),
+        ("middle half", quartiles(after="x")),
+        ("rounds", field("steps")),
+    ]
+    return markdown(lines_of(scaled, table), left=(0, 1))
 
 
 def kernel_text(rows: list[Row]) -> str:
@@ -68,3 +67,12 @@ def wire_text(sent: dict[str, Row]) -> str:
         f"Gradients in bfloat16 over gloo, {row['steps']} steps of a transformer with "
         f"{row['parameters']:,} parameters, against float32: {'; '.join(parts)}."
     )
+
+
+SECTION = Section(
+    FILE,
+    "Training steps with a GradScaler and without (models in float32, AdamW, one thread a "
+    "rank, on {cores} cores), commit {commit}, {date}. All "
+    "rows are in [amp.jsonl](../benchmarks/results/amp.jsonl).",
+    summary,
+)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of zero.jsonl as docs/benchmarks.md has them. Needs no torch."""
 
-from operations import MIB
-from report import Row, markdown
-from zero_lanes import LANES
+from benchmarks.harness.results import Row
+from benchmarks.harness.section import Section
+from benchmarks.harness.tables import field, lines_of, markdown, mib, quartiles
+from benchmarks.zero.lanes import LANES
 
+FILE = "zero.jsonl"
 MODELS = {"transformer": "33.6 M parameters", "gpt2": "125 M parameters"}
-HEADS = ["step", "against no communication", "middle half", "forward, backward", "step()"]
-HEADS += ["memory", "optimizer state"]
 
 
 def summary(rows: list[Row]) -> str:
@@ -21,24 +21,20 @@ def summary(rows: list[Row]) -> str:
 def table(rows: list[Row], task: str, ranks: int) -> str:
     """Markdown: one line a lane."""
     rows = [row for row in rows if (row["task"], row["ranks"]) == (task, ranks)]
-    steady = {row["lane"]: row["live_steady_bytes"] for row in rows if row["part"] == "memory"}
-    lines = [[f"{MODELS[task]}, {ranks} ranks", *HEADS], ["---", *["---:"] * len(HEADS)]]
-    for row in first_of_lanes([row for row in rows if row["part"] == "times"]):
-        lane = row["lane"]
-        low, high = row.get("ratio_quartiles", (None, None))
-        lines.append(
-            [
-                LANES[lane].label,
-                f"{row['median_ms']:.0f} ms",
-                f"{row['ratio']:.3f}x" if "ratio" in row else "",
-                f"{low:.3f}x to {high:.3f}x" if low is not None else "",
-                f"{row['backward_ms']:.0f} ms",
-                f"{row['update_ms']:.1f} ms",
-                f"{steady[lane] / MIB:.0f} MiB" if lane in steady else "",
-                f"{row['state_bytes'] / MIB:.0f} MiB",
-            ]
-        )
-    return markdown(lines)
+    memory = {row["lane"]: row for row in rows if row["part"] == "memory"}
+    steady = mib("live_steady_bytes", 0, " MiB")
+    table = [
+        (f"{MODELS[task]}, {ranks} ranks", lambda row: LANES[row["lane"]].label),
+        ("step", field("median_ms", ".0f", " ms")),
+        ("against no communication", field("ratio", ".3f", "x")),
+        ("middle half", quartiles(after="x")),
+        ("forward, backward", field("backward_ms", ".0f", " ms")),
+        ("step()", field("update_ms", ".1f", " ms")),
+        ("memory", lambda row: steady(memory.get(row["lane"], {}))),
+        ("optimizer state", mib("state_bytes", 0, " MiB")),
+    ]
+    times = first_of_lanes([row for row in rows if row["part"] == "times"])
+    return markdown(lines_of(times, table))
 
 
 def first_of_lanes(rows: list[Row]) -> list[Row]:
@@ -61,3 +57,13 @@ def kernel_text(rows: list[Row]) -> str:
         )
         parts.append(f"in {processes} process{'es' * (processes > 1)} at once {cells}")
     return f"AdamW's loop over {rows[0]['elements']:,} elements, in GB/s: {'; '.join(parts)}."
+
+
+SECTION = Section(
+    FILE,
+    "Training steps with AdamW whose state is divided between the ranks (ZeRO), one thread a "
+    "rank, on {cores} cores, commit {commit}, {date}. "
+    "Memory is a rank's after a step: parameters, gradients and state. All rows are in "
+    "[zero.jsonl](../benchmarks/results/zero.jsonl).",
+    summary,
+)

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of this process: what it has now, and the most it has had since."""
+"""The memory of this process: what it has, the most it has had, what training adds to it."""
 
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 PAUSE_S = 0.002
 PROCESS = Path("/proc/self")
+
+
+def available_bytes() -> int:
+    """Of the machine, as the kernel estimates it."""
+    return _kib(Path("/proc/meminfo").read_text(), "MemAvailable") * 1024
 
 
 def share_bytes() -> int:
@@ -63,3 +69,28 @@ class Peak:
     def _run(self) -> None:
         while not self._stopped.wait(PAUSE_S):
             self._seen.append(share_bytes())
+
+
+Steps = tuple[Callable[[], object], Callable[[], object]]  # clears gradients; takes a step
+
+
+def memory_growth(make: Callable[[], Steps], steps: int) -> dict[str, int]:
+    """Bytes beyond those that are there before make(); the first step has what that takes."""
+    share, resident = share_bytes(), resident_bytes()
+    forget_most_resident()
+    peaks = []
+    peak = Peak()
+    clear, step = make()
+    for index in range(steps):
+        clear()
+        if index:
+            peak.forget()
+        step()
+        peaks.append(peak.bytes() - share)
+    peak.stop()
+    return {
+        "peak_bytes": max(peaks),
+        "last_peak_bytes": peaks[-1],
+        "steady_bytes": share_bytes() - share,  # with gradients of the last step
+        "resident_bytes": most_resident_bytes() - resident,
+    }
