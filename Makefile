@@ -3,6 +3,7 @@
 #   PYTHON=python3.12   the Python that .venv is made from (3.10 or newer)
 #   TORCH=2.15.0        another torch, in a virtual environment and a build folder of its own
 #   JOBS=8              parallel compilers; default: one for each core
+#   PUBLISH=1           of `make bench...`: results go into benchmarks/results and the pages
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
@@ -27,6 +28,8 @@ headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-iso
 	--config-settings=cmake.define.FARANDOLE_UNITY=$(if $(FARANDOLE_TEST_ALL),OFF,ON) \
 	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
 endef
+# Results of benchmarks otherwise go into build/benchmarks.
+publish := $(if $(PUBLISH),--publish)
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
 cpp_files = $(shell find $(cpp_folders) -name '*.h' -o -name '*.cpp')
 # clang-tidy takes a second for each of them; 10 s for each source that includes torch.
@@ -54,16 +57,16 @@ test-all: test  ## test with whole matrices, huge counts, thousands of faults, e
 	FARANDOLE_FAULT_ROUNDS=2000 $(BUILD)/tests/test_comm_random_fault
 
 bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot
-	python -m benchmarks.collectives.run
+	python -m benchmarks.collectives.run $(publish)
 
 bench-ddp: build  ## measure training steps and memory beside torch's DDP and beside no DDP
-	python -m benchmarks.ddp.run --part times memory sweep
+	python -m benchmarks.ddp.run --part times memory sweep $(publish)
 
 bench-zero: build  ## measure training with sharded optimizers beside torch's and whole ones
-	python -m benchmarks.zero.run --part times memory kernel
+	python -m benchmarks.zero.run --part times memory kernel $(publish)
 
 bench-amp: build  ## measure what a GradScaler costs beside torch's, and bf16 on the wire
-	python -m benchmarks.amp.run --part times kernel wire
+	python -m benchmarks.amp.run --part times kernel wire $(publish)
 
 lint: $(VENV)/requirements-dev.stamp  ## clang-format, clang-tidy, ruff, mypy --strict, order of the layers
 	clang-format --dry-run -Werror $(cpp_files)

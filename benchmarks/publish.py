@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the numbers of benchmarks/results into README.md and docs/benchmarks.md.
 
-    python -m benchmarks.publish            # after a benchmark
+    python -m benchmarks.publish            # a benchmark with --publish does it too
     python -m benchmarks.publish --check    # only fails if a page differs from the results
 
 README.md gets five rows, docs/benchmarks.md gets all tables.

@@ -7,7 +7,7 @@
     python -m benchmarks.amp.run --lanes ours_full ours_full+scaler    # of one way alone
     python -m benchmarks.amp.run --quick                      # tiny models: does it work?
 
-Prints tables and the targets, and writes amp.jsonl (one line a row) into benchmarks/results.
+Prints tables and the targets, and writes amp.jsonl (one line a row) into build/benchmarks.
 docs/benchmarks.md explains the method.
 """
 

@@ -6,7 +6,7 @@
 
 Beside it, in the same run, a symmetric all_reduce of the whole buffer, and a copy by each rank of
 as many bytes as it reads and writes in either. Prints a table, and writes buckets.jsonl (one line a
-row) into benchmarks/results.
+row) into build/benchmarks.
 """
 
 import statistics

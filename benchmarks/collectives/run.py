@@ -6,7 +6,7 @@
     python -m benchmarks.collectives.run --quick             # a few small sizes: does it work?
 
 Prints tables of medians and ratios and the targets, and writes collectives.jsonl (one line a row)
-and, of all_reduce, a plot into benchmarks/results. docs/benchmarks.md explains the method.
+and, of all_reduce, a plot into build/benchmarks. docs/benchmarks.md explains the method.
 """
 
 import argparse

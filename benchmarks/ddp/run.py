@@ -8,7 +8,7 @@
     python -m benchmarks.ddp.run --quick                          # tiny models: does it work?
 
 Prints tables and the targets, and writes ddp.jsonl (one line a row) and, of the sweep, a plot into
-benchmarks/results. docs/benchmarks.md explains the method.
+build/benchmarks. docs/benchmarks.md explains the method.
 """
 
 import argparse

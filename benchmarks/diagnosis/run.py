@@ -5,7 +5,7 @@
     python -m benchmarks.diagnosis.run --quick    # does it work?
 
 Without them runs a twin of farandole_comm that `make build` makes for this alone. Prints a table,
-and writes diagnosis.jsonl (one line a row) into benchmarks/results.
+and writes diagnosis.jsonl (one line a row) into build/benchmarks.
 """
 
 import argparse

@@ -8,6 +8,7 @@ from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 PUBLISHED = REPOSITORY / "benchmarks" / "results"  # git keeps their history; the pages show them
+UNPUBLISHED = REPOSITORY / "build" / "benchmarks"  # git ignores these
 
 Row = dict[str, Any]
 Place = Callable[[Row], Any]  # of what was measured together: rows are sorted by it

@@ -2,13 +2,15 @@
 """What every run.py does: reads the command line, writes results, prints tables and targets."""
 
 import importlib
+import subprocess
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import machine, results
-from benchmarks.harness.results import PUBLISHED, Place, Row
+from benchmarks.harness.results import PUBLISHED, REPOSITORY, UNPUBLISHED, Place, Row
 from benchmarks.harness.targets import Target, text_of
 
 
@@ -16,14 +18,19 @@ def new_parser(doc: str | None, quick: str) -> ArgumentParser:
     """For the script with this docstring; `quick`: what --quick runs."""
     parser = ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help=quick)
-    help_text = "folder of results (benchmarks/results; none if only a part is measured)"
-    parser.add_argument("--output", type=Path, help=help_text)
+    target = parser.add_mutually_exclusive_group()
+    help_text = "folder of results (build/benchmarks; none if only a part is measured)"
+    target.add_argument("--output", type=Path, help=help_text)
+    help_text = "write into benchmarks/results and renew the pages with these numbers"
+    target.add_argument("--publish", action="store_true", help=help_text)
     return parser
 
 
 def parse(parser: ArgumentParser) -> Namespace:
-    """Adds the size of what is measured."""
+    """Ends the process where a part of a benchmark would be published."""
     arguments = parser.parse_args()
+    if arguments.publish and is_part(arguments):
+        parser.error("--publish needs a whole run: leave --quick and --lanes out")
     arguments.size = "quick" if arguments.quick else "full"
     return arguments
 
@@ -35,8 +42,10 @@ def is_part(arguments: Namespace) -> bool:
 
 def folder_of(arguments: Namespace) -> Path | None:
     """Where results go, if anywhere."""
+    if arguments.publish:
+        return PUBLISHED
     given: Path | None = arguments.output
-    return given or (None if is_part(arguments) else PUBLISHED)
+    return given or (None if is_part(arguments) else UNPUBLISHED)
 
 
 @dataclass(frozen=True)
@@ -64,3 +73,12 @@ class Report:
         print("".join(f"\n{table}\n" for table in tables if table))
         if self.targets is not None and not arguments.quick:
             print(f"{text_of(self.targets(rows))}\n")
+        if folder is not None:
+            print(f"results: {folder / self.file}")
+        if arguments.publish:
+            renew_pages()
+
+
+def renew_pages() -> None:
+    """With the numbers in benchmarks/results."""
+    subprocess.run([sys.executable, "-m", "benchmarks.publish"], cwd=REPOSITORY, check=True)

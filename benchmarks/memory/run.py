@@ -4,7 +4,7 @@
     python -m benchmarks.memory.run            # half a minute
     python -m benchmarks.memory.run --quick    # does it work?
 
-Prints a table, and writes memory.jsonl (one line a row) into benchmarks/results.
+Prints a table, and writes memory.jsonl (one line a row) into build/benchmarks.
 """
 
 from benchmarks.harness.ranks import Answer, Ranks, commands_of_program

@@ -10,7 +10,7 @@ differs. `nudged` is torch's foreach loops again, where the first weights began 
 last place higher: what it drifts is what the training itself makes of rounding.
 
 Prints, for each type of the parameters, the largest difference of a step's loss from torch's
-foreach loops, and writes zero_rounding.jsonl into benchmarks/results.
+foreach loops, and writes zero_rounding.jsonl into build/benchmarks.
 """
 
 import argparse

@@ -7,7 +7,7 @@
     python -m benchmarks.zero.run --lanes local ours_full ours_shard         # of Farandole alone
     python -m benchmarks.zero.run --quick                        # tiny models: does it work?
 
-Prints tables and the targets, and writes zero.jsonl (one line a row) into benchmarks/results.
+Prints tables and the targets, and writes zero.jsonl (one line a row) into build/benchmarks.
 docs/benchmarks.md explains the method.
 """
 

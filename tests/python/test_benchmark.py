@@ -26,6 +26,7 @@ from benchmarks.collectives.measured import Results
 from benchmarks.collectives.operations import OPERATIONS
 from benchmarks.ddp import training
 from benchmarks.ddp.models import TASKS
+from benchmarks.harness import script
 from benchmarks.harness.groups import Groups
 from benchmarks.harness.rounds import percentile
 from benchmarks.zero import memory_sets, rank
@@ -68,6 +69,26 @@ def run(module: str, *arguments: str, is_forked: bool = True) -> str:
 
 def rows_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_only_whole_runs_are_published_and_only_if_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def folder(*options: str) -> Path | None:
+        monkeypatch.setattr(sys, "argv", ["run.py", *options])
+        parser = script.new_parser("What it measures.\n\nMore.", "little")
+        parser.add_argument("--lanes", nargs="+")
+        return script.folder_of(script.parse(parser))
+
+    assert folder() == REPOSITORY / "build" / "benchmarks"
+    assert folder("--publish") == REPOSITORY / "benchmarks" / "results"
+    assert folder("--quick") is None
+    assert folder("--lanes", "local") is None
+    assert folder("--quick", "--output", "here") == Path("here")
+    for part in (["--quick"], ["--lanes", "local"], ["--output", "here"]):
+        with pytest.raises(SystemExit):
+            folder("--publish", *part)
+        assert "--publish" in capsys.readouterr().err
 
 
 CPP = {"farandole_symmetric", "farandole_ordinary"}
