@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import farandole
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import ranks
+from benchmarks.collectives import definition
 
 WORLDS = [1, 2, 3, 4]
 REDUCED = [
@@ -29,6 +32,14 @@ MOVED = [*REDUCED, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.uint1
 def numbers(rank: int, count: int, dtype: torch.dtype) -> Tensor:
     """Small whole numbers that differ by rank; exact in every dtype, also summed over 4 ranks."""
     return ((torch.arange(count) * 7 + 3 * rank) % 5 + 1).to(dtype)
+
+
+def expected(name: str, rank: int, parts: list[Tensor], **options: Any) -> Tensor:
+    """What `rank` must get of `parts`, one tensor of whole numbers for each rank."""
+    arrays = [part.numpy() for part in parts]
+    result = definition.result(name, arrays.__getitem__, rank, len(parts), **options)
+    assert result is not None
+    return torch.from_numpy(result)
 
 
 def reductions(rank: int, world_size: int) -> None:
@@ -190,10 +201,8 @@ def test_sparse_gradients_under_torchs_ddp() -> None:
 
 def other_reductions(rank: int, world_size: int) -> None:
     for dtype in REDUCED:
-        parts = torch.stack(
-            [numbers(r, 6 * world_size, torch.int64) for r in range(world_size)]
-        ).sum(0)
-        own = parts.view(world_size, 6)[rank].to(dtype)
+        parts = [numbers(r, 6 * world_size, torch.int64) for r in range(world_size)]
+        own = expected("reduce_scatter", rank, parts).to(dtype)
         source = numbers(rank, 6 * world_size, dtype)
 
         output = torch.empty(6, dtype=dtype)
@@ -213,7 +222,9 @@ def other_reductions(rank: int, world_size: int) -> None:
         for root in range(world_size):
             tensor = source.clone()
             dist.reduce(tensor, dst=root)
-            assert torch.equal(tensor, parts.to(dtype) if rank == root else source)
+            is_root = rank == root
+            wanted = expected("reduce", rank, parts, root=root).to(dtype) if is_root else source
+            assert torch.equal(tensor, wanted)
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
@@ -232,12 +243,14 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 def moves(rank: int, world_size: int) -> None:
     for dtype in MOVED:
-        everyone = [numbers(r, 5, torch.int64).to(dtype) for r in range(world_size)]
+        parts = [numbers(r, 5, torch.int64) for r in range(world_size)]
+        gathered = expected("all_gather", rank, parts).to(dtype)
+        everyone = list(gathered.chunk(world_size))
         own = everyone[rank].clone()
         for root in range(world_size):
             tensor = own.clone()
             dist.broadcast(tensor, src=root)
-            assert same(tensor, everyone[root]), dtype
+            assert same(tensor, expected("broadcast", rank, parts, root=root).to(dtype)), dtype
 
             outputs = [torch.empty_like(own) for _ in range(world_size)] if rank == root else None
             dist.gather(own, outputs, dst=root)
@@ -253,7 +266,7 @@ def moves(rank: int, world_size: int) -> None:
         assert all(same(a, b) for a, b in zip(outputs, everyone, strict=True))
         flat = torch.empty(5 * world_size, dtype=dtype)
         dist.all_gather_into_tensor(flat, own)
-        assert same(flat, torch.cat([bytes_of(t) for t in everyone]).view(dtype))
+        assert same(flat, gathered)
         stacked = torch.empty(world_size, 5, dtype=dtype)
         stacked[rank] = own
         dist.all_gather_into_tensor(stacked, stacked[rank])  # in place
@@ -266,13 +279,14 @@ def test_moves_take_every_dtype(world_size: int) -> None:
 
 
 def all_to_alls(rank: int, world_size: int) -> None:
-    source = torch.arange(world_size * 3) + 100 * rank
-    expected = torch.cat([torch.arange(3) + 3 * rank + 100 * r for r in range(world_size)])
+    parts = [torch.arange(world_size * 3) + 100 * r for r in range(world_size)]
+    wanted = expected("all_to_all", rank, parts)
+    source = parts[rank].clone()
     output = torch.empty_like(source)
     dist.all_to_all_single(output, source)
-    assert torch.equal(output, expected)
+    assert torch.equal(output, wanted)
     dist.all_to_all_single(source, source, [3] * world_size, [3] * world_size)  # onto itself
-    assert torch.equal(source, expected)
+    assert torch.equal(source, wanted)
 
     inputs = [torch.full((2, 2), 10 * rank + r) for r in range(world_size)]
     outputs = [torch.empty(2, 2, dtype=torch.int64) for _ in range(world_size)]
@@ -289,28 +303,29 @@ def uneven(rank: int, world_size: int) -> None:
     def size(source: int, destination: int) -> int:  # zero for some
         return (source * 3 + destination * 2) % 5 * (source != destination + 1)
 
+    def block(source: int, destination: int) -> Tensor:
+        numbers = torch.arange(size(source, destination) * 2).view(-1, 2)
+        return numbers + 10 * source + destination
+
+    everyone = range(world_size)
+    splits = [[size(source, r) for r in everyone] for source in everyone]
+    sends, receives = splits[rank], [sizes[rank] for sizes in splits]
+    parts = [torch.cat([block(source, r) for r in everyone]) for source in everyone]
     for dtype in (torch.float32, torch.bool, torch.complex64):
-        sends = [size(rank, r) for r in range(world_size)]
-        receives = [size(r, rank) for r in range(world_size)]
-
-        def block(source: int, destination: int, dtype: torch.dtype = dtype) -> Tensor:
-            numbers = torch.arange(size(source, destination) * 2).view(-1, 2)
-            return (numbers + 10 * source + destination).to(dtype)
-
-        source = torch.cat([block(rank, r) for r in range(world_size)])
-        expected = [block(r, rank) for r in range(world_size)]
+        wanted = expected("all_to_all_v", rank, parts, splits=splits.__getitem__).to(dtype)
+        source = parts[rank].to(dtype)
         output = torch.empty(sum(receives), 2, dtype=dtype)
         dist.all_to_all_single(output, source, receives, sends)
-        assert torch.equal(output, torch.cat(expected))
+        assert torch.equal(output, wanted)
         strided = torch.empty(2, sum(receives), dtype=dtype).t()
         farandole.all_to_all(
             strided, source.t().contiguous().t(), output_splits=receives, input_splits=sends
         )
-        assert torch.equal(strided, torch.cat(expected))
+        assert torch.equal(strided, wanted)
 
         outputs = [torch.empty(n, 2, dtype=dtype) for n in receives]
-        dist.all_to_all(outputs, [block(rank, r) for r in range(world_size)])
-        assert all(torch.equal(a, b) for a, b in zip(outputs, expected, strict=True))
+        dist.all_to_all(outputs, list(source.split(sends)))
+        assert all(torch.equal(a, b) for a, b in zip(outputs, wanted.split(receives), strict=True))
     nothing = [0] * world_size
     dist.all_to_all_single(torch.empty(0, 3), torch.empty(0, 3), nothing, nothing)
 
