@@ -31,8 +31,12 @@ BucketPlanner::BucketPlanner(const ReplicaGroup& group, const Reducer::Options& 
                              GradientStore& gradients, PlannedBuckets& plan)
     : group_(group), options_(options), gradients_(gradients), plan_(plan) {}
 
-void BucketPlanner::change_plan(bool keeps) {
+void BucketPlanner::put_away(bool keeps) {
   if (keeps && plan_.consumer) kept_.put(std::move(plan_));
+  plan_ = empty_plan();
+}
+
+void BucketPlanner::take_plan() {
   order_.clear();
   is_ordered_.assign(gradients_.size(), false);
   plan_ = empty_plan();

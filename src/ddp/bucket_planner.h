@@ -25,9 +25,10 @@ class BucketPlanner {
   BucketPlanner(const ReplicaGroup& group, const Reducer::Options& options,
                 GradientStore& gradients, PlannedBuckets& plan);
 
-  /// Parameters have changed: replaces the plan by the kept one for the parameters as they are, or
-  /// by an empty one. `keeps`: keeps the old one. Local.
-  void change_plan(bool keeps);
+  /// Parameters are about to be read anew: empties the plan. `keeps`: keeps the old one. Local.
+  void put_away(bool keeps);
+  /// Parameters have been read anew: continues with the kept plan for them if there is one. Local.
+  void take_plan();
   /// Drops the plans that are not in use.
   void forget_kept() { kept_.clear(); }
   /// A gradient of this parameter has arrived. Counts until there is a plan.

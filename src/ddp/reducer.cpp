@@ -68,6 +68,7 @@ Reducer::~Reducer() = default;
 /// Reads all parameters anew, hooks those that autograd has another node for, and continues with
 /// the plan for them if there is one.
 void Reducer::renew_parameters(bool keeps_plan) {
+  planner_->put_away(keeps_plan);
   for (size_t index = 0; index < gradients_->size(); ++index) {
     const auto node = (*gradients_)[index].renew();
     if (!node) continue;
@@ -77,7 +78,7 @@ void Reducer::renew_parameters(bool keeps_plan) {
     node->add_post_hook(std::make_unique<AccumulatedHook>(
         weak_from_this(), [this, index] { on_accumulated(index); }));
   }
-  planner_->change_plan(keeps_plan);
+  planner_->take_plan();
   launcher_->change_plan();
   if (plan_->consumer) tell_hook_of_plan();
 }
@@ -228,6 +229,7 @@ void Reducer::end_backward(uint32_t flags) {
 void Reducer::make_plan() {
   const bool shares = !hook_ && !(sharded_ && sharded_->scatter);
   planner_->make_buckets(sharded_ ? sharded_->plan : std::nullopt, shares);
+  launcher_->change_plan();
   tell_hook_of_plan();
   plan_->consumer = make_consumer();
   planner_->finish_plan();
