@@ -15,9 +15,10 @@ const char* value_of(const char* variable) {
 }
 
 [[noreturn]] void reject(const char* variable, const std::string& value, const std::string& takes) {
-  throw InvalidArgument(std::string(variable) + "='" + value + "' is not a value it takes.",
+  throw InvalidArgument("setting-value",
+                        std::string(variable) + "='" + value + "' is not a valid setting.",
                         std::string(variable) + " takes " + takes + ".",
-                        std::string("set it so, or unset it for the default."));
+                        std::string("set it to such a value, or unset it for the default."));
 }
 
 /// The variable as a whole number within [low, high], or `fallback` where it is not set.

@@ -5,8 +5,9 @@
 
 namespace farandole {
 
-Error::Error(const std::string& what, const std::string& why, const std::string& fix, Fault fault)
-    : std::runtime_error(what + "\nwhy: " + why + "\nfix: " + fix),
+Error::Error(const std::string& name, const std::string& what, const std::string& why,
+             const std::string& fix, Fault fault)
+    : std::runtime_error(what + "\nwhy: " + why + "\nfix: " + fix + " [" + name + "]"),
       fault_(std::make_shared<const Fault>(std::move(fault))) {}
 
 std::optional<int> Error::rank() const {

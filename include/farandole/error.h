@@ -18,10 +18,13 @@ struct Fault {
 };
 
 /// Base of everything Farandole throws. The text has three parts, one a line: what happened
-/// (operation, group, rank), `why:` and `fix:`. docs/errors.md lists every message.
+/// (operation, group, rank), `why:` and `fix:`. It ends with the message's name in brackets, which
+/// is its heading in docs/errors.md: every message is explained there.
 class FARANDOLE_API Error : public std::runtime_error {
  public:
-  Error(const std::string& what, const std::string& why, const std::string& fix, Fault fault = {});
+  /// `name` is as "no-gradient": lower-case words and hyphens, the same for each `what`.
+  Error(const std::string& name, const std::string& what, const std::string& why,
+        const std::string& fix, Fault fault = {});
   ~Error() override;
 
   /// The ranks at fault, counted in the group: dead, late, aborting, failed, or with another call
@@ -84,7 +87,7 @@ class FARANDOLE_API PeerFailure : public CommError {
   ~PeerFailure() override;
 };
 
-/// A peer did not come in time; the text names it and the last collective that it reached.
+/// A peer did not arrive in time; the text names it and the last collective that it reached.
 class FARANDOLE_API TimeoutError : public CommError {
  public:
   using CommError::CommError;

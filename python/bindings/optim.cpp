@@ -119,7 +119,7 @@ void bind_update_parameters(py::module_& module) {
 GradientMode mode_of(const std::string& gradients) {
   if (gradients == "full") return GradientMode::kFull;
   if (gradients == "shard") return GradientMode::kShard;
-  throw InvalidArgument("gradients was \"" + gradients + "\".",
+  throw InvalidArgument("gradients-option", "gradients was \"" + gradients + "\".",
                         "it says what p.grad is between backward and step().",
                         "pass \"full\" (averages on every rank) or \"shard\" (each rank's own).");
 }
@@ -127,9 +127,10 @@ GradientMode mode_of(const std::string& gradients) {
 Partition partition_of(const std::string& partition) {
   if (partition == "elements") return Partition::kElements;
   if (partition == "parameters") return Partition::kParameters;
-  throw InvalidArgument("partition was \"" + partition + "\".",
-                        "it says how parameters are divided among ranks.",
-                        "pass \"elements\" (shards of one size) or \"parameters\" (whole ones).");
+  throw InvalidArgument(
+      "partition-option", "partition was \"" + partition + "\".",
+      "it says how parameters are divided among the ranks.",
+      "pass \"elements\" (shards of equal size) or \"parameters\" (whole parameters).");
 }
 
 ShardedOptimizer::ParameterGroup group_of(std::vector<at::Tensor> parameters,

@@ -16,6 +16,7 @@ def check(running: str, built: str) -> None:
     raise ImportError(
         f"farandole was built against torch {built}, but torch {running} is running.\n"
         "why: torch's C++ interface changes between versions, and farandole is linked to it.\n"
-        f"fix: pip install 'torch=={release}.*', or build farandole again for this torch: "
-        "pip install --no-build-isolation --force-reinstall --no-deps <farandole's source>."
+        f"fix: pip install 'torch=={release}.*', or build farandole for this torch: "
+        "pip install --no-build-isolation --force-reinstall --no-deps <farandole's source> "
+        "[torch-version]"
     )

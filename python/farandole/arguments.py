@@ -35,9 +35,10 @@ def wrong(function: str, name: str, value: object, takes: str) -> InvalidArgumen
     shown = f"{value!r}" if isinstance(value, (str, int, float, timedelta)) else "an object"
     return InvalidArgument(
         sentences(
+            "argument-type",
             f"{function}() got {shown} of type {type(value).__name__} as {name}.",
             f"{name} takes {takes}.",
-            "pass one; help(farandole) has the arguments of each function.",
+            "pass such a value; help(farandole) lists the arguments of each function.",
         )
     )
 
@@ -46,6 +47,7 @@ def both(function: str, first: str, second: str, meaning: str) -> InvalidArgumen
     """The error for two arguments of which there may be one."""
     return InvalidArgument(
         sentences(
+            "two-arguments-for-one",
             f"{function}() got both {first} and {second}.",
             f"each says {meaning}.",
             "pass one of them.",
@@ -82,8 +84,9 @@ def tensors_of(function: str, name: str, value: object, count: int | None = None
     if count is not None and len(value) != count:
         raise InvalidArgument(
             sentences(
+                "one-tensor-per-rank",
                 f"{function}() got {len(value)} tensors as {name} in a group of {count} ranks.",
-                "it holds one tensor for each rank.",
+                "it must hold one tensor for each rank.",
                 f"pass a list of {count} tensors.",
             )
         )
@@ -99,8 +102,9 @@ def filled(function: str, tensors: Iterable[torch.Tensor]) -> None:
     if any(tensor.is_conj() or tensor.is_neg() for tensor in tensors):
         raise InvalidArgument(
             sentences(
+                "conjugated-output",
                 f"{function}() cannot fill a conjugated or negated view.",
-                "its memory holds other values than it shows.",
+                "the values in its memory differ from the values that it shows.",
                 "pass tensor.resolve_conj() or tensor.resolve_neg().",
             )
         )
@@ -185,8 +189,9 @@ def op_of(function: str, op: object) -> dist.ReduceOp:
             return _OPS[op.lower()]
         raise InvalidArgument(
             sentences(
+                "reduction-name",
                 f"op is '{op}'.",
-                "no reduction has that name.",
+                "there is no reduction of that name.",
                 f"pass one of {', '.join(_OPS)}, or a torch.distributed.ReduceOp.",
             )
         )
@@ -206,9 +211,10 @@ def group_of(function: str, group: object) -> dist.ProcessGroup:
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise InvalidArgument(
             sentences(
+                "not-a-member",
                 f"{function}() was called with a group that this rank is not in.",
                 "torch.distributed.new_group() returns NON_GROUP_MEMBER on such ranks.",
-                "call it on the ranks of the group only.",
+                "call it only on ranks of the group.",
             )
         )
     raise wrong(function, "group", group, "a torch.distributed.ProcessGroup or None")
@@ -224,6 +230,7 @@ def default_group() -> dist.ProcessGroup:
     if group is None:
         raise InvalidArgument(
             sentences(
+                "no-default-group",
                 "there is no default group.",
                 "init_process_group() has not been called in this process, or destroy() was.",
                 "call farandole.init_process_group() first.",
@@ -271,9 +278,10 @@ def peer_of(
         except ValueError:
             raise InvalidArgument(
                 sentences(
+                    "not-in-group",
                     f"{function}() got {name}={number}, which is not a rank of the group.",
-                    f"{name} counts in the default group, as torch's does.",
-                    f"pass group_{name} or {our_name}, which count within the group.",
+                    f"{name} is a rank of the default group, as in torch.",
+                    f"pass group_{name} or {our_name}, which are ranks of the group.",
                 )
             ) from None
     return next((int_of(function, each, value) for each, value in given.items()), None)

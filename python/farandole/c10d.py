@@ -20,7 +20,7 @@ def create_backend(
     """Make this rank's part of a new group, as torch.distributed asks for it.
 
     Raises:
-        farandole.TimeoutError: a rank of the group did not come; the text names it.
+        farandole.TimeoutError: a rank of the group did not arrive; the text names it.
     """
     own = _C.ProcessGroupFarandole.Options(place.timeout)
     if options is not None and options.group_name:

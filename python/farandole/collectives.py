@@ -289,13 +289,13 @@ def monitored_barrier(
     timeout: Timeout | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """As barrier(), with a timeout of its own: rank 0's error names who did not come in time.
+    """As barrier(), with a timeout of its own: rank 0's error names who did not arrive in time.
 
     torch.distributed.monitored_barrier() refuses every backend but gloo. With this backend all late
     ranks are named, whatever ``wait_all_ranks`` is, and the group is over afterwards.
 
     Raises:
-        TimeoutError: a rank did not come; the text names all of them.
+        TimeoutError: a rank did not arrive; the text names all of them.
         AbortedError: so it was on another rank.
     """
     name = "monitored_barrier"

@@ -52,7 +52,7 @@ def init_process_group(
     Raises:
         InvalidArgument: arguments or variables are incomplete, or mpirun or srun started several
             processes without torchrun's variables.
-        TimeoutError: a rank did not come; the text names it.
+        TimeoutError: a rank did not arrive; the text names it.
     """
     name = "init_process_group"
     _check_backend(name, backend)
@@ -67,9 +67,12 @@ def init_process_group(
         if plain:
             return default_group()
         raise InvalidArgument(
-            "init_process_group() was called twice in this process.\n"
-            "why: there is a default group already, and arguments ask for another.\n"
-            "fix: call destroy() first, or call it without arguments to get the one that is."
+            sentences(
+                "initialized-twice",
+                "init_process_group() was called twice in this process.",
+                "a default group exists, and the arguments ask for a different one.",
+                "call destroy() first, or call it without arguments to get the existing group.",
+            )
         )
     if plain and _C.find_launch().launcher == "alone":
         _C.go_alone()
@@ -106,10 +109,12 @@ def _check_backend(function: str, backend: object) -> None:
         return
     raise InvalidArgument(
         sentences(
+            "not-our-backend",
             f"{function}() got the backend {backend!r}.",
-            f'farandole makes groups of its own backend, "{BACKEND}".',
-            f"leave it out, or call torch.distributed.{function}() for other backends "
-            '("cpu:farandole,cuda:nccl" among them); where ranks meet is init_method="tcp://...".',
+            f'this function makes groups of Farandole\'s own backend, "{BACKEND}".',
+            f"leave the argument out, or call torch.distributed.{function}() for other backends "
+            '(also for "cpu:farandole,cuda:nccl"); pass a meeting place as '
+            'init_method="tcp://...".',
         )
     )
 
@@ -141,8 +146,9 @@ def _check_place(init_method: str | None, rank: int, world_size: int, store: Sto
     if store is not None and init_method:
         raise InvalidArgument(
             sentences(
+                "store-and-init-method",
                 f"init_process_group() got both a store and init_method '{init_method}'.",
-                "each of them is a place to meet, and there can be only one.",
+                "each of them tells the ranks where to meet, and there can be only one.",
                 "pass one of them.",
             )
         )
@@ -150,9 +156,10 @@ def _check_place(init_method: str | None, rank: int, world_size: int, store: Sto
     if by_variables and rank >= 0 and world_size > rank and "MASTER_ADDR" not in os.environ:
         raise InvalidArgument(
             sentences(
+                "no-place-to-meet",
                 f"init_process_group() got rank {rank} and world_size {world_size}, and no place "
                 "to meet.",
-                "without init_method and store ranks meet at MASTER_ADDR, which is not set.",
+                "without init_method and store, ranks meet at MASTER_ADDR, which is not set.",
                 'pass init_method="tcp://<host of rank 0>:<port>", or start the script with '
                 "torchrun.",
             )
@@ -160,17 +167,19 @@ def _check_place(init_method: str | None, rank: int, world_size: int, store: Sto
     if not by_variables and not 0 <= rank < world_size and "?" not in (init_method or ""):
         raise InvalidArgument(
             sentences(
+                "rank-and-world-size",
                 f"init_process_group() got rank {rank} and world_size {world_size}.",
-                "with a store, tcp:// or file:// both must be known, and ranks count from 0.",
+                "with a store, tcp:// or file://, both must be given, and ranks count from 0.",
                 "pass rank and world_size, or start the script with torchrun.",
             )
         )
     if init_method and not init_method.startswith(("tcp://", "file://", "env://")):
         raise InvalidArgument(
             sentences(
+                "init-method",
                 f"init_process_group() cannot use init_method '{init_method}'.",
                 "it takes tcp://host:port, file:///path and env://.",
-                "write it so, or leave it out under torchrun.",
+                "use one of these forms, or leave it out under torchrun.",
             )
         )
 
@@ -213,9 +222,11 @@ def new_group(
     ):
         raise InvalidArgument(
             sentences(
-                f"new_group() got ranks that make no group of the default one's {count}.",
-                "there must be one at least, none twice, and all of the default group.",
-                "pass each rank once, counted in the default group.",
+                "new-group-ranks",
+                f"new_group() got ranks that cannot form a group of the default group's {count}.",
+                "there must be at least one rank, no rank twice, and all must be in the default "
+                "group.",
+                "pass each rank of the default group at most once.",
             )
         )
     group = dist.new_group(
@@ -239,16 +250,20 @@ def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Grou
     Raises:
         ValueError: ``excluded`` is empty, or not of ranks of the group.
         NotSupported: TORCH_DISTRIBUTED_DEBUG=DETAIL, whose groups torch cannot shrink.
-        TimeoutError: another rank did not come; the text names it.
+        TimeoutError: another rank did not arrive; the text names it.
         SystemError: the store is gone.
     """
     old = arguments.group_of("shrink_group", group)
     listed = arguments.ints_of("shrink_group", "excluded", excluded)
     if _C.ProcessGroupFarandole.of(old) not in (None, old._get_backend(torch.device("cpu"))):
         raise NotSupported(
-            "shrink_group() cannot be called under TORCH_DISTRIBUTED_DEBUG=DETAIL.\n"
-            "why: torch wraps the group's backend then, and not every torch can shrink that.\n"
-            "fix: set TORCH_DISTRIBUTED_DEBUG=INFO, or make the smaller group with new_group()."
+            sentences(
+                "shrink-under-detail",
+                "shrink_group() cannot be called under TORCH_DISTRIBUTED_DEBUG=DETAIL.",
+                "torch wraps the group's backend in this mode, and not every version of torch "
+                "can shrink the wrapper.",
+                "set TORCH_DISTRIBUTED_DEBUG=INFO, or make the smaller group with new_group().",
+            )
         )
     ours = [
         device

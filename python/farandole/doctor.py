@@ -153,7 +153,7 @@ def check_pidfd() -> Finding:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        return Finding("usable", "pidfd", f"no ({error.strerror}); /proc tells of dead ranks")
+        return Finding("usable", "pidfd", f"no ({error.strerror}); dead ranks are found in /proc")
     return Finding("usable", "pidfd", "ok", ok=True)
 
 
@@ -205,7 +205,7 @@ def run_self_test() -> Finding:
                 for process in processes
             ]
         except subprocess.TimeoutExpired:
-            return Finding(section, name, f"no end after {SELF_TEST_DEADLINE_S} s", ok=False)
+            return Finding(section, name, f"not finished after {SELF_TEST_DEADLINE_S} s", ok=False)
         finally:
             for process in processes:
                 process.kill()

@@ -2,7 +2,8 @@
 """What Farandole raises: the C++ exceptions of farandole/error.h by the same names.
 
 The text of each has three parts, one a line: what happened (operation, group, rank), ``why:`` and
-``fix:``. They are raised by ``farandole`` and by ``torch.distributed`` over its backend alike.
+``fix:``. It ends with the message's name in brackets, its heading in docs/errors.md. Both
+``farandole`` and ``torch.distributed`` over its backend raise them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class PeerFailure(CommError):
 
 
 class TimeoutError(CommError, builtins.TimeoutError):  # noqa: A001
-    """A peer did not come in time; the text names it and the last collective that it reached."""
+    """A peer did not arrive in time; the text names it and the last collective that it reached."""
 
 
 class AbortedError(CommError):
@@ -79,9 +80,9 @@ class NotSupported(Error, NotImplementedError):
     """This build or machine cannot do what was asked; the text says what can."""
 
 
-def sentences(what: str, why: str, fix: str) -> str:
-    """The text of an error."""
-    return f"{what}\nwhy: {why}\nfix: {fix}"
+def sentences(name: str, what: str, why: str, fix: str) -> str:
+    """The text of an error; ``name`` is its heading in docs/errors.md."""
+    return f"{what}\nwhy: {why}\nfix: {fix} [{name}]"
 
 
 for _class in (

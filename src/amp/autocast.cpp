@@ -13,14 +13,16 @@ namespace {
 c10::DeviceType checked(c10::DeviceType device) {
   const auto& known = at::autocast::_AUTOCAST_SUPPORTED_DEVICES;
   if (std::find(known.begin(), known.end(), device) != known.end()) return device;
-  throw InvalidArgument("Autocast got device type '" + c10::DeviceTypeName(device, true) + "'.",
-                        "LibTorch has no autocast for it.", "pass torch::kCPU or torch::kCUDA.");
+  throw InvalidArgument(
+      "autocast-device", "Autocast got device type '" + c10::DeviceTypeName(device, true) + "'.",
+      "LibTorch has no autocast for this device.", "pass torch::kCPU or torch::kCUDA.");
 }
 
 c10::ScalarType checked(c10::ScalarType dtype) {
   if (c10::isReducedFloatingType(dtype) && c10::elementSize(dtype) == 2) return dtype;
-  throw InvalidArgument(std::string("Autocast got dtype ") + c10::toString(dtype) + ".",
-                        "operations run in float16 or bfloat16 under it, or as without it.",
+  throw InvalidArgument("autocast-dtype",
+                        std::string("Autocast got dtype ") + c10::toString(dtype) + ".",
+                        "under autocast, operations run in float16 or bfloat16.",
                         "pass torch::kBFloat16 or torch::kHalf; to turn autocast off, pass "
                         "enabled=false.");
 }

@@ -23,20 +23,20 @@ namespace {
 void check(const GradScalerOptions& options) {
   const auto require = [](bool holds, const std::string& what, const std::string& rule) {
     if (!holds) {
-      throw InvalidArgument("a GradScaler got " + what + ".", rule,
+      throw InvalidArgument("scaler-option", "a GradScaler got " + what + ".", rule,
                             "pass such a number, or leave it out for torch's default.");
     }
   };
   require(options.growth_factor > 1, "growth_factor " + std::to_string(options.growth_factor),
-          "the scale is multiplied by it to grow, so it is above 1.");
+          "the scale is multiplied by it to grow, so it must be above 1.");
   require(options.backoff_factor < 1 && options.backoff_factor > 0,
           "backoff_factor " + std::to_string(options.backoff_factor),
-          "the scale is multiplied by it to shrink, so it is between 0 and 1.");
+          "the scale is multiplied by it to shrink, so it must be between 0 and 1.");
   require(options.growth_interval > 0, "growth_interval " + std::to_string(options.growth_interval),
-          "it counts steps until the scale grows, so it is at least 1.");
+          "it is the number of steps until the scale grows, so it must be at least 1.");
   require(options.init_scale > 0 && std::isfinite(options.init_scale),
           "init_scale " + std::to_string(options.init_scale),
-          "the loss is multiplied by it, so it is above 0 and finite.");
+          "the loss is multiplied by it, so it must be above 0 and finite.");
 }
 
 /// The value as a float32.
@@ -67,8 +67,9 @@ bool has_gradients(const std::vector<at::Tensor>& parameters) {
 }
 
 InvalidArgument no_gradients() {
-  return {"a GradScaler was to step an optimizer without gradients.",
-          "there is nothing in which it could look for Inf and NaN.",
+  return {"scaler-without-gradients",
+          "a GradScaler was asked to step an optimizer without gradients.",
+          "there are no gradients to check for Inf and NaN.",
           "run backward on scale(loss) before, and zero_grad() after the step."};
 }
 
@@ -83,9 +84,10 @@ struct FindingReport {
 
 [[noreturn]] void refuse(const ReplicaGroup& group, int rank, const std::string& what,
                          const std::string& fix) {
-  throw StepError("a GradScaler in group '" + group.name() + "' on rank " +
+  throw StepError("scaler-disagrees",
+                  "a GradScaler in group '" + group.name() + "' on rank " +
                       std::to_string(group.rank()) + ": rank " + std::to_string(rank) + " " + what,
-                  "ranks take a step together or not at all.", fix, {{rank}, "step"});
+                  "all ranks must take a step together.", fix, {{rank}, "step"});
 }
 
 /// Throws on all ranks, except one that has failed, if they cannot go on together.
@@ -95,19 +97,19 @@ void check_findings(const RankReports<FindingReport>& reports, const ReplicaGrou
   const int failed =
       reports.find([](const FindingReport& each) { return each.finding == Finding::kFailed; });
   if (failed != group.world_size()) {
-    refuse(group, failed, "met an exception.", "fix the cause there; nothing was stepped.");
+    refuse(group, failed, "met an exception.", "fix the cause on that rank; nothing was stepped.");
   }
   const FindingReport first = reports.head(0);
   const bool first_has_none = first.finding == Finding::kNone;
   for (int rank = 1; rank < group.world_size(); ++rank) {
     if ((finding_of(rank) == Finding::kNone) != first_has_none) {
       refuse(group, first_has_none ? 0 : rank, "has no gradients, and another rank has.",
-             "zero gradients on all ranks or on none.");
+             "zero the gradients on all ranks or on none.");
     }
     if (reports.head(rank).scale == first.scale) continue;
-    refuse(group, rank, "has another scale than rank 0.",
-           "load one state_dict() on all ranks, or call update(new_scale) on all; after a Join, "
-           "whose early ranks call no scaler, too.");
+    refuse(group, rank, "has a different scale than rank 0.",
+           "load the same state_dict() on all ranks, or call update(new_scale) on all; also after "
+           "a Join, because ranks that ended early called no scaler.");
   }
 }
 
@@ -138,8 +140,8 @@ void check_no_float16(const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.grad().defined() || parameter.grad().scalar_type() != at::kHalf) continue;
     throw InvalidArgument(
-        "unscale_() got float16 gradients.",
-        "divided by the scale, the small ones of them are zero.",
+        "unscale-float16", "unscale_() got float16 gradients.",
+        "division by the scale would turn small float16 gradients into zeros.",
         "keep parameters in float32 and use autocast; or let step() of a ZeroRedundancyOptimizer "
         "divide them in float32, with gradients=\"shard\" where you clip.");
   }
@@ -168,8 +170,9 @@ GradScaler::GradScaler(const GradScalerOptions& options)
 
 void GradScaler::check_scaled(const char* call) const {
   if (has_scaled_) return;
-  throw InvalidArgument(std::string(call) + "() of a GradScaler was called before scale().",
-                        "no loss was scaled, so gradients are not either.",
+  throw InvalidArgument("scaler-before-scale",
+                        std::string(call) + "() of a GradScaler was called before scale().",
+                        "no loss was scaled, so the gradients are not scaled either.",
                         "call scale(loss).backward() instead of loss.backward().");
 }
 
@@ -197,7 +200,8 @@ void GradScaler::unscale_(const ScaledOptimizer& optimizer) {
   Check& check = check_of(optimizer.id);
   if (check.stage != Stage::kReady) {
     const bool is_unscaled = check.stage == Stage::kUnscaled;
-    throw InvalidArgument(is_unscaled
+    throw InvalidArgument("unscaled-twice",
+                          is_unscaled
                               ? "unscale_() has already been called on this optimizer since "
                                 "the last update()."
                               : "unscale_() is being called after step().",
@@ -248,8 +252,9 @@ bool GradScaler::begin_step(const ScaledOptimizer& optimizer) {
   check_scaled("step");
   Check& check = check_of(optimizer.id);
   if (check.stage == Stage::kStepped) {
-    throw InvalidArgument("step() has already been called since the last update().",
-                          "the scale is judged by one step of each optimizer.",
+    throw InvalidArgument("scaler-stepped-twice",
+                          "step() has already been called since the last update().",
+                          "the scale is updated from one step of each optimizer.",
                           "call update() after each step().");
   }
   if (optimizer.engine == nullptr) {
@@ -318,9 +323,10 @@ void GradScaler::update(std::optional<double> new_scale) {
   }
   checks_.clear();
   if (!has_verdict) {
-    throw InvalidArgument("update() of a GradScaler was called without a step.",
-                          "the scale is judged by the gradients of unscale_() or step().",
-                          "call step(optimizer) before, once for each optimizer.");
+    throw InvalidArgument(
+        "scaler-without-step", "update() of a GradScaler was called without a step.",
+        "the scale is updated from the gradients that unscale_() or step() checked.",
+        "call step(optimizer) first, once for each optimizer.");
   }
   const double before = state_.scale;
   if (!are_finite) {
@@ -347,9 +353,10 @@ c10::IValue read_number(torch::serialize::InputArchive& archive, const char* nam
   c10::IValue value;
   if (archive.try_read(name, value)) return value;
   throw InvalidArgument(
-      std::string("a GradScaler was to be loaded from an archive without '") + name + "'.",
-      "a scaler saves scale, factors, interval and tracker.",
-      "load what save() of a GradScaler has written.");
+      "scaler-archive",
+      std::string("a GradScaler was loaded from an archive without '") + name + "'.",
+      "a GradScaler saves its scale, factors, interval and tracker.",
+      "load an archive that save() of a GradScaler has written.");
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ MoveKernel loop_of(const at::Tensor& elements) {
   const MoveKernel loop = dtype ? move_kernel(*dtype, *dtype, false, true) : nullptr;
   if (loop != nullptr) return loop;
   throw InvalidArgument(
+      "scaler-dtype",
       std::string("a GradScaler got a gradient of dtype ") + c10::toString(elements.scalar_type()) +
           ".",
       "it divides gradients of float64, float32, bfloat16, float16 and complex dtypes.",

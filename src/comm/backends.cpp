@@ -48,11 +48,12 @@ std::unique_ptr<Communicator> make_communicator(const std::string& backend, Stor
     names += (names.empty() ? "" : ", ") + std::string(row.name);
     if (backend != row.name) continue;
     if (row.make != nullptr) return row.make(store, options);
-    throw NotSupported("backend '" + backend + "' is not in this build of Farandole.", row.detail,
-                       "use backend 'shm' on one host, or torch's own backends until it lands.");
+    throw NotSupported("backend-not-built",
+                       "backend '" + backend + "' is not in this build of Farandole.", row.detail,
+                       "use backend 'shm' on one host, or one of torch's own backends.");
   }
-  throw InvalidArgument("there is no backend '" + backend + "'.", "Farandole knows " + names + ".",
-                        "pass one of these names.");
+  throw InvalidArgument("no-such-backend", "there is no backend '" + backend + "'.",
+                        "Farandole knows " + names + ".", "pass one of these names.");
 }
 
 }  // namespace farandole::comm

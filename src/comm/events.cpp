@@ -181,8 +181,8 @@ std::string describe(const Event& event) {
                      " in group '" + group + "': " + std::to_string(event.bytes) + " bytes, " +
                      microseconds(event.begin_ns, event.end_ns);
   if (event.latest_rank >= 0) {
-    text += ", of it " + microseconds(event.begin_ns, event.arrived_ns) + " waiting for rank " +
-            std::to_string(event.latest_rank);
+    text += " (" + microseconds(event.begin_ns, event.arrived_ns) + " of it waiting for rank " +
+            std::to_string(event.latest_rank) + ")";
   }
   return text;
 }

@@ -191,6 +191,7 @@ bool RollCall::may_go() {
   const size_t line = text->find('\n');
   if (line == std::string::npos || text->substr(0, line) != kFailed + session_) return false;
   throw AbortedError(
+      "peer-gave-up",
       "group '" + group_ + "' did not form: " + known_[0].presence.describe(0) + " gave up.",
       text->substr(line + 1), "fix the cause on that rank, then make the group again.", {{0}, ""});
 }
@@ -226,7 +227,8 @@ bool RollCall::is_there(int rank) const {
 void RollCall::check_alive(int rank) const {
   const Known& known = known_[static_cast<size_t>(rank)];
   if (life_of(known) != Life::kDied) return;
-  throw PeerFailure("group '" + group_ + "' did not form: " + known.presence.describe(rank) + " " +
+  throw PeerFailure("peer-ended-while-forming",
+                    "group '" + group_ + "' did not form: " + known.presence.describe(rank) + " " +
                         known.watch->how_it_ended() + ".",
                     "it ended before all ranks had joined.", "look at that rank's own output.",
                     {{rank}, ""});
@@ -236,9 +238,10 @@ void RollCall::check_alive(int rank) const {
 void RollCall::check_alike(int rank, const Presence& first, const Presence& other) const {
   const auto refuse = [&](const std::string& of_first, const std::string& of_other) {
     throw MismatchError(
+        "different-builds",
         "group '" + group_ + "' did not form: " + first.describe(0) + " has " + of_first + ", " +
             other.describe(rank) + " has " + of_other + ".",
-        "ranks share memory, so they must have the same libraries and count the same ranks.",
+        "ranks share memory, so they must use the same libraries and the same world size.",
         "start every rank with the same installation and the same world size.", {{rank}, ""});
   };
   if (first.build != other.build) refuse(first.build, other.build);
@@ -262,12 +265,13 @@ void RollCall::throw_absent() const {
   }
   const std::vector<int> ranks = absent();
   throw TimeoutError(
+      "rank-missing",
       "group '" + group_ + "' did not form within its timeout of " +
           std::to_string(timeout_.count()) + " ms: rank " + joined(ranks) +
-          " did not come (seen by rank " + std::to_string(rank_) + " of " +
+          " did not arrive (seen by rank " + std::to_string(rank_) + " of " +
           std::to_string(known_.size()) + ").",
-      "no word from it in the store.",
-      "see whether that rank started, and with the same store address, world size and group.",
+      "the store has no entry from that rank.",
+      "check that the rank started, with the same store address, world size and group.",
       {ranks, ""});
 }
 

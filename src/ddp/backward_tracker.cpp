@@ -44,11 +44,11 @@ void BackwardTracker::check_outputs_were_used() {
   awaits_outputs_ = false;
   if (!std::exchange(outputs_were_passed_by_, false)) return;
   throw InvalidArgument(
-      "gradients of the last backward stayed those of this rank alone.",
-      "its loss was made of nothing that the forward before it returned, which tells that they are "
-      "to be averaged.",
-      "return the loss, or what it is made of, from forward; or run a forward whose outputs are "
-      "not used under no_grad() or no_sync().");
+      "gradients-not-averaged", "gradients of the last backward were not averaged over the ranks.",
+      "its loss did not use any output of the forward before it, and those outputs start the "
+      "averaging.",
+      "return the loss, or the tensors that it is computed from, from forward; or run a forward "
+      "whose outputs are not used under no_grad() or no_sync().");
 }
 
 std::optional<bool> BackwardTracker::begins_at_parameter() const {

@@ -29,9 +29,10 @@ comm::BucketRange range_of(const BucketPlan::Bucket& bucket) {
   const auto dtype = data_type_of(is_complex ? c10::toRealValueType(bucket.dtype) : bucket.dtype);
   if (!dtype) {
     throw NotSupported(
+        "gradient-dtype",
         std::string("gradients of dtype ") + c10::toString(bucket.dtype) + " cannot be averaged.",
-        "no backend of Farandole adds up elements of that type.",
-        "keep such parameters out with parameters_to_ignore, or convert the module.");
+        "no backend of Farandole can sum elements of this dtype.",
+        "exclude such parameters with parameters_to_ignore, or convert the module.");
   }
   return {static_cast<size_t>(bucket.offset_bytes),
           static_cast<size_t>(bucket.padded_elements) * (is_complex ? 2 : 1), *dtype};
@@ -58,8 +59,8 @@ const Buckets::Buffer& Buckets::buffer_of(at::Device device) const {
   for (const Buffer& buffer : buffers_) {
     if (buffer.device == device) return buffer;
   }
-  throw Error("the plan has no buffer on " + device.str() + ".", "this is a bug of Farandole.",
-              "report it with the model.");
+  throw Error("our-bug", "the plan has no buffer on " + device.str() + ".",
+              "this is a bug in Farandole.", "report it with the model.");
 }
 
 at::Tensor Buckets::tensor_at(const BucketPlan::Bucket& bucket, int64_t offset,

@@ -24,10 +24,11 @@ int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / un
 
 void check_cap(int64_t bytes, int64_t least) {
   if (bytes >= least) return;
-  throw InvalidArgument(
-      "a bucket plan got a cap of " + std::to_string(bytes) + " bytes.",
-      "a bucket without room holds no gradient.",
-      "pass caps of 1 byte or more (last_bytes = 0 makes the last bucket like any other).");
+  throw InvalidArgument("bucket-cap-bytes",
+                        "a bucket plan got a cap of " + std::to_string(bytes) + " bytes.",
+                        "a bucket of no bytes cannot hold a gradient.",
+                        "pass caps of 1 byte or more (last_bytes = 0 gives the last bucket the "
+                        "same cap as the others).");
 }
 
 void check_caps(const BucketCaps& caps) {
@@ -39,7 +40,8 @@ void check_caps(const BucketCaps& caps) {
 
 void check_world_size(int world_size) {
   if (world_size >= 1) return;
-  throw InvalidArgument("a bucket plan got world_size " + std::to_string(world_size) + ".",
+  throw InvalidArgument("bucket-world-size",
+                        "a bucket plan got world_size " + std::to_string(world_size) + ".",
                         "buckets are padded so that each rank has an equal shard.",
                         "pass the number of ranks of the group, 1 or more.");
 }
@@ -47,10 +49,11 @@ void check_world_size(int world_size) {
 void check_elements(const std::vector<PlannedParameter>& parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].elements >= 0) continue;
-    throw InvalidArgument("a bucket plan got parameter " + std::to_string(i) + " with " +
+    throw InvalidArgument("negative-parameter-size",
+                          "a bucket plan got parameter " + std::to_string(i) + " with " +
                               std::to_string(parameters[i].elements) + " elements.",
-                          "a parameter cannot have less than none.",
-                          "pass tensor.numel() of each parameter.");
+                          "a parameter cannot have a negative number of elements.",
+                          "pass the tensor.numel() of each parameter.");
   }
 }
 
@@ -59,13 +62,14 @@ void check_order(const std::vector<size_t>& order, size_t count) {
   for (const size_t parameter : order) {
     const std::string order_with = "a bucket plan got an order with parameter ";
     if (parameter >= count) {
-      throw InvalidArgument(order_with + std::to_string(parameter) + ".",
-                            "there are " + std::to_string(count) + ", counted from 0.",
+      throw InvalidArgument("bucket-order-index", order_with + std::to_string(parameter) + ".",
+                            "there are " + std::to_string(count) + "parameters, counted from 0.",
                             "pass indices into the list of parameters.");
     }
     if (seen[parameter]) {
-      throw InvalidArgument(order_with + std::to_string(parameter) + " in two places.",
-                            "a gradient lies in one bucket.", "pass each index at most once.");
+      throw InvalidArgument(
+          "bucket-order-twice", order_with + std::to_string(parameter) + " in two places.",
+          "each gradient belongs to one bucket.", "pass each index at most once.");
     }
     seen[parameter] = true;
   }

@@ -135,11 +135,12 @@ void BucketPlanner::check_planned(const BucketPlan& plan) const {
   for (size_t index = 0; index < gradients_.size(); ++index) {
     const ParameterGradient& parameter = gradients_[index];
     if (parameter.is_sparse() || parameter.is_active() == is_planned[index]) continue;
-    throw InvalidArgument(
-        "requires_grad of '" + gradients_.names()[index] +
-            "' has changed since the sharded optimizer was made.",
-        "with gradients=\"shard\" over this group gradients go to ranks as planned then.",
-        "call rebuild() of the optimizer on every rank, before the next forward.");
+    throw InvalidArgument("requires-grad-changed",
+                          "requires_grad of '" + gradients_.names()[index] +
+                              "' has changed since the sharded optimizer was made.",
+                          "with gradients=\"shard\" over this group gradients are sent to ranks by "
+                          "a plan from that time.",
+                          "call rebuild() of the optimizer on every rank before the next forward.");
   }
 }
 

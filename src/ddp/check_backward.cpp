@@ -58,11 +58,12 @@ void check_abandoned(const std::vector<BackwardReport>& reports, const BackwardC
       reports[static_cast<size_t>(context.rank)].has(BackwardReport::kAbandoned)) {
     return;
   }
-  throw BackwardError(subject(context, reports.size()) + " was abandoned by " +
+  throw BackwardError("backward-abandoned",
+                      subject(context, reports.size()) + " was abandoned by " +
                           text_of_ranks(abandoned, world_size_of(reports)) + ".",
-                      "an exception left backward there, and the program went on.",
-                      "fix the cause there; or zero the gradients on every rank and go on with "
-                      "the next batch.",
+                      "an exception left backward on that rank, and the program continued.",
+                      "fix the cause of the exception; or zero the gradients on every rank and "
+                      "continue with the next batch.",
                       {abandoned, kBackward});
 }
 
@@ -80,12 +81,13 @@ void check_forwards(const std::vector<BackwardReport>& reports, const BackwardCo
     return joined(report) || report.forward == own;
   });
   if (failed.empty() || equal || joined(reports[static_cast<size_t>(context.rank)])) return;
-  throw BackwardError(subject(context, reports.size()) + " met the backward of another batch: " +
+  throw BackwardError("batch-skipped",
+                      subject(context, reports.size()) + " met the backward of another batch: " +
                           text_of_ranks(failed, world_size_of(reports)) + " skipped one.",
-                      "an exception left the forward there, and the program went on with the next "
-                      "batch, while the other ranks did not.",
-                      "fix the cause there; or zero the gradients on every rank and go on with "
-                      "the next batch: the ranks count from here together.",
+                      "an exception left forward on that rank, and the program continued with the "
+                      "next batch, but the other ranks did not.",
+                      "fix the cause of the exception; or zero the gradients on every rank and "
+                      "continue with the next batch: the ranks are in step again from here.",
                       {failed, kBackward});
 }
 
@@ -107,14 +109,15 @@ void check_late(const std::vector<BackwardReport>& reports, const BackwardContex
   const std::string late = parameters_that(reports, context, is_late);
   if (late.empty()) return;
   throw BackwardError(
+      "late-gradient",
       subject(context, reports.size()) +
           ": parameters got a gradient after their bucket had been "
           "launched: " +
           late + ".",
-      "they got fewer in each backward before: how often a parameter is used in checkpointed "
-      "blocks, or whether it is, has changed.",
-      "zero the gradients and repeat the step: the new count is known now. If it changes from step "
-      "to step, use torch.utils.checkpoint with use_reentrant=False, and no static_graph.",
+      "they got fewer gradients in each earlier backward: the number of uses of a parameter in "
+      "checkpointed blocks has changed.",
+      "zero the gradients and repeat the step: the new number is known now. If it changes from "
+      "step to step, use torch.utils.checkpoint with use_reentrant=False, without static_graph.",
       {ranks_with(reports, is_late), kBackward});
 }
 
@@ -128,10 +131,11 @@ void check_missing(const std::vector<BackwardReport>& reports, const BackwardCon
   const std::string missing = parameters_that(reports, context, is_missing);
   if (missing.empty()) return;
   throw BackwardError(
+      "no-gradient",
       subject(context, reports.size()) + ": parameters got no gradient: " + missing + ".",
-      "they had no part in the loss there, so their average over the ranks cannot be made.",
+      "the loss of those ranks does not depend on them, so they cannot be averaged over all ranks.",
       "use them in the loss on every rank, freeze them with requires_grad_(False), or pass "
-      "find_unused_parameters=True, which takes what is missing for zero.",
+      "find_unused_parameters=True, which counts missing gradients as zero.",
       {ranks_with(reports, is_missing), kBackward});
 }
 
@@ -145,10 +149,12 @@ void check_hooks(const std::vector<BackwardReport>& reports, const BackwardConte
   }
   if (failed.empty()) return;
   throw BackwardError(
+      "hook-failed",
       subject(context, reports.size()) + ": the communication hook failed " + failed + ".",
-      "it raised there, or its future held an exception or was never completed.",
-      "see the error of that rank and fix the cause there; or zero the gradients on every rank "
-      "and go on with the next batch.",
+      "the hook raised an exception on that rank, or its future held an exception or was never "
+      "completed.",
+      "see the error of that rank and fix its cause; or zero the gradients on every rank and go on "
+      "with the next batch.",
       {ranks_where(reports,
                    [](const BackwardReport& report) { return report.failed_bucket.has_value(); }),
        kBackward});
@@ -162,9 +168,10 @@ void check_weights(const std::vector<BackwardReport>& reports, const BackwardCon
       reports, [](const BackwardReport& report) { return report.has(BackwardReport::kJoined); });
   if (weighted.empty() || weighted.size() + joined.size() == reports.size()) return;
   throw BackwardError(
+      "loss-weight-missing",
       subject(context, reports.size()) + ": only " +
           text_of_ranks(weighted, world_size_of(reports)) + " gave the loss a weight.",
-      "an average over weights needs that of every rank.",
+      "a weighted average needs a weight from every rank.",
       "call set_loss_weight() on every rank before backward, or on none.", {weighted, kBackward});
 }
 
@@ -190,9 +197,10 @@ std::string nonfinite_gradients(const std::vector<BackwardReport>& reports,
 void throw_skipped(const std::vector<int>& ranks, const std::string& parameter,
                    const BackwardContext& context, size_t world_size) {
   throw BackwardError(
+      "skipped-unused",
       subject(context, world_size) + ": all parameters of the bucket with '" + parameter +
           "' were unused on " + text_of_ranks(ranks, static_cast<int>(world_size)) +
-          " and skipped, but not elsewhere.",
+          " and skipped there, but used on other ranks.",
       "with skip_all_reduce_unused_params such a bucket is not reduced, so all ranks must leave "
       "the same parameters unused.",
       "zero the gradients on every rank; use the same parameters on all ranks, or leave "
@@ -201,22 +209,22 @@ void throw_skipped(const std::vector<int>& ranks, const std::string& parameter,
 }
 
 void throw_other_plan(size_t rank, const std::string& group) {
-  throw BackwardError(
-      "the gradients of ranks 0 and " + std::to_string(rank) + " in group '" + group +
-          "' do not fit together.",
-      "parameters differ in dtype, device or requires_grad, or ranks got different caps or wire "
-      "dtypes.",
-      "change the module in the same way on every rank, and pass the same options.",
-      {{static_cast<int>(rank)}, kBackward});
+  throw BackwardError("different-gradients",
+                      "the gradients of ranks 0 and " + std::to_string(rank) + " in group '" +
+                          group + "' do not match.",
+                      "parameters differ in dtype, device or requires_grad, or the ranks use "
+                      "different bucket caps or wire dtypes.",
+                      "change the module in the same way on every rank, and pass the same options.",
+                      {{static_cast<int>(rank)}, kBackward});
 }
 
 void throw_nonfinite(const std::string& text, const std::vector<BackwardReport>& reports) {
   throw BackwardError(
-      text,
-      "no parameter has a gradient now on any rank, so that it gets into none; "
-      "report_nonfinite or FARANDOLE_CHECK_FINITE says \"raise\".",
-      "look there at the batch and at what the parameter is used for (log or sqrt of 0, float16 "
-      "without a GradScaler); to leave such batches out, say \"skip\".",
+      "gradient-nonfinite", text,
+      "report_nonfinite or FARANDOLE_CHECK_FINITE is \"raise\". All gradients were removed on "
+      "every rank, so that no parameter is updated with them.",
+      "check the batch of that rank and the operations on the parameter (log or sqrt of 0, float16 "
+      "without a GradScaler); to leave such batches out, use \"skip\".",
       {ranks_where(reports, [](const BackwardReport& report) { return report.nonfinite >= 0; }),
        kBackward});
 }

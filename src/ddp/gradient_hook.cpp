@@ -26,10 +26,11 @@ struct EndOfBackward {
 };
 
 [[noreturn]] void refuse_compiled_autograd() {
-  throw NotSupported("DistributedDataParallel cannot be traced by compiled autograd.",
-                     "it sees gradients as autograd makes them, and buckets them at run time.",
-                     "leave torch._dynamo.config.compiled_autograd off; torch.compile() of the "
-                     "module itself works.");
+  throw NotSupported(
+      "compiled-autograd", "DistributedDataParallel cannot be traced by compiled autograd.",
+      "it gets gradients from autograd hooks and puts them into buckets at run time.",
+      "leave torch._dynamo.config.compiled_autograd off; torch.compile() of the module is "
+      "supported.");
 }
 
 }  // namespace

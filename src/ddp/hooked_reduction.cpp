@@ -42,11 +42,12 @@ bool is_done_within(c10::ivalue::Future& future, std::chrono::milliseconds timeo
 /// Throws if the result is shorter than the bucket. A longer result ends with padding.
 void check_size(const at::Tensor& result, const at::Tensor& flat, size_t bucket) {
   if (result.numel() >= flat.numel()) return;
-  throw InvalidArgument("a communication hook returned " + std::to_string(result.numel()) +
+  throw InvalidArgument("hook-result-size",
+                        "a communication hook returned " + std::to_string(result.numel()) +
                             " elements for bucket " + std::to_string(bucket) + ", which has " +
                             std::to_string(flat.numel()) + ".",
-                        "the result takes the place of the bucket's gradients.",
-                        "return a tensor like bucket.buffer().");
+                        "the result replaces the gradients of the bucket.",
+                        "return a tensor of the size of bucket.buffer().");
 }
 
 }  // namespace
@@ -172,12 +173,13 @@ void HookedReduction::await(size_t bucket) {
 
 void HookedReduction::throw_never_completed(size_t bucket) const {
   const std::string milliseconds = std::to_string(group_->timeout().count());
-  throw TimeoutError("the communication hook's future for bucket " + std::to_string(bucket) +
+  throw TimeoutError("hook-timeout",
+                     "the communication hook's future for bucket " + std::to_string(bucket) +
                          " of " + std::to_string(buckets_->size()) + " in group '" +
                          group_->name() + "' on rank " + std::to_string(group_->rank()) + " of " +
                          std::to_string(group_->world_size()) + " reached its timeout of " +
                          milliseconds + " ms.",
-                     "nobody has completed it, and no collective of this rank's group has failed.",
+                     "it was never completed, and no collective of this rank's group has failed.",
                      "complete the future that the hook returns, with a result or an exception.");
 }
 

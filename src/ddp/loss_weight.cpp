@@ -12,9 +12,10 @@ namespace farandole {
 
 void LossWeight::set(std::optional<double> weight) {
   if (weight && !(*weight >= 0 && *weight <= std::numeric_limits<double>::max())) {
-    throw InvalidArgument("set_loss_weight() got " + std::to_string(*weight) + ".",
-                          "a weight says how many items the loss is a mean over.",
-                          "pass a number of at least 0: tokens, samples, pixels.");
+    throw InvalidArgument(
+        "loss-weight", "set_loss_weight() got " + std::to_string(*weight) + ".",
+        "the weight is the number of items that the loss is a mean of.",
+        "pass a number of at least 0, such as the number of tokens, samples or pixels.");
   }
   pass_ = weight;
 }
@@ -39,11 +40,12 @@ void LossWeight::forget() {
 
 void LossWeight::refuse_pass() const {
   throw InvalidArgument(
+      "mixed-loss-weights",
       std::string("a loss ") + (is_set() ? "with" : "without") +
           " a weight was to be added to gradients that have " + (is_set() ? "none." : "one."),
-      "gradients become sum(w * g) / sum(w) if each pass since the last average has a weight; that "
-      "average itself has none.",
-      "zero the gradients after each synchronized backward; add passes up under no_sync(), and "
+      "gradients become sum(w * g) / sum(w) only if every pass since the last average has a "
+      "weight; an average itself has none.",
+      "zero the gradients after each synchronized backward; accumulate passes under no_sync(), and "
       "call set_loss_weight() before each of them or before none.");
 }
 

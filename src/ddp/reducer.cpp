@@ -430,13 +430,14 @@ void Reducer::naming_mismatches(const std::function<void()>& function) const {
   } catch (const MismatchError& error) {
     const std::string text = error.what();
     throw MismatchError(
+        "backward-met-other",
         "backward #" + std::to_string(tracker_->backward()) + " in group '" + group_->name() +
             "' on rank " + std::to_string(group_->rank()) + " of " +
             std::to_string(group_->world_size()) +
-            " met something else: " + text.substr(0, text.find('\n')),
-        "other parameters have requires_grad on another rank than here, or a rank skipped a batch.",
-        "freeze and unfreeze the same parameters on every rank, and give each as many batches; "
-        "then zero the gradients and go on.");
+            " met a different operation: " + text.substr(0, text.find('\n')),
+        "requires_grad of parameters differs between ranks, or a rank skipped a batch.",
+        "freeze and unfreeze the same parameters on every rank, and give every rank the same "
+        "number of batches; then zero the gradients and continue.");
   }
 }
 
@@ -455,14 +456,16 @@ void Reducer::set_sharded(std::optional<ShardedGradients> sharded) {
     return;
   }
   if (tracker_->is_running()) {
-    throw InvalidArgument("a sharded optimizer was made in the middle of backward.",
-                          "its first buckets have gone another way already.",
-                          "make it before the first forward.");
+    throw InvalidArgument(
+        "optimizer-during-backward", "a sharded optimizer was made in the middle of backward.",
+        "its first buckets were already reduced.", "make the optimizer before the first forward.");
   }
   if (hook_) {
     throw InvalidArgument(
-        "a sharded optimizer and a communication hook were to share gradients.",
-        "with gradients=\"shard\" the optimizer averages them, and the hook would have none.",
+        "hook-and-shard",
+        "a sharded optimizer was made for a DistributedDataParallel that has a communication hook.",
+        "with gradients=\"shard\" the optimizer averages the gradients, and the hook would get "
+        "none.",
         "use gradients=\"full\", or no hook.");
   }
   tell_of_abandoned();
@@ -484,19 +487,22 @@ void Reducer::set_hook(std::shared_ptr<c10d::CommHookInterface> hook) {
   const std::lock_guard lock(mutex_);
   if (hook && sharded_ && !unshards_) {
     throw InvalidArgument(
-        "a communication hook was registered where a sharded optimizer averages gradients.",
+        "shard-and-hook",
+        "a communication hook was registered for gradients that a sharded optimizer averages.",
         "with gradients=\"shard\" there is no all_reduce that a hook could replace.",
         "use gradients=\"full\", or no hook.");
   }
   if (tracker_->is_running()) {
-    throw InvalidArgument("a communication hook was registered in the middle of backward.",
-                          "its first buckets have gone another way already.",
+    throw InvalidArgument("hook-during-backward",
+                          "a communication hook was registered in the middle of backward.",
+                          "its first buckets were already reduced without the hook.",
                           "register it before the first forward.");
   }
   if (hook && options_.wire_dtype) {
-    throw InvalidArgument("a communication hook was registered beside wire_dtype.",
-                          "each says how gradients travel.",
-                          "leave wire_dtype out: a hook may cast too, as CompressHook does.");
+    throw InvalidArgument("hook-and-wire-dtype",
+                          "a communication hook was registered in addition to wire_dtype.",
+                          "each says how gradients are sent.",
+                          "leave wire_dtype out: a hook can also cast, as CompressHook does.");
   }
   tell_of_abandoned();  // in the way that they know
   hook_ = std::move(hook);

@@ -17,8 +17,8 @@ constexpr double kMiB = 1024 * 1024;
 
 int64_t bytes_of(double mib, const char* option) {
   if (mib > 0 && mib < 1e6) return std::max<int64_t>(static_cast<int64_t>(mib * kMiB), 1);
-  throw InvalidArgument(std::string(option) + " got " + std::to_string(mib) + ".",
-                        "it is the size of a gradient bucket in MiB.",
+  throw InvalidArgument("bucket-cap", std::string(option) + " got " + std::to_string(mib) + ".",
+                        "it must be the size of a gradient bucket in MiB.",
                         "pass a number above 0, or none for the default of the group.");
 }
 
@@ -47,19 +47,21 @@ bool same_tensors(const NamedTensors& left, const NamedTensors& right) {
 void check_wire(const std::optional<at::ScalarType>& dtype) {
   if (!dtype || *dtype == at::kBFloat16 || *dtype == at::kHalf || *dtype == at::kFloat) return;
   throw InvalidArgument(
+      "wire-dtype",
       std::string("DistributedDataParallel got the wire_dtype ") + c10::toString(*dtype) + ".",
-      "gradients travel as they are, or as a half type, or as float32.",
-      "pass bfloat16, float16 or float32, or none.");
+      "gradients are sent unchanged, as a half type, or as float32.",
+      "pass bfloat16, float16, float32 or none.");
 }
 
 void check_has_memory(const NamedTensors& tensors, const char* kind) {
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.is_meta()) continue;
-    throw InvalidArgument(std::string("DistributedDataParallel got a module on the meta device: ") +
+    throw InvalidArgument("meta-module",
+                          std::string("DistributedDataParallel got a module on the meta device: ") +
                               kind + " '" + name + "'.",
                           "meta tensors have a shape and no values, so nothing could be averaged.",
                           "call to_empty(device=...) on the module and initialize or load its "
-                          "state, on every rank, before it is wrapped.");
+                          "state on every rank before you wrap it.");
   }
 }
 
@@ -68,10 +70,11 @@ void check_trainable(const NamedTensors& parameters) {
                   [](const auto& named) { return named.second.requires_grad(); })) {
     return;
   }
-  throw InvalidArgument("DistributedDataParallel got a module without parameters to train.",
-                        parameters.empty() ? "it has no parameters that are not ignored."
-                                           : "none of its parameters has requires_grad.",
-                        "use the module itself: without gradients there is nothing to average.");
+  throw InvalidArgument("nothing-to-train",
+                        "DistributedDataParallel got a module without parameters to train.",
+                        parameters.empty() ? "it has no parameters, or all of them are ignored."
+                                           : "none of its parameters requires a gradient.",
+                        "use the module without the wrapper: there are no gradients to average.");
 }
 
 /// Finds the Replica of a parameter.

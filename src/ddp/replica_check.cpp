@@ -69,9 +69,10 @@ void check_same_replicas(const NamedTensors& parameters, const NamedTensors& buf
   if (std::all_of(hashes.begin(), hashes.end(), [&](uint64_t hash) { return hash == hashes[0]; })) {
     return;
   }
-  throw InvalidArgument("the ranks of group '" + group.name() + "' have different modules: " +
+  throw InvalidArgument("different-modules",
+                        "the ranks of group '" + group.name() + "' have different modules: " +
                             first_difference(group.all_gather(own)) + ".",
-                        "replicas can only be averaged if they are equal.",
+                        "only the gradients of equal modules can be averaged.",
                         "build the module from the same code and configuration on every rank.");
 }
 

@@ -79,8 +79,9 @@ bool are_finite(const void* data, size_t count, DataType dtype, size_t terms) {
     case DataType::kFloat16:  // whose sums fit into float32
       return are_below<uint16_t>(data, count, 0x7c00U, uint16_t{1} << 10, 0);
     default:
-      throw InvalidArgument("are_finite() got a dtype that is not of floating point.",
-                            "all other numbers are finite.", "do not ask.");
+      throw InvalidArgument(
+          "finite-dtype", "are_finite() got a dtype that is not a floating-point dtype.",
+          "values of other dtypes are always finite.", "call it for floating-point tensors only.");
   }
 }
 

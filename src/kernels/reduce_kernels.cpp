@@ -357,9 +357,11 @@ bool is_floating(DataType dtype) { return select_multiplied(dtype) != nullptr; }
 void check_reduction(DataType dtype, ReduceOp op) {
   if (select(dtype, op) != nullptr) return;
   throw InvalidArgument(
+      "dtype-not-reducible",
       std::string("cannot reduce ") + name_of(dtype) + " with " + name_of(op) + ".",
       "the result would not be a value of that dtype.",
-      "AVG takes numbers, BAND, BOR and BXOR take integers and bool; convert the tensor first.");
+      "use AVG on numbers, and BAND, BOR and BXOR on integers and bool, or convert the tensor "
+      "first.");
 }
 
 void reduce(Sources sources, Destinations destinations, size_t count, DataType dtype, ReduceOp op) {

@@ -29,8 +29,9 @@ ShardedOptimizer::ShardedOptimizer(std::vector<ParameterGroup> groups,
   check_master_weights(master_weights);
   for (ParameterGroup& each : groups) layout_->add_group(std::move(each));
   if (layout_->parameters().empty()) {
-    throw InvalidArgument("a sharded optimizer got no parameters.", "there is nothing to step.",
-                          "pass model.parameters(), and call it once: it may be a generator.");
+    throw InvalidArgument(
+        "no-parameters", "a sharded optimizer got no parameters.", "there is nothing to step.",
+        "pass model.parameters(), and do not pass a generator that was already consumed.");
   }
   ranks_->find_replica(layout_->tensors());
   if (ranks_->replica() != nullptr) ranks_->replica()->await_parameters();  // of another optimizer
@@ -75,10 +76,12 @@ void ShardedOptimizer::plan_added(size_t first) {
   ranks_->check_same_parameters(*layout_, /*with_values=*/false);
   step_->set_values_known(false);
   if (scatter_ && !active.empty()) {
-    throw NotSupported("a parameter group was added where gradients travel in buckets.",
-                       "with gradients=\"shard\" over this group the buckets of backward are those "
-                       "of the shards.",
-                       "make the optimizer with all parameters.");
+    throw NotSupported(
+        "group-added",
+        "a parameter group was added to an optimizer whose gradients are sent in buckets.",
+        "with gradients=\"shard\" over this group, the shards are those of the buckets of "
+        "backward.",
+        "make the optimizer with all parameters.");
   }
   layout_->plan(active, *ranks_->group());
 }
@@ -238,9 +241,9 @@ void ShardedOptimizer::set_steps(size_t group, const std::vector<int64_t>& steps
                                  const std::vector<bool>& has_state) {
   if (steps.size() != layout_->group(group).size()) {
     throw InvalidArgument(
-        "set_steps() got " + std::to_string(steps.size()) + " numbers.",
+        "set-steps", "set_steps() got " + std::to_string(steps.size()) + " numbers.",
         "the group has " + std::to_string(layout_->group(group).size()) + " parameters.",
-        "pass one for each.");
+        "pass one number for each parameter.");
   }
   for (size_t i = 0; i < steps.size(); ++i) {
     layout_->parameters()[layout_->group(group)[i]].steps = steps[i];

@@ -51,9 +51,9 @@ Groups one_group(std::vector<at::Tensor> parameters) {
 void check_can_be_divided(const Options& options) {
   if (dynamic_cast<const torch::optim::LBFGSOptions*>(&options) == nullptr) return;
   throw InvalidArgument(
-      "ZeroRedundancyOptimizer cannot shard " + class_of(options) + ".",
-      "its step comes from dot products over all parameters, but each rank updates its own.",
-      "take another optimizer, or this one unsharded, as after DistributedDataParallel.");
+      "cannot-shard", "ZeroRedundancyOptimizer cannot shard " + class_of(options) + ".",
+      "its step uses dot products over all parameters, but each rank updates only its own.",
+      "use another optimizer, or use this one without sharding after DistributedDataParallel.");
 }
 
 /// Tensors with the shapes of the parameters, but only one element in memory.
@@ -73,9 +73,11 @@ std::vector<at::Tensor> stand_ins_of(const Groups& groups) {
 std::unique_ptr<torch::optim::Optimizer> sample_of(const Factory& make, const Groups& groups) {
   auto optimizer = make(one_group(stand_ins_of(groups)));
   if (optimizer != nullptr) return optimizer;
-  throw InvalidArgument("the factory made no optimizer of the parameter groups that it got.",
-                        "it is called with the shards of this rank, group by group.",
-                        "pass its argument on to the optimizer's constructor.");
+  throw InvalidArgument(
+      "factory-parameters",
+      "the factory did not make an optimizer of the parameter groups that it was given.",
+      "it is called with the shards of this rank, one group for each parameter group.",
+      "pass the factory's argument to the optimizer's constructor.");
 }
 
 /// LibTorch's optimizer for these options.
@@ -86,14 +88,16 @@ Factory factory_of(const Options& defaults, bool is_on_cpu) {
     return [=](Groups groups) { return format->make_optimizer(std::move(groups), *kept); };
   }
   if (format != nullptr && !is_on_cpu) {
-    throw NotSupported("ZeroRedundancyOptimizer got " + class_of(defaults) +
+    throw NotSupported("layer-wise-device",
+                       "ZeroRedundancyOptimizer got " + class_of(defaults) +
                            " for parameters that are not on the CPU.",
-                       "its norms over whole parameters are there for the CPU alone.",
-                       "take another optimizer, or move the model to the CPU.");
+                       "its norms over whole parameters are implemented for the CPU only.",
+                       "use another optimizer, or move the model to the CPU.");
   }
-  throw InvalidArgument("ZeroRedundancyOptimizer got options of type " + class_of(defaults) + ".",
-                        "known are those of SGD, Adam, AdamW, RMSprop, Adagrad, LAMB and LARS.",
-                        "pass a factory, which makes the optimizer of parameter groups.");
+  throw InvalidArgument(
+      "unknown-options", "ZeroRedundancyOptimizer got options of type " + class_of(defaults) + ".",
+      "supported are the options of SGD, Adam, AdamW, RMSprop, Adagrad, LAMB and LARS.",
+      "pass a factory, which makes an optimizer from parameter groups.");
 }
 
 /// The partition for an optimizer that a factory has made. A class derived from one of LibTorch's
@@ -114,11 +118,12 @@ void check_options_of(const torch::optim::OptimizerParamGroup& group, size_t ind
   if (!group.has_options()) return;
   const Options& options = group.options();
   if (typeid(options) == typeid(defaults)) return;
-  throw InvalidArgument("parameter group " + std::to_string(index) + " has options of type " +
+  throw InvalidArgument("group-options-type",
+                        "parameter group " + std::to_string(index) + " has options of type " +
                             class_of(options) + ".",
-                        "the optimizer's are of type " + class_of(defaults) +
+                        "the optimizer's options are of type " + class_of(defaults) +
                             ", and all its groups are stepped and saved in the same way.",
-                        "make an optimizer for each type.");
+                        "make one optimizer for each type.");
 }
 
 /// The names that DistributedDataParallel has for parameters, by TensorImpl.
@@ -248,8 +253,9 @@ void ZeroRedundancyOptimizer::check_known_groups() const {
   for (size_t i = 0; i < known_groups_.size(); ++i) {
     if (are_same(known_groups_[i], param_groups_[i].params())) continue;
     throw InvalidArgument(
-        "the parameters of group " + std::to_string(i) + " were exchanged, or others added.",
-        "shards are cut when parameters come to the optimizer.",
+        "parameters-replaced",
+        "the parameters of group " + std::to_string(i) + " were replaced, or others were added.",
+        "the optimizer divided its parameters into shards when they were added.",
         "call add_param_group() on every rank, or make a new optimizer.");
   }
 }
@@ -332,9 +338,10 @@ void ZeroRedundancyOptimizer::wait() { engine_->wait(); }
 
 void ZeroRedundancyOptimizer::consolidate_state_dict(int to) {
   if (to < 0 || to >= world_size()) {
-    throw InvalidArgument("consolidate_state_dict() got to=" + std::to_string(to) + ".",
+    throw InvalidArgument("consolidate-rank",
+                          "consolidate_state_dict() got to=" + std::to_string(to) + ".",
                           "the group has ranks 0 to " + std::to_string(world_size() - 1) + ".",
-                          "pass the rank that saves, the same on every rank.");
+                          "pass the rank that saves; it must be the same on every rank.");
   }
   forget_consolidated();
   FullStates states = stepper_->gather(to);
@@ -360,10 +367,11 @@ void ZeroRedundancyOptimizer::forget_consolidated() {
 void ZeroRedundancyOptimizer::save(torch::serialize::OutputArchive& archive) const {
   if (!is_consolidated_) {
     throw InvalidArgument(
+        "state-not-consolidated",
         "save() was called on rank " + std::to_string(rank()) + " of " +
-            std::to_string(world_size()) + ", where the optimizer's state is not.",
-        "each rank keeps that of its shards, and there was a step since consolidate_state_dict() "
-        "or no such call.",
+            std::to_string(world_size()) + ", which does not have the whole optimizer state.",
+        "each rank keeps the state of its shards; consolidate_state_dict() was not called, or a "
+        "step came after it.",
         "call consolidate_state_dict(" + std::to_string(rank()) + ") on every rank first.");
   }
   stepper_->format().save(archive, *this);
@@ -396,10 +404,11 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
   try {
     format.load(archive, draft);
   } catch (const c10::Error& error) {
-    throw InvalidArgument("load() got an archive that does not fit this optimizer.",
+    throw InvalidArgument("load-archive",
+                          "load() got an archive that does not match this optimizer.",
                           error.what_without_backtrace(),
-                          "load what an optimizer of the same options, groups and parameters has "
-                          "saved, with the parameters in the same order.");
+                          "load the state of an optimizer with the same options, groups and "
+                          "parameters, in the same order.");
   }
   torch::serialize::InputArchive masters;
   const bool has_masters = archive.try_read(kMasterParameters, masters);

@@ -54,13 +54,15 @@ Counts counts_of(const Caller& caller, const char* what, const at::Tensor& tenso
       splits.empty() ? rows % caller.world_size == 0 : splits.size() == world && sum == rows;
   const auto is_negative = [](int64_t split) { return split < 0; };
   if (!fits || std::any_of(splits.begin(), splits.end(), is_negative)) {
-    throw InvalidArgument(
-        caller.describe() + " got " + what + " splits of " + std::to_string(sum) + " rows in " +
-            std::to_string(splits.size()) + " parts for a tensor of " + std::to_string(rows) +
-            " rows.",
-        "there must be one split for each of the " + std::to_string(world) +
-            " ranks, or none for equal parts, and they must add up to the tensor's dimension 0.",
-        "make the splits and the tensor agree.");
+    throw InvalidArgument("split-sizes",
+                          caller.describe() + " got " + what + " splits of " + std::to_string(sum) +
+                              " rows in " + std::to_string(splits.size()) +
+                              " parts for a tensor of " + std::to_string(rows) + " rows.",
+                          "there must be either one split for each of the " +
+                              std::to_string(world) +
+                              " ranks, or none for equal parts, and the splits must add up to the "
+                              "tensor's first dimension.",
+                          "pass splits that add up to the first dimension of the tensor.");
   }
   int64_t row_elements = 1;
   for (int64_t i = 1; i < tensor.dim(); ++i) row_elements *= tensor.size(i);
@@ -75,6 +77,7 @@ Counts counts_of(const Caller& caller, const char* what, const at::Tensor& tenso
 void check_same_type(const Caller& caller, const at::Tensor& output, const at::Tensor& input) {
   if (output.scalar_type() == input.scalar_type()) return;
   throw InvalidArgument(
+      "unequal-dtypes",
       caller.describe() + " got an output of type " + c10::toString(output.scalar_type()) +
           " for an input of type " + c10::toString(input.scalar_type()) + ".",
       "elements travel as they are; nothing casts them.", "cast one of them first.");

@@ -16,8 +16,8 @@
 namespace farandole {
 
 void refuse_after_shutdown(const std::string& group) {
-  throw AbortedError("group '" + group + "' was used after it was shut down.",
-                     "destroy(), shutdown() or the exit of the process has ended it on this rank.",
+  throw AbortedError("group-shut-down", "group '" + group + "' was used after it was shut down.",
+                     "destroy(), shutdown() or the exit of the process ended it on this rank.",
                      "make a new group with init_process_group() or new_group().");
 }
 

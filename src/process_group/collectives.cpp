@@ -22,15 +22,17 @@ Work finish(Work work, bool async) {
 /// conjugated or negated tensor to the backend, so the result would be lost.
 const at::Tensor& filled(const char* function, const at::Tensor& tensor) {
   if (!tensor.defined() || (!tensor.is_conj() && !tensor.is_neg())) return tensor;
-  throw InvalidArgument(std::string(function) + "() cannot fill a conjugated or negated view.",
-                        "its memory holds other values than it shows.",
+  throw InvalidArgument("conjugated-output",
+                        std::string(function) + "() cannot fill a conjugated or negated view.",
+                        "the values in its memory differ from the values that it shows.",
                         "pass tensor.resolve_conj() or tensor.resolve_neg().");
 }
 
 Launch launch_or_throw(const char* function) {
   Launch launch = find_launch();
   if (launch.launcher != "alone") return launch;
-  throw InvalidArgument(std::string(function) + "() cannot tell for this group.",
+  throw InvalidArgument("rank-unknown",
+                        std::string(function) + "() does not know the answer for this group.",
                         "its backend is not farandole, and no launcher's variables are set.",
                         "start the script with torchrun, or use a group of backend farandole.");
 }
@@ -40,13 +42,14 @@ std::vector<at::Tensor> parts_of(const char* function, const at::Tensor& tensor,
   if (tensor.defined() && tensor.is_contiguous() && tensor.numel() % count == 0) {
     return tensor.view({-1}).tensor_split(count);
   }
-  throw InvalidArgument(std::string(function) + "() on the root needs a contiguous tensor of " +
+  throw InvalidArgument("root-tensor",
+                        std::string(function) + "() on the root needs a contiguous tensor of " +
                             std::to_string(count) + " equal parts.",
-                        !tensor.defined() ? "it got none."
+                        !tensor.defined() ? "no tensor was passed."
                         : tensor.is_contiguous()
-                            ? "it has " + std::to_string(tensor.numel()) + " elements."
-                            : "its elements are not in row-major order.",
-                        "pass a tensor made by torch::empty({world_size, ...}).");
+                            ? "the tensor has " + std::to_string(tensor.numel()) + " elements."
+                            : "the tensor's elements are not in row-major order.",
+                        "pass a tensor like one made by torch::empty({world_size, ...}).");
 }
 
 }  // namespace

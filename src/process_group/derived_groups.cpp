@@ -40,13 +40,14 @@ void check_excluded(const std::vector<int64_t>& excluded, const std::string& gro
   const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
   const bool own = std::binary_search(sorted.begin(), sorted.end(), rank);
   if (!sorted.empty() && !twice && !own && sorted.front() >= 0 && sorted.back() < size) return;
-  throw InvalidArgument("shrink of group '" + group + "' on rank " + std::to_string(rank) +
-                            " got ranks to exclude that it cannot.",
-                        own ? "this rank is one of them, and only those that remain call it."
-                            : "there must be one at least, none twice, and all of 0 to " +
-                                  std::to_string(size - 1) + ".",
-                        "pass the ranks of this group that are gone, the same list on every rank "
-                        "that remains.");
+  throw InvalidArgument(
+      "shrink-ranks",
+      "shrink of group '" + group + "' on rank " + std::to_string(rank) +
+          " got an invalid list of ranks to exclude.",
+      own ? "this rank is in the list, but only the ranks that remain may call it."
+          : "there must be at least one, none twice, and each must be one of 0 to " +
+                std::to_string(size - 1) + ".",
+      "pass the ranks of this group that have failed, as the same list on every remaining rank.");
 }
 
 }  // namespace

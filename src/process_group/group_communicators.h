@@ -66,7 +66,8 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
     /// Called now and then while the group forms; what it throws ends that. May be empty.
     std::function<void()> while_forming;
   };
-  /// Collective: meets `size` ranks in `store`. Throws TimeoutError naming those that did not come.
+  /// Collective: meets `size` ranks in `store`. Throws TimeoutError naming those that did not
+  /// arrive.
   static std::shared_ptr<GroupCommunicators> form(const c10::intrusive_ptr<c10d::Store>& store,
                                                   int rank, int size, const Parts& parts);
 

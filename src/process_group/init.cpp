@@ -90,9 +90,9 @@ Group init_process_group(const InitOptions& options) {
   if (const Group existing = find_default_group()) {
     if (is_default(options)) return existing;
     throw InvalidArgument(
-        "init_process_group() was called twice in this process.",
-        "there is a default group already, and arguments ask for another.",
-        "call destroy() first, or call it without arguments to get the one that is.");
+        "initialized-twice", "init_process_group() was called twice in this process.",
+        "a default group exists, and the arguments ask for a different one.",
+        "call destroy() first, or call it without arguments to get the existing group.");
   }
   const Rendezvous place = meet(options);
   const Group world = make_group(below("default_pg", place.store), place.rank, place.world_size,
@@ -106,7 +106,7 @@ Group init_process_group(const InitOptions& options) {
 Group default_group() {
   if (Group group = find_default_group()) return group;
   throw InvalidArgument(
-      "there is no default group.",
+      "no-default-group", "there is no default group.",
       "init_process_group() has not been called in this process, or destroy() was.",
       "call init_process_group() first.");
 }
@@ -125,10 +125,12 @@ Group new_group(const std::vector<int>& ranks, std::chrono::milliseconds timeout
   std::sort(sorted.begin(), sorted.end());
   const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
   if (sorted.empty() || twice || sorted.front() < 0 || sorted.back() >= world->getSize()) {
-    throw InvalidArgument("new_group() got ranks that make no group of the default one's " +
-                              std::to_string(world->getSize()) + ".",
-                          "there must be one at least, none twice, and all of the default group.",
-                          "pass each rank once, counted in the default group.");
+    throw InvalidArgument(
+        "new-group-ranks",
+        "new_group() got ranks that cannot form a group of the default group's " +
+            std::to_string(world->getSize()) + ".",
+        "there must be at least one rank, no rank twice, and all must be in the default group.",
+        "pass each rank of the default group at most once.");
   }
   const auto own = std::find(ranks.begin(), ranks.end(), world->getRank());
   if (own == ranks.end()) return {};
@@ -154,7 +156,7 @@ Group shrink_group(const std::vector<int64_t>& excluded, const Group& group) {
   }
   const auto backend = ProcessGroupFarandole::of(*old);
   if (!is_ours || !backend) {
-    throw InvalidArgument("shrink_group() cannot replace this group.",
+    throw InvalidArgument("shrink-foreign-group", "shrink_group() cannot replace this group.",
                           "torch.distributed or another backend made it.",
                           "call torch.distributed.shrink_group() in Python.");
   }
@@ -187,8 +189,9 @@ void destroy(const Group& group) {
   }
   if (!known.world) {
     if (!present) return;
-    throw InvalidArgument("destroy() cannot end the default group of this process.",
-                          "torch.distributed made it and keeps its own books about it.",
+    throw InvalidArgument("destroy-default-group",
+                          "destroy() cannot end the default group of this process.",
+                          "torch.distributed made it and keeps its own record of it.",
                           "call torch.distributed.destroy_process_group() in Python.");
   }
   for (auto it = known.others.rbegin(); it != known.others.rend(); ++it) end(*it);

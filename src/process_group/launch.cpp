@@ -50,13 +50,13 @@ const char* value_of(const char* variable) {
 const char* require(const Launcher& launcher, const char* variable) {
   if (const char* value = value_of(variable)) return value;
   const char* set = value_of(launcher.rank) ? launcher.rank : launcher.world_size;
-  throw InvalidArgument(std::string("the environment variable ") + variable + " is not set.",
-                        std::string(set) + " is, so this process seems to be one of " +
-                            launcher.name + "'s, which needs " + launcher.rank + ", " +
-                            launcher.world_size + ", " + launcher.master_address + " and " +
-                            launcher.master_port + ".",
-                        std::string("start it with ") + launcher.name + ", set " + variable +
-                            " on every rank, or unset " + set + " to run alone.");
+  throw InvalidArgument(
+      "variable-missing", std::string("the environment variable ") + variable + " is not set.",
+      std::string(set) + " is, so this process seems to be started by " + launcher.name +
+          ", which sets " + launcher.rank + ", " + launcher.world_size + ", " +
+          launcher.master_address + " and " + launcher.master_port + ".",
+      std::string("start it with ") + launcher.name + ", set " + variable +
+          " on every rank, or unset " + set + " to run alone.");
 }
 
 int number_of(const char* variable, const char* text) {
@@ -64,9 +64,10 @@ int number_of(const char* variable, const char* text) {
   const char* end = text + std::strlen(text);
   const auto [rest, error] = std::from_chars(text, end, number);
   if (error == std::errc() && rest == end && number >= 0) return number;
-  throw InvalidArgument(std::string("the environment variable ") + variable + " is '" + text + "'.",
-                        "it must be a number, 0 or larger.",
-                        std::string("set ") + variable + " to one on every rank.");
+  throw InvalidArgument("variable-not-a-number",
+                        std::string("the environment variable ") + variable + " is '" + text + "'.",
+                        "it must be an integer of at least 0.",
+                        std::string("set ") + variable + " to such a number on every rank.");
 }
 
 int number_or(const char* variable, int fallback) {
@@ -76,11 +77,12 @@ int number_or(const char* variable, int fallback) {
 
 void check_rank(const Launcher& launcher, const Launch& launch) {
   if (launch.rank < launch.world_size) return;
-  throw InvalidArgument(std::string(launcher.rank) + " is " + std::to_string(launch.rank) +
+  throw InvalidArgument("launcher-rank",
+                        std::string(launcher.rank) + " is " + std::to_string(launch.rank) +
                             " and " + launcher.world_size + " is " +
                             std::to_string(launch.world_size) + ".",
-                        "ranks count from 0 to the world size less one.",
-                        "set both as the launcher would, on every rank.");
+                        "ranks count from 0 to the world size minus one.",
+                        "set both on every rank as a launcher would.");
 }
 
 Launch launch_by(const Launcher& launcher) {
@@ -111,10 +113,11 @@ void check_stranger(const Stranger& stranger) {
   const char* variable = size_variable(stranger);
   if (variable == nullptr || std::atoi(value_of(variable)) <= 1) return;
   throw InvalidArgument(
+      "foreign-launcher",
       std::string("init_process_group() cannot find the other ranks of ") + stranger.name + ".",
       std::string(variable) + " is " + value_of(variable) + " and " + stranger.rank + " is " +
           value_of(stranger.rank) +
-          ", but only torchrun's variables are understood: each process would train alone.",
+          ", but only torchrun's variables are supported: each process would train alone.",
       "start the script with torchrun --nproc-per-node=<ranks of a host>; or pass rank (that of " +
           std::string(stranger.rank) + "), world_size (that of " + variable +
           ") and init_method=\"tcp://<host of rank 0>:<port>\"; or unset " + stranger.sign +

@@ -105,7 +105,8 @@ std::shared_ptr<GroupCommunicators> ProcessGroupFarandole::present_communicators
 std::shared_ptr<GroupCommunicators> ProcessGroupFarandole::communicators() const {
   if (auto present = present_communicators()) return present;
   if (shut_down_) refuse_after_shutdown(name_);
-  throw InvalidArgument("group '" + name_ + "' was used while it had no ranks.",
+  throw InvalidArgument("group-without-ranks",
+                        "group '" + name_ + "' was used while it had no ranks.",
                         "it was made with enable_reconfigure=True, or reconfigure() has failed.",
                         "call reconfigure() on every rank first, with a new uuid.");
 }
@@ -129,10 +130,11 @@ uint64_t ProcessGroupFarandole::getSequenceNumberForGroup() {
 
 void ProcessGroupFarandole::setTimeout(std::chrono::milliseconds timeout) {
   if (timeout <= kNoTimeout) {
-    throw InvalidArgument("the timeout of group '" + name() + "' cannot be " +
+    throw InvalidArgument("timeout-too-short",
+                          "the timeout of group '" + name() + "' cannot be " +
                               std::to_string(timeout.count()) + " ms.",
-                          "a collective that waits for nobody cannot be one.",
-                          "pass a timeout of at least one millisecond.");
+                          "a collective has to wait for the other ranks.",
+                          "pass a timeout of at least 1 ms.");
   }
   options_->timeout = timeout;
   if (const auto present = present_communicators()) present->set_timeout(timeout);

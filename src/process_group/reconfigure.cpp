@@ -40,19 +40,20 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reconfigure(
   const std::vector<std::string> handles = ordered_handles(opts);
   const auto own = std::find(handles.begin(), handles.end(), get_reconfigure_handle());
   if (own == handles.end()) {
-    throw InvalidArgument(by.describe() + " got no handle of this rank.",
-                          "a rank that is not in the new group has no part in making it, and each "
-                          "reconfigure() changes the handle.",
-                          "collect get_reconfigure_handle() anew from all ranks, this one too.");
+    throw InvalidArgument(
+        "own-handle-missing", by.describe() + " got no handle of this rank.",
+        "only ranks of the new group may call it, and each reconfigure() changes the handle.",
+        "collect get_reconfigure_handle() again from all ranks, including this one.");
   }
   const int rank = static_cast<int>(own - handles.begin());
   const std::string uuid = std::to_string(opts.uuid);
   const auto store =
       c10::make_intrusive<c10d::PrefixStore>("reconfigure_" + uuid + "/", first_store_);
   if (count_up(*store, "claims_of_rank_" + std::to_string(rank)) != 1) {
-    throw InvalidArgument(by.describe() + " got the uuid " + uuid + " a second time.",
-                          "what its first use has left in the store cannot be told from new.",
-                          "pass a uuid that no reconfigure() of this group has seen.");
+    throw InvalidArgument("uuid-reused",
+                          by.describe() + " got the uuid " + uuid + " a second time.",
+                          "keys of its first use are still in the store.",
+                          "pass a uuid that no reconfigure() of this group has used.");
   }
   for (const auto& duplicate : live_duplicates()) duplicate->abort();
   end_membership("the group was reconfigured with operations pending");

@@ -32,8 +32,8 @@ ReconfigureHandle ReconfigureHandle::parse(const std::string& text) {
     handle.instance = text.substr(third + 1);
     if (error == std::errc() && rest == end && handle.text() == text) return handle;
   }
-  throw InvalidArgument("reconfigure() got the handle '" + text + "'.",
-                        "no rank of backend farandole has made it.",
+  throw InvalidArgument("unknown-handle", "reconfigure() got the handle '" + text + "'.",
+                        "it does not come from a rank of backend farandole.",
                         "pass what get_reconfigure_handle() returned on each rank, unchanged.");
 }
 
@@ -58,8 +58,8 @@ void check_handles(const std::vector<std::string>& handles) {
   std::sort(sorted.begin(), sorted.end());
   const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
   if (!sorted.empty() && !twice) return;
-  throw InvalidArgument("reconfigure() got handles that make no group.",
-                        twice ? "one of them is there twice." : "there are none.",
+  throw InvalidArgument("handle-list", "reconfigure() got handles that cannot form a group.",
+                        twice ? "one of them appears twice." : "the list is empty.",
                         "pass the handle of each rank of the new group once.");
 }
 

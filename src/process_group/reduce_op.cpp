@@ -56,15 +56,18 @@ comm::ReduceOp comm_op_of(const Caller& caller, c10d::ReduceOp::RedOpType op) {
     case c10d::ReduceOp::BXOR:
       return comm::ReduceOp::kBitXor;
     default:
-      throw NotSupported(caller.describe() + " cannot reduce with " + name_of(op) + ".",
-                         "there are SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR and PREMUL_SUM.",
-                         "pass one of them.");
+      throw NotSupported(
+          "unknown-reduction",
+          caller.describe() + " got the unknown reduction " + name_of(op) + ".",
+          "supported are SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR and PREMUL_SUM.",
+          "pass one of them.");
   }
 }
 
 void check_type(const Caller& caller, at::ScalarType type) {
   if (data_type_of(type) || type == at::kComplexFloat || type == at::kComplexDouble) return;
   throw NotSupported(
+      "element-type-reduction",
       caller.describe() + " cannot reduce elements of type " + c10::toString(type) + ".",
       "float64/32/16, bfloat16, complex128/64, int64/32/16/8, uint8 and bool can be reduced; other "
       "types can only be moved.",
@@ -75,26 +78,29 @@ void check_meaning(const Caller& caller, c10d::ReduceOp::RedOpType op, at::Scala
   const bool is_sum = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG;
   if (at::isComplexType(type) && !is_sum) {
     throw NotSupported(
+        "complex-reduction",
         caller.describe() + " cannot reduce complex numbers with " + name_of(op) + ".",
-        "they travel as pairs of real numbers, which SUM and AVG alone take one by one.",
+        "they are sent as pairs of real numbers, which only SUM and AVG can reduce one by one.",
         "gather them with all_gather() and reduce them on each rank.");
   }
   if (type == at::kBool && op == c10d::ReduceOp::AVG) {
-    throw InvalidArgument(caller.describe() + " got AVG on a bool tensor.",
-                          "truth values have no mean.",
+    throw InvalidArgument("avg-of-bool", caller.describe() + " got AVG on a bool tensor.",
+                          "bool values have no mean.",
                           "use SUM (or), PRODUCT (and), or cast first.");
   }
   const bool is_of_bits =
       op == c10d::ReduceOp::BAND || op == c10d::ReduceOp::BOR || op == c10d::ReduceOp::BXOR;
   if (is_of_bits && !at::isIntegralType(type, /*includeBool=*/true)) {
     throw InvalidArgument(
+        "bitwise-on-floats",
         caller.describe() + " got " + name_of(op) + " on elements of type " + c10::toString(type) +
             ".",
-        "operations on bits take integers and truth values.",
+        "bitwise operations take integers and bool.",
         "pass tensor.view(torch.int32), or another integer type of the same width.");
   }
   if (op == c10d::ReduceOp::PREMUL_SUM && !at::isFloatingType(type)) {
     throw InvalidArgument(
+        "premul-dtype",
         caller.describe() + " got PREMUL_SUM on elements of type " + c10::toString(type) + ".",
         "the factor is a real number, and the product would not be a value of that type.",
         "pass a floating-point tensor.");
@@ -104,7 +110,8 @@ void check_meaning(const Caller& caller, c10d::ReduceOp::RedOpType op, at::Scala
 at::Tensor factor_of(const Caller& caller, const c10d::ReduceOp& op, const at::Tensor& tensor) {
   const auto* supplement = dynamic_cast<c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   if (supplement == nullptr) {
-    throw InvalidArgument(caller.describe() + " got PREMUL_SUM without a factor.",
+    throw InvalidArgument("premul-without-factor",
+                          caller.describe() + " got PREMUL_SUM without a factor.",
                           "it multiplies each rank's tensor by a number before the sum.",
                           "make the operation with c10d::makeNCCLPreMulSum(factor), in Python with "
                           "torch.distributed._make_nccl_premul_sum(factor).");
@@ -115,8 +122,10 @@ at::Tensor factor_of(const Caller& caller, const c10d::ReduceOp& op, const at::T
   const at::Tensor& factor = supplement->tensor_factor;
   if (factor.is_cpu() && factor.scalar_type() == tensor.scalar_type()) return factor.reshape({});
   throw InvalidArgument(
+      "premul-factor-tensor",
       caller.describe() + " got a PREMUL_SUM factor that does not fit its tensor.",
-      "a factor that is a tensor must be on the CPU and have the dtype of what it multiplies.",
+      "a factor that is a tensor must be on the CPU and have the dtype of the tensor that it "
+      "multiplies.",
       "pass factor.to(tensor), or a plain number.");
 }
 

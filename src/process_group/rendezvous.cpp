@@ -20,9 +20,10 @@ bool starts_with(const std::string& text, const std::string& prefix) {
 }
 
 [[noreturn]] void refuse_method(const std::string& method) {
-  throw InvalidArgument("init_process_group() cannot use init_method '" + method + "'.",
+  throw InvalidArgument("init-method",
+                        "init_process_group() cannot use init_method '" + method + "'.",
                         "it takes tcp://host:port, file:///path and env://.",
-                        "write it so, or leave it out under torchrun.");
+                        "use one of these forms, or leave it out under torchrun.");
 }
 
 struct Address {
@@ -54,21 +55,23 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const Address& address, bool serves, i
   try {
     return c10::make_intrusive<c10d::TCPStore>(address.host, options);
   } catch (const c10::Error& error) {
-    throw SystemError(std::string("the ranks' store could not be ") +
-                          (serves ? "opened at " : "reached at ") + address.host + ":" +
-                          std::to_string(address.port) + ".",
-                      error.what_without_backtrace(),
-                      serves ? "choose a free port of this host on every rank."
-                             : "see that rank 0 runs and that this address leads to its host.");
+    throw SystemError(
+        "store-unreachable",
+        std::string("the ranks' store could not be ") + (serves ? "opened at " : "reached at ") +
+            address.host + ":" + std::to_string(address.port) + ".",
+        error.what_without_backtrace(),
+        serves ? "choose a port that is free on this host, the same on every rank."
+               : "check that rank 0 is running and that this address belongs to its host.");
   }
 }
 
 void check_ranks(int rank, int world_size) {
   if (rank >= 0 && rank < world_size) return;
   throw InvalidArgument(
+      "rank-and-world-size",
       "init_process_group() got rank " + std::to_string(rank) + " and world_size " +
           std::to_string(world_size) + ".",
-      "with a store, tcp:// or file:// both must be known, and ranks count from 0.",
+      "with a store, tcp:// or file://, both must be given, and ranks count from 0.",
       "pass rank and world_size, or start the script with torchrun.");
 }
 
@@ -104,8 +107,9 @@ Rendezvous meet_by_launcher(const InitOptions& options) {
 Rendezvous meet(const InitOptions& options) {
   const std::string& method = options.init_method;
   if (options.store && !method.empty()) {
-    throw InvalidArgument("init_process_group() got both a store and init_method '" + method + "'.",
-                          "each of them is a place to meet, and there can be only one.",
+    throw InvalidArgument("store-and-init-method",
+                          "init_process_group() got both a store and init_method '" + method + "'.",
+                          "each of them tells the ranks where to meet, and there can be only one.",
                           "pass one of them.");
   }
   if (!options.store && (method.empty() || method == "env://")) return meet_by_launcher(options);

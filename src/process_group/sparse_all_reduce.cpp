@@ -48,14 +48,14 @@ std::vector<int64_t> exchange_shapes(comm::Communicator& communicator, const at:
     const int64_t* other = first + rank * length;
     counts.push_back(other[0]);
     if (std::equal(first + 1, first + length, other + 1)) continue;
-    throw MismatchError("all_reduce of sparse tensors in group '" + communicator.name() +
-                            "': rank 0 has sizes " + sizes_text(first + 2, length - 2) + " with " +
-                            std::to_string(first[1]) + " sparse dimensions, rank " +
-                            std::to_string(rank) + " " + sizes_text(other + 2, length - 2) +
-                            " with " + std::to_string(other[1]) + ".",
-                        "the tensors of all ranks must have one shape.",
-                        "give them the same size and the same number of sparse dimensions.",
-                        {{rank}, "all_reduce"});
+    throw MismatchError(
+        "sparse-shapes",
+        "all_reduce of sparse tensors in group '" + communicator.name() + "': rank 0 has sizes " +
+            sizes_text(first + 2, length - 2) + " with " + std::to_string(first[1]) +
+            " sparse dimensions, rank " + std::to_string(rank) + " " +
+            sizes_text(other + 2, length - 2) + " with " + std::to_string(other[1]) + ".",
+        "the tensors of all ranks must have the same shape.",
+        "pass tensors of the same size and number of sparse dimensions.", {{rank}, "all_reduce"});
   }
   return counts;
 }
@@ -102,14 +102,15 @@ at::Tensor sum_of_all(comm::Communicator& communicator, const at::Tensor& tensor
 void check_sparse(const Caller& caller, const std::vector<at::Tensor>& tensors,
                   const c10d::ReduceOp& op) {
   if (tensors.size() != 1 || !tensors.front().defined() || !tensors.front().is_sparse()) {
-    throw InvalidArgument(caller.describe() + " requires one sparse COO tensor.",
-                          "it gathers indices and values.",
-                          "call all_reduce() for tensors of other layouts.");
+    throw InvalidArgument("sparse-coo", caller.describe() + " requires one sparse COO tensor.",
+                          "it gathers the indices and values of a sparse tensor.",
+                          "use all_reduce() for tensors of other layouts.");
   }
   if (op.op_ == c10d::ReduceOp::SUM || op.op_ == c10d::ReduceOp::AVG) return;
-  throw NotSupported(caller.describe() + " can only reduce sparse tensors with SUM and AVG.",
-                     "where a rank has no element, other reductions have no value to start from.",
-                     "pass tensor.to_dense().");
+  throw NotSupported(
+      "sparse-reduction", caller.describe() + " can only reduce sparse tensors with SUM and AVG.",
+      "other reductions have no neutral value for elements that a rank does not have.",
+      "pass tensor.to_dense().");
 }
 
 }  // namespace

@@ -22,9 +22,10 @@ void ProcessGroupFarandole::startTimeEstimate() {
 float ProcessGroupFarandole::endTimeEstimate() {
   if (const auto microseconds = communicators()->estimator().end()) return *microseconds;
   throw InvalidArgument(
+      "time-estimate-without-start",
       "end_time_estimate was called for group '" + name() + "' without a start.",
-      "collectives since then have been run, not estimated.",
-      "use it as torch.distributed._time_estimator() does, once after each start.");
+      "collectives were run since then, and not estimated.",
+      "call it once after each start, as torch.distributed._time_estimator() does.");
 }
 
 }  // namespace farandole

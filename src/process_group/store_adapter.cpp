@@ -22,11 +22,11 @@ auto checked(const char* what, const std::string& key, Function&& call) {
   try {
     return call();
   } catch (const c10::Error& error) {
-    throw SystemError(
-        std::string("the store could not ") + what + " '" + key + "'.",
-        error.what_without_backtrace(),
-        "see that the process that holds the store (rank 0 or torchrun) lives and that "
-        "MASTER_ADDR and MASTER_PORT lead to it.");
+    throw SystemError("store-failed",
+                      std::string("the store could not ") + what + " '" + key + "'.",
+                      error.what_without_backtrace(),
+                      "check that the process that holds the store (rank 0 or torchrun) is "
+                      "running, and that MASTER_ADDR and MASTER_PORT lead to it.");
   }
 }
 

@@ -17,9 +17,8 @@ size_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype) {
   if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) {
     std::ostringstream text;
     text << sizes;
-    throw InvalidArgument("symmetric_empty() got sizes " + text.str() + ".",
-                          "a tensor cannot have less than no elements.",
-                          "pass sizes of 0 or more.");
+    throw InvalidArgument("negative-size", "symmetric_empty() got sizes " + text.str() + ".",
+                          "a tensor cannot have a negative size.", "pass sizes of 0 or more.");
   }
   return static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
 }
@@ -42,8 +41,9 @@ at::Tensor ProcessGroupFarandole::allocate_symmetric(at::IntArrayRef sizes, at::
 
 at::Tensor ProcessGroupFarandole::allocateTensor(long size, at::TensorOptions options) {
   if (!options.device().is_cpu()) {
-    throw NotSupported("group '" + name() + "' cannot allocate on " + options.device().str() + ".",
-                       "this version has symmetric memory on CPUs alone.",
+    throw NotSupported("symmetric-device",
+                       "group '" + name() + "' cannot allocate on " + options.device().str() + ".",
+                       "this version has symmetric memory on CPUs only.",
                        "pass device='cpu', or allocate with torch.empty().");
   }
   return allocate_symmetric({size}, c10::typeMetaToScalarType(options.dtype()))
@@ -54,9 +54,9 @@ at::Tensor symmetric_empty(at::IntArrayRef sizes, at::ScalarType dtype, const Gr
   if (const auto backend = ProcessGroupFarandole::of(group ? *group : *default_group())) {
     return backend->allocate_symmetric(sizes, dtype);
   }
-  throw InvalidArgument("symmetric_empty() cannot allocate for this group.",
-                        "its backend for CPU tensors is not farandole.",
-                        "pass a group of backend farandole.");
+  throw InvalidArgument(
+      "symmetric-foreign-group", "symmetric_empty() cannot allocate for this group.",
+      "its backend for CPU tensors is not farandole.", "pass a group of backend farandole.");
 }
 
 }  // namespace farandole

@@ -42,8 +42,9 @@ int check_rank(const Caller& caller, int64_t rank) {
 
 [[noreturn]] void refuse_elsewhere(const Caller& caller) {
   throw InvalidArgument(
-      caller.describe() + " got a tensor outside of the group's symmetric memory.",
-      "peers write straight into a window, and they map no other memory.",
+      "window-memory",
+      caller.describe() + " got a tensor that is not in the group's symmetric memory.",
+      "peers write directly into a window, and they map no other memory of this rank.",
       "make the tensor with farandole.symmetric_empty(..., group=group).");
 }
 
@@ -83,9 +84,10 @@ WindowFarandole::~WindowFarandole() = default;
 
 std::shared_ptr<GroupCommunicators> WindowFarandole::communicators() const {
   if (auto alive = communicators_.lock()) return alive;
-  throw AbortedError("a window of group '" + group_ + "' was used after its ranks had parted.",
+  throw AbortedError("window-after-shutdown",
+                     "a window of group '" + group_ + "' was used after its group had ended.",
                      "the group was shut down or reconfigured on this rank.",
-                     "make a new window with new_window() on the group as it is now.");
+                     "make a new window with new_window() on the current group.");
 }
 
 Caller WindowFarandole::caller(const Operation& operation) const {
@@ -94,8 +96,9 @@ Caller WindowFarandole::caller(const Operation& operation) const {
 
 const WindowFarandole::Registration& WindowFarandole::registration(const Caller& caller) const {
   if (registration_) return *registration_;
-  throw InvalidArgument(caller.describe() + " was called on a window without a tensor.",
-                        "none was registered, or it was deregistered.",
+  throw InvalidArgument("window-without-tensor",
+                        caller.describe() + " was called on a window without a tensor.",
+                        "no tensor was registered, or it was deregistered.",
                         "call tensor_register() on every rank first.");
 }
 
@@ -126,15 +129,17 @@ void WindowFarandole::tensor_register(const at::Tensor& tensor, bool owning) {
   const Caller by = caller(kRegister);
   check_output(by, tensor);
   if (registration_) {
-    throw InvalidArgument(by.describe() + " was called on a window that has a tensor.",
-                          "a window shows one tensor of each rank at a time.",
+    throw InvalidArgument("window-has-tensor",
+                          by.describe() + " was called on a window that has a tensor.",
+                          "a window holds one tensor of each rank at a time.",
                           "call tensor_deregister() on every rank first, or make another window.");
   }
   if (!is_flat(tensor)) {
     throw InvalidArgument(
+        "window-not-contiguous",
         by.describe() + " got a tensor whose elements are not in row-major order.",
-        "peers count elements from the first one on.",
-        "register tensor.contiguous(), made of symmetric memory.");
+        "peers compute addresses from offsets in row-major order.",
+        "register a contiguous tensor in symmetric memory.");
   }
   auto made = std::make_unique<Registration>();
   const auto communicator = communicators()->of(tensor.device().type());
@@ -153,10 +158,12 @@ void WindowFarandole::tensor_register(const at::Tensor& tensor, bool owning) {
     const std::vector<int64_t>& other = all[rank];
     if (other[0] != own[0]) {
       throw MismatchError(
-          by.describe() + " got a tensor of another allocation than rank " + std::to_string(rank) +
-              ".",
-          other[0] == 0 ? "the tensor of that rank is not in symmetric memory at all."
-                        : "a window lies in one symmetric_empty() of all ranks.",
+          "window-allocations",
+          by.describe() + " got a tensor of a different allocation than rank " +
+              std::to_string(rank) + ".",
+          other[0] == 0
+              ? "the tensor of that rank is not in symmetric memory at all."
+              : "the tensors of a window must come from one symmetric_empty() of all ranks.",
           "register the tensors that one call of symmetric_empty() returned, or parts of them.",
           {{static_cast<int>(rank)}, kRegister.name});
     }
@@ -186,17 +193,19 @@ WindowFarandole::Work WindowFarandole::put(const at::Tensor& tensor, int64_t dst
   const Registration::Target& target = registered.targets[static_cast<size_t>(rank)];
   if (tensor.scalar_type() != target.dtype) {
     throw InvalidArgument(
+        "window-dtype",
         by.describe() + " got a tensor of type " + c10::toString(tensor.scalar_type()) +
             " for a window of type " + c10::toString(target.dtype) + ".",
         "elements travel as they are; nothing casts them.",
         "cast the tensor to the dtype that rank " + std::to_string(rank) + " has registered.");
   }
   if (targetOffsetNelems < 0 || targetOffsetNelems > target.numel() - tensor.numel()) {
-    throw InvalidArgument(by.describe() + " got " + std::to_string(tensor.numel()) +
+    throw InvalidArgument("window-offset",
+                          by.describe() + " got " + std::to_string(tensor.numel()) +
                               " elements for offset " + std::to_string(targetOffsetNelems) + ".",
                           "the window of rank " + std::to_string(rank) + " has " +
                               std::to_string(target.numel()) + " elements.",
-                          "pass an offset in elements with which the tensor fits in.");
+                          "pass an offset, counted in elements, at which the tensor fits.");
   }
   std::byte* to = registered.address_of(rank) +
                   targetOffsetNelems * static_cast<int64_t>(tensor.element_size());

@@ -49,10 +49,11 @@ bool WorkFarandole::wait(std::chrono::milliseconds timeout) {
     if (timeout <= kNoTimeout) {
       cv_.wait(lock, is_done);
     } else if (!cv_.wait_for(lock, timeout, is_done)) {
-      throw TimeoutError("wait() for " + name() + " in group '" + description_.group +
+      throw TimeoutError("wait-timeout",
+                         "wait() for " + name() + " in group '" + description_.group +
                              "' on rank " + std::to_string(description_.rank) +
                              " reached its timeout of " + std::to_string(timeout.count()) + " ms.",
-                         "it, or a collective queued before it, is still waiting for its peers.",
+                         "it, or a collective queued before it, is still waiting for other ranks.",
                          "call wait() again, with a longer timeout or none.",
                          {{}, description_.operation});
     }

@@ -529,17 +529,17 @@ TEST(BucketReduction, RefusesBucketsThatCannotBe) {
                   AllOf(HasSubstr("make_bucket_reduction was called with bucket"), HasSubstr(text),
                         HasSubstr("\nfix: ")));
     };
-    refused({{0, 32, DataType::kInt32}}, "an average of such elements");
+    refused({{0, 32, DataType::kInt32}}, "elements of this dtype");
     refused({{32, 32, kFloat}}, "a multiple of 64");
     refused({{0, 16, kFloat}}, "whole cache lines");
-    refused({{0, 288, kFloat}}, "beyond the memory");
-    refused({{960, 32, kFloat}}, "beyond the memory");
+    refused({{0, 288, kFloat}}, "past the end of the memory");
+    refused({{960, 32, kFloat}}, "past the end of the memory");
     refused({{2048, 0, kFloat}, {1088, 32, kFloat}}, "bucket 1");
-    refused({{0, std::numeric_limits<size_t>::max(), kFloat}}, "beyond the memory");
+    refused({{0, std::numeric_limits<size_t>::max(), kFloat}}, "past the end of the memory");
     refused({{128, 32, kFloat}, {0, 64, kFloat}}, "bucket 0, float32[32] at byte 128");
     EXPECT_THAT(raised<InvalidArgument>(
                     [&] { group.shared_memory()->make_bucket_reduction(nullptr, {}, 0); }),
-                HasSubstr("with memory that group 'test' has not"));
+                HasSubstr("with memory that is not of group 'test'"));
     EXPECT_NE(group.shared_memory()->make_bucket_reduction(memory, {}, 0), nullptr);
   });
 }

@@ -11,9 +11,9 @@ namespace {
 
 TEST(Error, TellsRanksAndCollectiveWhereTheyAreKnown) {
   try {
-    throw PeerFailure("what.", "why.", "fix.", {{2, 3}, "send"});
+    throw PeerFailure("peer-ended", "what.", "why.", "fix.", {{2, 3}, "send"});
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "what.\nwhy: why.\nfix: fix.");
+    EXPECT_STREQ(error.what(), "what.\nwhy: why.\nfix: fix. [peer-ended]");
     EXPECT_EQ(error.ranks(), (std::vector<int>{2, 3}));
     EXPECT_EQ(error.rank(), 2);
     EXPECT_EQ(error.collective(), "send");
@@ -21,7 +21,7 @@ TEST(Error, TellsRanksAndCollectiveWhereTheyAreKnown) {
 }
 
 TEST(Error, TellsNothingWhereTheyAreUnknown) {
-  const InvalidArgument error("what.", "why.", "fix.");
+  const InvalidArgument error("split-sizes", "what.", "why.", "fix.");
   EXPECT_TRUE(error.ranks().empty());
   EXPECT_FALSE(error.rank().has_value());
   EXPECT_EQ(error.collective(), "");

@@ -215,7 +215,7 @@ TEST(RollCall, NamesWhoDidNotComeOnEveryRank) {
       CommunicatorOptions options = options_of(rank, 4);
       options.config.timeout = milliseconds(300);
       EXPECT_THAT(raised<TimeoutError>([&] { comm::make_communicator("shm", store, options); }),
-                  AllOf(HasSubstr("within its timeout of 300 ms: rank 1, 3 did not come"),
+                  AllOf(HasSubstr("within its timeout of 300 ms: rank 1, 3 did not arrive"),
                         HasSubstr("seen by rank " + std::to_string(rank) + " of 4")));
     });
   }
@@ -239,7 +239,8 @@ class ServedStore : public DirectoryStore {
  private:
   void check() const {
     if (::kill(server_, 0) == 0) return;
-    throw SystemError("the store could not get.", "connection reset.", "see that it lives.");
+    throw SystemError("store-failed", "the store could not get.", "connection reset.",
+                      "see that it lives.");
   }
   pid_t server_;
 };

@@ -224,7 +224,7 @@ TEST(Transfer, NamesAPeerThatDiesOrNeverPosts) {
                         ::raise(SIGKILL);
                       }
                       EXPECT_THAT(raised<PeerFailure>([&] { receive_now(group, 10, 1); }),
-                                  AllOf(HasSubstr("rank 1 (pid "), HasSubstr("cut off")));
+                                  AllOf(HasSubstr("rank 1 (pid "), HasSubstr("interrupted")));
                     },
                     {Config(), {1}});
   run_thread_ranks(2, [](Communicator& group) {
@@ -372,7 +372,7 @@ TEST(Transfer, OutlivesItsGroupAndSaysHowItEnded) {
   for (const auto& transfer : cut_off) {
     EXPECT_TRUE(transfer->is_done());
     EXPECT_THAT(raised<CommError>([&] { transfer->wait(milliseconds(0)); }),
-                AnyOf(HasSubstr("its group was destroyed first"), HasSubstr("was cut off")));
+                AnyOf(HasSubstr("its group was destroyed first"), HasSubstr("was interrupted")));
     bool told = false;
     transfer->when_done([&] { told = true; });
     EXPECT_TRUE(told);

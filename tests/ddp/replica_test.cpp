@@ -239,7 +239,7 @@ TEST_P(ReplicaOf, TellsThatALossWasNotReturned) {
       ddp.forward(batch);
       ddp.module()->loss.backward();
       EXPECT_THAT(error_of<InvalidArgument>([&] { ddp.forward(batch); }),
-                  HasSubstr("stayed those of this rank alone."));
+                  HasSubstr("were not averaged over the ranks."));
       expect_step(ddp, group, step, keeping, train_keeping);
     }
   });
@@ -493,7 +493,7 @@ TEST_P(ReplicaOf, TakesNoModuleWithoutParametersToTrain) {
                 HasSubstr("without parameters to train"));
     const NamedTensors frozen = {{"a", at::ones({3})}};
     EXPECT_THAT(error_of<InvalidArgument>([&] { Replica(frozen, {}, group, {}); }),
-                HasSubstr("none of its parameters has requires_grad."));
+                HasSubstr("none of its parameters requires a gradient."));
   });
 }
 
@@ -531,7 +531,7 @@ TEST_P(ReplicaOf, TakesNoHookBesideAWireDtype) {
     DistributedDataParallel ddp(chain(), group, options);
     EXPECT_THAT(error_of<InvalidArgument>(
                     [&] { ddp.register_comm_hook(std::make_shared<AllReduceHook>(group)); }),
-                HasSubstr("a communication hook was registered beside wire_dtype."));
+                HasSubstr("a communication hook was registered in addition to wire_dtype."));
     backward(ddp, group, 1);
   });
 }
@@ -542,7 +542,7 @@ TEST_P(ReplicaOf, TellsThatWireDtypesDiffer) {
     if (group->getRank() == 1) options.wire_dtype = at::kHalf;
     DistributedDataParallel ddp(chain(), group, options);
     EXPECT_THAT(error_of<BackwardError>([&] { backward(ddp, group, 0); }),
-                HasSubstr("different caps or wire dtypes"));
+                HasSubstr("different bucket caps or wire dtypes"));
   });
 }
 

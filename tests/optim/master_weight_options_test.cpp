@@ -265,9 +265,9 @@ TEST(MasterWeightOptions, RefuseWhatCannotBe) {
           [&] { Zero(std::vector<at::Tensor>{weight}, options, zero); });
     };
     EXPECT_THAT(text_of(at::kBFloat16, SGDOptions(0.1), {true, true, 0}),
-                HasSubstr("stochastic_rounding was asked for beside master weights."));
+                HasSubstr("stochastic_rounding was combined with master weights."));
     EXPECT_THAT(text_of(at::kHalf, SGDOptions(0.1), kStochastic),
-                HasSubstr("is of float16, and stochastic_rounding was asked for."));
+                HasSubstr("has dtype float16, and stochastic_rounding is on."));
     for (const MasterWeightOptions& masters : {kNearest, kStochastic}) {
       EXPECT_THAT(text_of(at::kBFloat16, torch::optim::RMSpropOptions(0.1), masters),
                   HasSubstr("master_weights=false was passed to an optimizer that is not fused."));

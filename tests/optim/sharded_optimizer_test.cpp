@@ -663,7 +663,8 @@ TEST(ShardedOptimizer, NeedsARebuildAfterItsModelGotOtherRanks) {
     rank.backward(2);
     const std::string text =
         test::error_of<InvalidArgument>([&] { rank.optimizer->step({sgd()}); });
-    EXPECT_THAT(text, HasSubstr("the DistributedDataParallel has other ranks than its optimizer."));
+    EXPECT_THAT(text,
+                HasSubstr("the DistributedDataParallel and its optimizer have different ranks."));
   });
 }
 
@@ -720,7 +721,7 @@ TEST_P(RanksThatStep, HearWhatOneMetBeforeAStep) {
     EXPECT_THAT(texts[rank], HasSubstr("optimizer step #2 in group 'default"));
     EXPECT_THAT(texts[rank], HasSubstr("failed on rank 1."));
     EXPECT_THAT(texts[rank], HasSubstr("\nwhy: rank 1 met: a closure that went wrong"));
-    EXPECT_THAT(texts[rank], HasSubstr("Nothing was changed: the step may be taken again."));
+    EXPECT_THAT(texts[rank], HasSubstr("Nothing was changed, so the step can be repeated."));
   }
 }
 
@@ -734,7 +735,7 @@ TEST_P(RanksThatStep, HearWhatOneMetInAStep) {
   for (const size_t rank : {0U, 1U}) {
     EXPECT_THAT(texts[rank], HasSubstr("failed on rank 2."));
     EXPECT_THAT(texts[rank], HasSubstr("rank 2 met: no more of this"));
-    EXPECT_THAT(texts[rank], HasSubstr("that rank's shards may lack the step"));
+    EXPECT_THAT(texts[rank], HasSubstr("the shards of that rank may not have been stepped"));
   }
 }
 
@@ -745,7 +746,7 @@ TEST_P(RanksThatStep, HaveTheSameHyperparameters) {
     EXPECT_THAT(text, HasSubstr("ranks 0 and 1 have different hyperparameters."));
     EXPECT_THAT(text, HasSubstr("rank 0 steps with SGD(lr=0.25, "));
     EXPECT_THAT(text, HasSubstr("rank 1 with SGD(lr=0.5, "));
-    EXPECT_THAT(text, HasSubstr("\nfix: set param_groups and step schedulers in the same way"));
+    EXPECT_THAT(text, HasSubstr("\nfix: set param_groups and step schedulers the same way"));
   }
 }
 
@@ -812,7 +813,7 @@ TEST(ShardedOptimizer, RefusesWhatItCannotStep) {
                 HasSubstr("parameter 'b' was passed twice."));
     EXPECT_THAT(refused({{{weight}, {"a"}}, {{weight}, {"b"}}}, group),
                 HasSubstr("parameter 'b' was passed twice."));
-    EXPECT_THAT(refused({{{weight * 2}, {"a"}}}, group), HasSubstr("'a' is no parameter"));
+    EXPECT_THAT(refused({{{weight * 2}, {"a"}}}, group), HasSubstr("'a' is not a parameter"));
     EXPECT_THAT(refused({{{at::ones({3}, at::kInt)}, {"a"}}}, group),
                 HasSubstr("parameter 'a' is of dtype Int."));
     EXPECT_THAT(refused({{{weight.detach().to_sparse()}, {"a"}}}, group),
@@ -848,14 +849,14 @@ TEST(ShardedOptimizer, LeavesAveragingToTheModelUnlessItHasAllOfIt) {
     Ddp ddp(model, group);
     auto groups = groups_of(*model);
     EXPECT_THAT(refused(groups_of(*other), group, GradientMode::kShard),
-                HasSubstr("got parameters that are not all of one DistributedDataParallel."));
+                HasSubstr("got parameters that do not all belong to one DistributedDataParallel."));
     groups[0].parameters.pop_back();
     groups[0].names.pop_back();
     EXPECT_THAT(refused(groups, group, GradientMode::kShard),
                 HasSubstr("gradients=\"shard\" did not get parameter 'weight6'."));
     run_replicas("farandole", 1, [&](const Group& another) {
       EXPECT_THAT(refused(groups_of(*model), another, GradientMode::kShard),
-                  HasSubstr("got another group than the DistributedDataParallel."));
+                  HasSubstr("got a different process group than the DistributedDataParallel."));
     });
   });
 }
@@ -924,8 +925,9 @@ TEST(ShardedOptimizer, NeedsGradientsOfTheModelToAverageThemItself) {
   run_replicas("farandole", 1, [](const Group& group) {
     ShardedRank rank(group, GradientMode::kShard);
     rank.model->weights[0].mutable_grad() = at::ones_like(rank.model->weights[0]);
-    EXPECT_THAT(test::error_of<InvalidArgument>([&] { rank.optimizer->step({sgd()}); }),
-                HasSubstr("the gradient of parameter 'weight0' lies where other ranks cannot"));
+    EXPECT_THAT(
+        test::error_of<InvalidArgument>([&] { rank.optimizer->step({sgd()}); }),
+        HasSubstr("the gradient of parameter 'weight0' is in memory that other ranks cannot"));
     rank.step(1, sgd());
     rank.backward(2);
     rank.optimizer->clip_grad_value(1);

@@ -225,7 +225,7 @@ TEST(UpdateParameters, RefusesHalfStatesBesideHalfParameters) {
   const std::string text = test::raised<InvalidArgument>([&] {
     update_parameters(SgdRule({0.1, 0.9}), {half}, {half}, {{at::zeros({3}, at::kHalf)}}, {1});
   });
-  EXPECT_THAT(text, HasSubstr("states beside half types float32."));
+  EXPECT_THAT(text, HasSubstr("but states of half types are float32."));
 }
 
 TEST(UpdateParameters, RefusesSparseTensorsAndOtherDevices) {

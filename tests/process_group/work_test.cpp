@@ -23,8 +23,8 @@ c10::intrusive_ptr<WorkFarandole> pending(const std::function<void()>& abort = [
   return c10::make_intrusive<WorkFarandole>(description(), abort, nullptr);
 }
 
-const std::exception_ptr kFailure =
-    std::make_exception_ptr(PeerFailure("rank 2 is gone.", "it died.", "start it again."));
+const std::exception_ptr kFailure = std::make_exception_ptr(
+    PeerFailure("peer-ended", "rank 2 is gone.", "it died.", "start it again."));
 
 TEST(Work, IsDoneFromTheStartWhenTheCollectiveRanInline) {
   WorkFarandole work(description(), 7);

@@ -170,7 +170,7 @@ def changed_modules(rank: int, world_size: int) -> None:
 
 def different_options(rank: int, world_size: int) -> None:
     ddp = DistributedDataParallel(Layers(), bucket_cap_mb=0.0001 * (1 + 20 * rank))
-    with pytest.raises(BackwardError, match="do not fit together"):
+    with pytest.raises(BackwardError, match="do not match"):
         square(ddp(torch.ones(1, 8))).backward()
 
 
@@ -218,7 +218,7 @@ def losses_that_are_not_returned(rank: int, world_size: int) -> None:
     for step in range(3):
         ddp(batch(rank, step, 4, 8))
         ddp.module.loss.backward()
-        with pytest.raises(InvalidArgument, match=r"this rank alone[\s\S]*return the loss"):
+        with pytest.raises(InvalidArgument, match=r"were not averaged[\s\S]*return the loss"):
             ddp(batch(rank, step, 4, 8))
         ddp.zero_grad()
         output = ddp(batch(rank, step, 4, 8))
@@ -231,8 +231,11 @@ def losses_that_are_not_returned(rank: int, world_size: int) -> None:
 def arguments(rank: int, world_size: int) -> None:
     layers = Layers()
     cases: list[tuple[str, Callable[[], object]]] = [
-        ("nothing to average", lambda: DistributedDataParallel(nn.ReLU())),
-        ("nothing to average", lambda: DistributedDataParallel(Layers().requires_grad_(False))),
+        ("no gradients to average", lambda: DistributedDataParallel(nn.ReLU())),
+        (
+            "no gradients to average",
+            lambda: DistributedDataParallel(Layers().requires_grad_(False)),
+        ),
         ("one process for each device", lambda: DistributedDataParallel(layers, [0, 1])),
         ("for a module on cpu", lambda: DistributedDataParallel(layers, [0])),
         ("for a module on cpu", lambda: DistributedDataParallel(layers, output_device=0)),

@@ -299,7 +299,7 @@ def backward_that_is_prepared_by_hand() -> None:
 def backward_that_is_finalized_by_hand() -> None:
     """As torch 2.15's programs may do it; with an older torch they can too."""
     ddp = wrapped()
-    with pytest.raises(InvalidArgument, match="without need"):
+    with pytest.raises(InvalidArgument, match="nothing to finalize"):
         ddp.finalize_backward()
     ddp.require_manual_backward_finalization = True
     for step in range(3):
@@ -314,7 +314,7 @@ def backward_that_is_finalized_by_hand() -> None:
     errors: list[InvalidArgument] = []
 
     def finalize_too_early(_: Tensor) -> None:
-        with pytest.raises(InvalidArgument, match="within backward") as error:
+        with pytest.raises(InvalidArgument, match="during backward") as error:
             ddp.finalize_backward()
         errors.append(error.value)
 

@@ -140,7 +140,7 @@ def test_a_scaler_that_is_off_does_nothing() -> None:
     assert scaler.get_scale() == 1.0
     assert not scaler.is_enabled()
     if not torch.cuda.is_available():
-        with pytest.warns(UserWarning, match="there is no CUDA here"):
+        with pytest.warns(UserWarning, match="CUDA is not available"):
             assert not GradScaler("cuda").is_enabled()
 
 
@@ -523,7 +523,7 @@ def test_a_rank_without_gradients_is_named(backend: str, kind: str) -> None:
 
 
 def raises_before(rank: int, world_size: int, kind: str) -> None:
-    """A step that did not come to the optimizer leaves nothing for the next."""
+    """A step that did not reach the optimizer leaves nothing for the next."""
     ddp = DistributedDataParallel(Bowl())
     alone = copy.deepcopy(ddp.module)
     optimizer, unsharded = optimizer_of(kind, ddp), optimizer_of("plain", alone)

@@ -103,7 +103,7 @@ def refusals(rank: int, world_size: int) -> None:
         with pytest.raises(InvalidArgument, match="got the wire_dtype"):
             DistributedDataParallel(nn.Linear(2, 2), wire_dtype=wrong)
     ddp = DistributedDataParallel(nn.Linear(2, 2), wire_dtype="bfloat16")
-    with pytest.raises(InvalidArgument, match="a communication hook was registered beside"):
+    with pytest.raises(InvalidArgument, match="a communication hook was registered in addition to"):
         ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
     ddp(torch.ones(1, 2)).sum().backward()
     with pytest.raises(InvalidArgument, match="both wire_dtype and a reduce_dtype"):
@@ -121,7 +121,7 @@ def refusals(rank: int, world_size: int) -> None:
     differs = DistributedDataParallel(
         nn.Linear(2, 2), wire_dtype=torch.bfloat16 if rank == 0 else None
     )
-    with pytest.raises(BackwardError, match="different caps or wire dtypes"):
+    with pytest.raises(BackwardError, match="different bucket caps or wire dtypes"):
         differs(torch.ones(1, 2)).sum().backward()
 
 

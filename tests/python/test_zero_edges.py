@@ -255,7 +255,7 @@ def one_is_deleted(rank: int, world_size: int, gradients: Any) -> None:
     if gradients == "full":
         optimizer.step()
     else:
-        with pytest.raises(InvalidArgument, match="DistributedDataParallel, which keeps them"):
+        with pytest.raises(InvalidArgument, match="DistributedDataParallel, which holds them"):
             optimizer.step()
     assert_same_everywhere(model)
     ddp = DistributedDataParallel(model)
@@ -349,7 +349,7 @@ def stopped(rank: int, world_size: int, gradients: str) -> str:
 def test_a_stopped_rank_is_named() -> None:
     texts = ranks.run(stopped, 2, "full", setup=ranks.Setup(timeout_s=1.5))
     assert "rank 1" in texts[0]
-    assert "did not come" in texts[0]
+    assert "did not arrive" in texts[0]
 
 
 def left_out(rank: int, world_size: int, gradients: str) -> None:
@@ -365,7 +365,7 @@ def left_out(rank: int, world_size: int, gradients: str) -> None:
         trial.sharded.step()
     trial.zero_grad()
     trial.backward(4)
-    with pytest.raises(farandole.StepError, match="left out a step"):
+    with pytest.raises(farandole.StepError, match="skipped a step"):
         trial.sharded.step()
     for step in range(5, 7):
         trial.zero_grad()

@@ -229,8 +229,8 @@ def refusals(rank: int, world_size: int) -> None:
         with pytest.raises(InvalidArgument, match=text):
             ZeroRedundancyOptimizer([nn.Parameter(torch.ones(9, dtype=dtype))], **options)
 
-    refused(torch.bfloat16, "asked for beside master weights", stochastic_rounding=True)
-    refused(torch.float16, "is of float16, and stochastic_rounding was asked for", **STOCHASTIC)
+    refused(torch.bfloat16, "combined with master weights", stochastic_rounding=True)
+    refused(torch.float16, "has dtype float16, and stochastic_rounding is on", **STOCHASTIC)
     refused(
         torch.bfloat16,
         "master_weights=false was passed to an optimizer that is not fused",
@@ -244,7 +244,7 @@ def refusals(rank: int, world_size: int) -> None:
         p.grad = torch.ones_like(p)
     optimizer.step()
     assert bool((mixed[0] == 1 - 2.0**-12).all())
-    with pytest.raises(InvalidArgument, match="is of float16"):
+    with pytest.raises(InvalidArgument, match="has dtype float16"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(9, dtype=torch.float16))]})
     optimizer.step()
 

@@ -413,7 +413,7 @@ def refusals(rank: int, world_size: int) -> None:
     model = Bowl([((2, 2), torch.float32), ((2, 2), torch.float32)])
     sharded = ZeroRedundancyOptimizer(model.parameters(), Resizing)
     average_gradients(model, world_size, 0)
-    with pytest.raises(InvalidArgument, match="another dtype, shape or device"):
+    with pytest.raises(InvalidArgument, match="changed the dtype, shape or device"):
         sharded.step()
 
 

@@ -44,9 +44,9 @@ struct MeetingOptions {
 };
 
 /// Meets the ranks that are there now, whatever earlier ones have left in `store`, and derives the
-/// topology. Collective. Throws TimeoutError naming the ranks that did not come, PeerFailure where
-/// one died, MismatchError where one has another build or world size, AbortedError where rank 0
-/// gave up.
+/// topology. Collective. Throws TimeoutError naming the ranks that did not arrive, PeerFailure
+/// where one died, MismatchError where one has another build or world size, AbortedError where rank
+/// 0 gave up.
 FARANDOLE_API Topology discover_topology(Store& store, const MeetingOptions& options);
 
 }  // namespace farandole::comm

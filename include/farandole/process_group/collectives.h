@@ -86,7 +86,7 @@ FARANDOLE_API Work all_to_all(const at::Tensor& output, const at::Tensor& input,
 /// Returns when every rank has entered.
 FARANDOLE_API Work barrier(const MoveOptions& options = {});
 /// As barrier(), with a timeout of its own (zero: the group's): rank 0's error names every rank
-/// that did not come in time. With groups of other backends `wait_all_ranks` is what it is there.
+/// that did not arrive in time. With groups of other backends `wait_all_ranks` is what it is there.
 FARANDOLE_API void monitored_barrier(std::chrono::milliseconds timeout = kNoTimeout,
                                      bool wait_all_ranks = false, const Group& group = {});
 

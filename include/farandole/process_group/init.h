@@ -31,7 +31,7 @@ struct InitOptions {
 /// It is the group that torch.distributed calls WORLD when Python made one in this process: then
 /// that one is returned and `options` must be the defaults. Without a launcher this process is rank
 /// 0 of 1, and one line on standard error says so. Throws InvalidArgument (options or variables are
-/// incomplete), TimeoutError (a rank did not come). Threads: one at a time.
+/// incomplete), TimeoutError (a rank did not arrive). Threads: one at a time.
 FARANDOLE_API Group init_process_group(const InitOptions& options = {});
 
 /// The default group; throws InvalidArgument if there is none yet.

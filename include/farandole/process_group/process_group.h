@@ -60,7 +60,7 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   };
 
   /// Collective: every rank of the group makes one with the same store, which shrink() uses again.
-  /// Throws TimeoutError naming the ranks that did not come.
+  /// Throws TimeoutError naming the ranks that did not arrive.
   ProcessGroupFarandole(
       const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
       const c10::intrusive_ptr<Options>& options = c10::make_intrusive<Options>());
@@ -130,7 +130,7 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   bool supportsShrinking() const override { return true; }
   /// A group of the ranks of this one that are not excluded, in the same order; collective for
   /// them, also after a failure. `shrink_flags` 1 aborts this group first. Throws InvalidArgument,
-  /// TimeoutError naming the ranks that did not come, SystemError if the store is gone.
+  /// TimeoutError naming the ranks that did not arrive, SystemError if the store is gone.
   c10::intrusive_ptr<c10d::Backend> shrink(
       const std::vector<int64_t>& ranks_to_exclude, int shrink_flags = 0,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts = nullptr) override;
@@ -171,8 +171,8 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   /// to a group already come first, in the order of their ranks. Collective for them, also after a
   /// failure, and for ranks made with Options::enable_reconfigure, which have no peers before. What
   /// is pending is aborted. They meet in the store that the group was made with. Throws
-  /// InvalidArgument, TimeoutError naming the positions that did not come, SystemError if the store
-  /// is gone; then the group has no ranks until it is called again with another uuid.
+  /// InvalidArgument, TimeoutError naming the positions that did not arrive, SystemError if the
+  /// store is gone; then the group has no ranks until it is called again with another uuid.
   Work reconfigure(const c10d::ReconfigureOptions& opts) override;
 #endif
 

@@ -61,8 +61,9 @@ def _dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
     if found is None:
         raise InvalidArgument(
             sentences(
+                "autocast-dtype",
                 f"autocast got dtype={dtype!r}.",
-                "operations run in float16 or bfloat16 under it, or as without it.",
+                "under autocast, operations run in float16 or bfloat16.",
                 'pass "bfloat16" or "float16"; to turn autocast off, pass enabled=False.',
             )
         )

@@ -60,7 +60,7 @@ class GradScaler(TorchGradScaler):
     ) -> None:
         device_type = torch.device(device).type if device is not None else ""
         if enabled and device_type == "cuda" and not torch.cuda.is_available():
-            warnings.warn("a GradScaler for CUDA is off: there is no CUDA here.", stacklevel=2)
+            warnings.warn("this GradScaler is disabled: CUDA is not available.", stacklevel=2)
             enabled = False
         self._device = device_type
         self._enabled = enabled
@@ -93,6 +93,7 @@ class GradScaler(TorchGradScaler):
             return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
         raise InvalidArgument(
             sentences(
+                "scale-type",
                 f"scale() of a GradScaler got {type(outputs).__qualname__}.",
                 "it multiplies tensors.",
                 "pass a tensor, or an iterable of tensors.",
@@ -126,9 +127,10 @@ class GradScaler(TorchGradScaler):
         if kwargs.get("closure") is not None or any(each is not None for each in args):
             raise InvalidArgument(
                 sentences(
+                    "scaler-closure",
                     "step() of a GradScaler got a closure.",
-                    "gradients that it would compute were not looked at.",
-                    "compute them before, and pass the optimizer alone.",
+                    "gradients that the closure computes would not be checked.",
+                    "compute the gradients first, and pass only the optimizer.",
                 )
             )
         view = self._view(optimizer)
@@ -249,9 +251,10 @@ class GradScaler(TorchGradScaler):
         if not state_dict:
             raise InvalidArgument(
                 sentences(
+                    "scaler-empty-state",
                     "load_state_dict() of a GradScaler got an empty state.",
-                    "a scaler that is not enabled saves one.",
-                    "save that of an enabled scaler, or make this one with enabled=False.",
+                    "a disabled scaler saves an empty state.",
+                    "save the state of an enabled scaler, or make this one with enabled=False.",
                 )
             )
         self._core.state = _C.GradScalerState(
@@ -266,9 +269,10 @@ class GradScaler(TorchGradScaler):
         if not self._core.is_between_steps:
             raise InvalidArgument(
                 sentences(
+                    "pickled-scaler",
                     "a GradScaler was pickled or copied in the middle of a step.",
-                    "what it has seen of gradients belongs to optimizers of this process.",
-                    "do so after update().",
+                    "its checks of gradients belong to optimizers of this process.",
+                    "pickle or copy it after update().",
                 )
             )
         return {"device": self._device, "enabled": self._enabled, "state": self.state_dict()}
@@ -285,9 +289,10 @@ class GradScaler(TorchGradScaler):
     def _check_inf_per_device(self, optimizer: Optimizer) -> NoReturn:  # noqa: ARG002
         raise InvalidArgument(
             sentences(
+                "scaler-check",
                 "an optimizer asked a farandole.GradScaler for the check of its gradients.",
-                "the ranks agree on it in step(), and it is not kept by device.",
-                "use an optimizer whose step() takes gradients as they are.",
+                "the ranks agree on the check in step(), and it is not kept for each device.",
+                "use an optimizer whose step() does not ask the scaler.",
             )
         )
 
@@ -302,9 +307,10 @@ def _number(new_scale: float | torch.Tensor) -> float:
     if isinstance(new_scale, torch.Tensor) and (new_scale.numel() != 1 or new_scale.requires_grad):
         raise InvalidArgument(
             sentences(
+                "scaler-update-tensor",
                 f"update() of a GradScaler got a tensor of {new_scale.numel()} elements"
                 f"{' that requires grad' if new_scale.requires_grad else ''}.",
-                "the scale is one number, which no gradient flows through.",
+                "the scale is one number without gradient.",
                 "pass a float, or a tensor of one element without gradient.",
             )
         )

@@ -31,6 +31,7 @@ def check_comm_hook(hook: object) -> None:
     if not callable(hook):
         raise TypeError(
             sentences(
+                "hook-not-callable",
                 f"register_comm_hook() got a {type(hook).__name__} as its hook.",
                 "a hook is called with its state and a bucket.",
                 "pass a function hook(state, bucket) that returns a future of a tensor.",
@@ -52,9 +53,10 @@ def check_comm_hook(hook: object) -> None:
     if wrong:
         raise InvalidArgument(
             sentences(
+                "hook-annotations",
                 f"the communication hook {name_of(hook)} {wrong}.",
-                "it is given a dist.GradBucket and returns a torch.futures.Future[torch.Tensor].",
-                "annotate it so, or not at all.",
+                "it takes a dist.GradBucket and returns a torch.futures.Future[torch.Tensor].",
+                "annotate it with these types, or not at all.",
             )
         )
 
@@ -76,6 +78,7 @@ def builtin_hook(kind: BuiltinCommHookType) -> CommHook:
         return default_hooks.fp16_compress_hook
     raise InvalidArgument(
         sentences(
+            "builtin-hook",
             f"_register_builtin_comm_hook() got {kind!r}.",
             "built-in hooks are ALLREDUCE and FP16_COMPRESS.",
             "pass one of dist.BuiltinCommHookType, or call register_comm_hook().",

@@ -56,6 +56,7 @@ def choose_group(group: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGrou
     if group is not None:
         raise InvalidArgument(
             sentences(
+                "group-and-mesh",
                 "DistributedDataParallel got both process_group and device_mesh.",
                 "each says which ranks are replicas.",
                 "pass one of them.",
@@ -64,9 +65,10 @@ def choose_group(group: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGrou
     if mesh.ndim != 1:
         raise InvalidArgument(
             sentences(
+                "mesh-dimensions",
                 f"DistributedDataParallel got a device mesh of {mesh.ndim} dimensions.",
                 "only the ranks along one dimension are replicas of each other.",
-                'pass one dimension of it, as mesh["replicate"].',
+                'pass one dimension of the mesh, as mesh["replicate"].',
             )
         )
     of_mesh: dist.ProcessGroup = mesh.get_group(mesh_dim=0)
@@ -113,17 +115,19 @@ def check_wire(
     ):
         raise InvalidArgument(
             sentences(
+                "wire-dtype",
                 f"DistributedDataParallel got the wire_dtype {dtype}.",
-                "gradients travel as they are, or as a half type, or as float32.",
-                "pass bfloat16, float16 or float32, or none.",
+                "gradients are sent unchanged, as a half type, or as float32.",
+                "pass bfloat16, float16, float32 or none.",
             )
         )
     if mixed_precision is not None and mixed_precision.reduce_dtype is not None:
         raise InvalidArgument(
             sentences(
+                "wire-and-reduce-dtype",
                 "DistributedDataParallel got both wire_dtype and a reduce_dtype of "
                 "mixed_precision.",
-                "each says in which dtype gradients travel.",
+                "each says in which dtype gradients are sent.",
                 "pass one of them.",
             )
         )
@@ -140,28 +144,31 @@ def check_parameters(parameters: Sequence[nn.Parameter]) -> None:
     if loaded and any(isinstance(parameter, loaded.DTensor) for parameter in parameters):
         raise InvalidArgument(
             sentences(
+                "dtensor-module",
                 "DistributedDataParallel got a module with parameters that are DTensors.",
                 "a DTensor is sharded or replicated over a mesh already, and its local parts are "
                 "not replicas.",
-                "wrap the plain module before it is distributed, or use fully_shard() or "
+                "wrap the plain module before you distribute it, or use fully_shard() or "
                 "replicate() of torch.distributed over a group of backend farandole.",
             )
         )
     if any(isinstance(parameter, UninitializedParameter) for parameter in parameters):
         raise InvalidArgument(
             sentences(
+                "lazy-module",
                 "DistributedDataParallel got a module with uninitialized parameters.",
                 "lazy modules give them a shape in their first forward.",
-                "run the module on one batch before it is wrapped.",
+                "run the module on one batch before you wrap it.",
             )
         )
     types = sorted({parameter.device.type for parameter in parameters})
     if len(types) > 1:
         raise InvalidArgument(
             sentences(
+                "device-types",
                 f"DistributedDataParallel got parameters on {' and '.join(types)}.",
-                "all have to be on one type of device.",
-                "move the module with .to() before it is wrapped.",
+                "all parameters must be on one type of device.",
+                "move the module with .to() before you wrap it.",
             )
         )
 
@@ -177,6 +184,7 @@ def check_devices(
     if device_ids is not None and len(device_ids) > 1:
         raise InvalidArgument(
             sentences(
+                "several-device-ids",
                 f"DistributedDataParallel got device_ids {list(device_ids)}.",
                 "each process drives one replica on one device.",
                 "start one process for each device, and pass None or one id.",
@@ -189,9 +197,11 @@ def check_devices(
     if device_ids or output_device is not None:
         raise InvalidArgument(
             sentences(
+                "device-ids",
                 f"DistributedDataParallel got device_ids {device_ids} and output_device "
                 f"{output_device} for a module on {', '.join(sorted(map(str, devices)))}.",
-                "they say to which accelerator inputs go, and are for modules on one accelerator.",
+                "they choose the accelerator for the inputs of a module that is on one "
+                "accelerator.",
                 "leave them out.",
             )
         )
@@ -215,8 +225,9 @@ def check_policy(policy: NonfinitePolicy | None) -> NonfinitePolicy | None:
         return policy
     raise InvalidArgument(
         sentences(
+            "report-nonfinite",
             f"DistributedDataParallel got report_nonfinite={policy!r}.",
-            "it says what becomes of a gradient with Inf or NaN.",
+            "it says what happens when a gradient has an Inf or NaN.",
             f"pass one of {', '.join(POLICIES)}.",
         )
     )
@@ -231,9 +242,10 @@ def check_pair(delayed: object, trigger: torch.Tensor | None) -> None:
     if (delayed is None) != (trigger is None):
         raise InvalidArgument(
             sentences(
+                "delayed-all-reduce",
                 "DistributedDataParallel got one of delay_all_reduce_named_params and "
                 "param_to_hook_all_reduce.",
-                "the second says when the gradients of the first are sent.",
+                "the second tells when the gradients of the first are reduced.",
                 "pass both, or none.",
             )
         )

@@ -345,10 +345,12 @@ class DistributedDataParallel(nn.Module, Joinable):
             return
         raise InvalidArgument(
             sentences(
-                "finalize_backward() was called within backward or without need.",
-                "backward itself finalizes the gradients, at its end.",
-                "set require_manual_backward_finalization and call it after backward, or not at "
-                "all.",
+                "finalize-backward",
+                "finalize_backward() was called during backward, or when there was nothing to "
+                "finalize.",
+                "backward finalizes the gradients by itself, at its end.",
+                "set require_manual_backward_finalization and call it after backward, or do not "
+                "call it.",
             )
         )
 
@@ -487,9 +489,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._comm_hooks:
             raise InvalidArgument(
                 sentences(
+                    "second-hook",
                     "a second communication hook was registered.",
-                    f"{self._comm_hook_name} is given the buckets already.",
-                    "register one hook, once; put several steps into one function.",
+                    f"{self._comm_hook_name} already handles the buckets.",
+                    "register one hook, once; combine several steps in one function.",
                 )
             )
         if self._replica is not None:
@@ -517,8 +520,9 @@ class DistributedDataParallel(nn.Module, Joinable):
         except NotImplementedError as error:
             raise InvalidArgument(
                 sentences(
+                    "fused-optimizer",
                     f"_register_fused_optim() got {optim.__name__}.",
-                    "torch cannot step it parameter by parameter.",
+                    "torch cannot step this optimizer one parameter at a time.",
                     "use another optimizer, or step after backward.",
                 )
             ) from error
@@ -583,7 +587,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     def _set_static_graph(self) -> None:
         """Say that every backward is like the first."""
         if self.static_graph:
-            warnings.warn("static_graph is set already.", stacklevel=2)
+            warnings.warn("static_graph is already set.", stacklevel=2)
             return
         if self.find_unused_parameters:
             warnings.warn(
@@ -612,8 +616,9 @@ class DistributedDataParallel(nn.Module, Joinable):
         if sample_rate < 1:
             raise InvalidArgument(
                 sentences(
+                    "logging-rate",
                     f"_set_ddp_runtime_logging_sample_rate() got {sample_rate}.",
-                    "times are taken each so many steps.",
+                    "it is the number of steps between two measurements of times.",
                     "pass a number of at least 1.",
                 )
             )
@@ -692,9 +697,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self.process_group is not dist.group.WORLD:
             raise InvalidArgument(
                 sentences(
-                    "a DistributedDataParallel of another group than the default one was pickled "
+                    "pickled-ddp",
+                    "a DistributedDataParallel whose group is not the default group was pickled "
                     "or copied.",
-                    "a group cannot be sent, and a copy takes the default group.",
+                    "a group cannot be pickled, and a copy would use the default group.",
                     "pickle or copy .module, and wrap the copy.",
                 )
             )

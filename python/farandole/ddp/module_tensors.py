@@ -63,9 +63,11 @@ class ParameterWatch:
             changed = sorted(set(names) ^ set(self._names)) or names
             raise InvalidArgument(
                 sentences(
+                    "parameters-changed",
                     "parameters were added to or removed from a wrapped module: "
                     f"{', '.join(changed[:10])}.",
-                    "the buckets have places for those that it had when it was wrapped.",
+                    "the buckets were planned for the parameters that the module had when it was "
+                    "wrapped.",
                     "change the module first, then wrap it again on every rank.",
                 )
             )

@@ -46,6 +46,7 @@ class SyncBatchNorm(_BatchNorm):
         if input.dim() < 2:
             raise InvalidArgument(
                 sentences(
+                    "batch-norm-dimensions",
                     f"SyncBatchNorm got an input of {input.dim()} dimensions.",
                     "it normalizes the channels of [N, C, ...].",
                     "pass a batch of at least 2 dimensions.",

@@ -32,9 +32,9 @@ _NEED_WHOLE_PARAMETERS: dict[type[optim.Optimizer], str] = {
     optim.Muon: "it orthogonalizes whole matrices",
 }
 _NEED_ALL_PARAMETERS: dict[type[optim.Optimizer], str] = {
-    optim.LBFGS: "its step comes from dot products over all parameters, but each rank updates its "
+    optim.LBFGS: "its step uses dot products over all parameters, but each rank updates only its "
     "own.",
-    optim.SparseAdam: "it takes sparse gradients, and those of shards are dense.",
+    optim.SparseAdam: "it needs sparse gradients, and the gradients of shards are dense.",
 }
 
 
@@ -60,10 +60,11 @@ def partition_for(
     if partition not in (None, "elements", "parameters"):
         raise InvalidArgument(
             sentences(
+                "partition",
                 f"ZeroRedundancyOptimizer got partition={partition!r}.",
-                'parameters are divided into shards of one size ("elements") or go to one rank '
-                'each ("parameters").',
-                "pass one of these, or leave it out.",
+                'parameters are either divided into shards of equal size ("elements") or assigned '
+                'to one rank each ("parameters").',
+                "pass one of these, or leave the argument out.",
             )
         )
     if partition is None and element_wise is not None:
@@ -78,18 +79,20 @@ def partition_for(
 def _check_can_be_divided(optimizer_class: Any) -> None:
     why = ""
     if not callable(optimizer_class):
-        why = "it is no class, and nothing that makes an optimizer when it is called."
+        why = "it is neither a class nor a function that makes an optimizer."
     elif isinstance(optimizer_class, type) and not issubclass(optimizer_class, optim.Optimizer):
-        why = "it is no torch.optim.Optimizer."
+        why = "it is not a torch.optim.Optimizer."
     for known, reason in _NEED_ALL_PARAMETERS.items():
         if isinstance(optimizer_class, type) and issubclass(optimizer_class, known):
             why = reason
     if why:
         raise InvalidArgument(
             sentences(
+                "cannot-shard",
                 f"ZeroRedundancyOptimizer cannot shard {name_of(optimizer_class)}.",
                 why,
-                "take another optimizer, or this one unsharded, as after DistributedDataParallel.",
+                "use another optimizer, or use this one without sharding after "
+                "DistributedDataParallel.",
             )
         )
 
@@ -100,9 +103,10 @@ def checked_optimizer(optimizer_class: Any, made: object) -> optim.Optimizer:
         return made
     raise InvalidArgument(
         sentences(
+            "not-an-optimizer",
             f"ZeroRedundancyOptimizer cannot shard {name_of(optimizer_class)}.",
-            f"it made an {type(made).__qualname__}, no torch.optim.Optimizer.",
-            "pass a class of optimizers, or a function that makes one.",
+            f"it made an {type(made).__qualname__}, not a torch.optim.Optimizer.",
+            "pass an optimizer class, or a function that makes an optimizer.",
         )
     )
 
@@ -112,12 +116,16 @@ def _check_needs_no_whole_parameters(optimizer_class: Any, element_wise: bool | 
     if isinstance(optimizer_class, type):
         for known, reason in _NEED_WHOLE_PARAMETERS.items():
             if issubclass(optimizer_class, known):
-                why = f"{reason}, but these shards cut parameters anywhere."
+                why = f"{reason}, but shards by elements divide parameters at any position."
     if element_wise is False:
-        why = "it was called with element_wise=False, but these shards cut parameters anywhere."
+        why = (
+            "it was called with element_wise=False, but shards by elements divide parameters at "
+            "any position."
+        )
     if why:
         raise InvalidArgument(
             sentences(
+                "cannot-shard-by-elements",
                 f"ZeroRedundancyOptimizer cannot shard {name_of(optimizer_class)} by elements.",
                 why,
                 'pass partition="parameters", or leave partition and element_wise out.',

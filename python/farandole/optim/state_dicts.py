@@ -44,9 +44,11 @@ def groups_of(
     if sizes != saved_sizes:
         raise InvalidArgument(
             sentences(
+                "load-groups",
                 f"load_state_dict() got groups of {saved_sizes} parameters.",
                 f"this optimizer has groups of {sizes}.",
-                "make the optimizer with the parameters and groups that were saved, in that order.",
+                "make the optimizer with the parameters and groups that were saved, in the same "
+                "order.",
             )
         )
     loaded = []
@@ -89,8 +91,9 @@ def states_of(
     if unknown:
         raise InvalidArgument(
             sentences(
+                "load-unknown-parameter",
                 f"load_state_dict() got a state of {sorted(map(str, unknown))}.",
-                "no group has a parameter by that number.",
+                "no group has a parameter with that number.",
                 "pass what state_dict() returned, unchanged.",
             )
         )
@@ -111,9 +114,11 @@ def _check_has(name: str, state: State, required: Sequence[str]) -> None:
     if missing:
         raise InvalidArgument(
             sentences(
+                "load-missing-state",
                 f"load_state_dict() got a state of {name} without {', '.join(missing)}.",
-                f"this optimizer continues with it; the state has {', '.join(map(str, state))}.",
-                "load what an optimizer of the same class and with the same options has saved.",
+                "this optimizer needs it to continue; the loaded state has "
+                f"{', '.join(map(str, state))}.",
+                "load the state of an optimizer of the same class and options.",
             )
         )
 
@@ -127,6 +132,7 @@ def _check_shapes(
         if not is_once and tuple(value.shape) != shape and (value.dim() > 0 or key in required):
             raise InvalidArgument(
                 sentences(
+                    "load-shape",
                     f"load_state_dict() got '{key}' of shape {tuple(value.shape)} for {name}.",
                     f"that parameter has shape {shape}.",
                     "load the state of the same model, with its parameters in the same order.",

@@ -123,8 +123,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         is_fused = self._has_fused_loops(optimizer_class)
         if overlap_with_ddp:
             _logger.info(
-                "overlap_with_ddp=True has nothing to do: new parameters are stored straight into "
-                "the other ranks, and step() is right from the first one."
+                "overlap_with_ddp=True has no effect: new parameters are stored directly into the "
+                "memory of the other ranks, and step() is correct from the first one."
             )
         if self.partition == "parameters" and partition is None and element_wise is None:
             _logger.info(
@@ -192,10 +192,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         if optimizer_class in LAYER_WISE and not devices <= {"cpu"}:
             raise NotSupported(
                 sentences(
+                    "layer-wise-device",
                     f"ZeroRedundancyOptimizer got {optimizer_class.__qualname__} for parameters on "
                     f"{' and '.join(sorted(devices))}.",
-                    "its norms over whole parameters are there for the CPU alone.",
-                    "take another optimizer, or move the model to the CPU.",
+                    "its norms over whole parameters are implemented for the CPU only.",
+                    "use another optimizer, or move the model to the CPU.",
                 )
             )
         return optimizer_class in RULES and devices <= {"cpu"}
@@ -304,8 +305,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.__dict__.pop("grad_scale", None)
         raise InvalidArgument(
             sentences(
-                'a torch.amp.GradScaler was to step an optimizer with gradients="shard".',
-                "it unscales and checks p.grad, which is not the average there.",
+                "torch-scaler-with-shards",
+                'a torch.amp.GradScaler was asked to step an optimizer with gradients="shard".',
+                "it unscales and checks p.grad, which is not the average in this mode.",
                 'use farandole.GradScaler, gradients="full", or bfloat16 without a scaler.',
             )
         )
@@ -399,9 +401,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         if not 0 <= to < self.world_size:
             raise InvalidArgument(
                 sentences(
+                    "consolidate-rank",
                     f"consolidate_state_dict() got to={to}.",
                     f"the group has ranks 0 to {self.world_size - 1}.",
-                    "pass the rank that saves, the same on every rank.",
+                    "pass the rank that saves; it must be the same on every rank.",
                 )
             )
         self._forget_consolidated()
@@ -430,10 +433,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         if not self._is_consolidated:
             raise InvalidArgument(
                 sentences(
-                    f"state_dict() was called on rank {self.rank} of {self.world_size}, where the "
-                    "optimizer's state is not.",
-                    "each rank keeps that of its shards, and there was a step since "
-                    "consolidate_state_dict() or no such call.",
+                    "state-not-consolidated",
+                    f"state_dict() was called on rank {self.rank} of {self.world_size}, which "
+                    "does not have the whole optimizer state.",
+                    "each rank keeps the state of its shards; consolidate_state_dict() was not "
+                    "called, or a step came after it.",
                     f"call consolidate_state_dict(to={self.rank}) on every rank first.",
                 )
             )
@@ -484,9 +488,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def __getstate__(self) -> NoReturn:
         raise InvalidArgument(
             sentences(
+                "pickled-optimizer",
                 "a ZeroRedundancyOptimizer was pickled or copied.",
-                "its shards are tied to the memory and to the groups of all ranks.",
-                "save state_dict() after consolidate_state_dict(), and load it into a new one.",
+                "its shards belong to memory and groups that all ranks share.",
+                "save state_dict() after consolidate_state_dict(), and load it into a new "
+                "optimizer.",
             )
         )
 
@@ -516,9 +522,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         """
         raise InvalidArgument(
             sentences(
+                "hook-with-zero-step",
                 "torch's hook_with_zero_step was made for a farandole.ZeroRedundancyOptimizer.",
-                "it runs torch's own step inside of the reduction, which this optimizer has not.",
-                "leave the hook out and call step() after backward.",
+                "it runs the step of torch's own ZeroRedundancyOptimizer inside the reduction, "
+                "and this optimizer has no such step.",
+                "leave the hook out, and call step() after backward.",
             )
         )
 
@@ -544,6 +552,7 @@ def _checked(gradients: Gradients) -> Gradients:
     if gradients not in ("full", "shard"):
         raise InvalidArgument(
             sentences(
+                "gradients-mode",
                 f"ZeroRedundancyOptimizer got gradients={gradients!r}.",
                 'p.grad is either the average ("full") or this rank\'s own until step() ("shard").',
                 "pass one of these.",
@@ -556,8 +565,10 @@ def _check_not_differentiable(group: Group) -> None:
     if group.get("differentiable"):
         raise InvalidArgument(
             sentences(
+                "differentiable",
                 "ZeroRedundancyOptimizer got differentiable=True.",
-                "new parameters come from other ranks' memory, where autograd does not see them.",
-                "leave it out.",
+                "new parameters come from the memory of other ranks, where autograd cannot follow "
+                "them.",
+                "leave the option out.",
             )
         )

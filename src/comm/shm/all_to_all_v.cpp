@@ -92,7 +92,8 @@ void SharedMemoryCommunicator::check_block_sizes(size_t* largest_block) const {
           reinterpret_cast<const size_t*>(staging_.slot(static_cast<int>(to))) + world;
       if (from != to) *largest_block = std::max(*largest_block, sends[to]);
       if (sends[to] == receives[from]) continue;
-      throw MismatchError("all_to_all_v of group '" + name() + "': rank " + std::to_string(from) +
+      throw MismatchError("unequal-splits",
+                          "all_to_all_v of group '" + name() + "': rank " + std::to_string(from) +
                               " sends " + std::to_string(sends[to]) + " elements to rank " +
                               std::to_string(to) + ", which expects " +
                               std::to_string(receives[from]) + ".",

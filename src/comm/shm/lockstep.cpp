@@ -28,8 +28,7 @@ constexpr int kYields = 32;
 constexpr microseconds kNap{500};
 constexpr auto kFixOfDeath =
     "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
-    "or "
-    "go on without it.";
+    "or continue without that rank.";
 constexpr auto kFixOfLeaving =
     "call the same collectives on every rank, and destroy the group after the last.";
 
@@ -264,14 +263,16 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
   const std::string reason = ranks_[rank].reason.data();
   const int lost = ranks_[rank].lost_rank;
   if (lost >= 0 && lost != topology_.rank) {
-    throw PeerFailure(subject + ": " + topology_.describe(rank) + " found the end of " +
+    throw PeerFailure("peer-ended-elsewhere",
+                      subject + ": " + topology_.describe(rank) + " noticed the end of " +
                           topology_.describe(lost) + ".",
                       reason, state_of(lost) == RankState::kLeft ? kFixOfLeaving : kFixOfDeath,
                       {{lost}, collective});
   }
-  throw AbortedError(subject + " was aborted by " + topology_.describe(rank) + ".", reason,
-                     "fix the cause on that rank; destroy this group and make a new one to go on.",
-                     {{rank}, collective});
+  throw AbortedError(
+      "aborted", subject + " was aborted by " + topology_.describe(rank) + ".", reason,
+      "fix the cause on that rank; destroy this group and make a new one to continue.",
+      {{rank}, collective});
 }
 
 void Lockstep::fail_dead(int rank) { fail_lost(rank, cause_of_death(rank), kFixOfDeath); }
@@ -281,7 +282,8 @@ void Lockstep::fail_left(int rank) { fail_lost(rank, "left the group", kFixOfLea
 void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fix) {
   const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + how + ".";
   const std::string why = last_reached(rank) + ".";
-  fail(std::make_exception_ptr(PeerFailure(what, why, fix + recent_history(), fault_of({rank}))),
+  fail(std::make_exception_ptr(
+           PeerFailure("peer-ended", what, why, fix + recent_history(), fault_of({rank}))),
        what + " " + why, rank);
 }
 
@@ -301,13 +303,14 @@ void Lockstep::fail_missing(Post post, milliseconds timeout) {
 void Lockstep::fail_late(const std::string& names, const std::string& whys, std::vector<int> late,
                          milliseconds timeout) {
   const std::string what = describe_current() + " reached its timeout of " +
-                           std::to_string(timeout.count()) + " ms: " + names + " did not come.";
-  fail(std::make_exception_ptr(TimeoutError(
-           what, whys + ".",
-           "find out what that rank does instead (py-spy dump --pid), or raise the timeout." +
-               recent_history(),
-           fault_of(std::move(late)))),
-       what + " " + whys + ".");
+                           std::to_string(timeout.count()) + " ms: " + names + " did not arrive.";
+  fail(
+      std::make_exception_ptr(TimeoutError(
+          "collective-timeout", what, whys + ".",
+          "find out what that rank is doing instead (py-spy dump --pid), or increase the timeout." +
+              recent_history(),
+          fault_of(std::move(late)))),
+      what + " " + whys + ".");
 }
 
 void Lockstep::fail(const std::exception_ptr& error, const std::string& reason, int lost_rank) {
@@ -336,11 +339,12 @@ void Lockstep::fail_mismatch(int rank) const {
   for (int other = rank; other < topology_.world_size; ++other) {
     if (!same_call(reference, signature_of(other))) differing.push_back(other);
   }
-  throw MismatchError("collective #" + std::to_string(sequence_) + " in group '" + options_.group +
+  throw MismatchError("collective-mismatch",
+                      "collective #" + std::to_string(sequence_) + " in group '" + options_.group +
                           "': rank 0 called " + text_of(signature_of(0)) + ", rank " +
                           std::to_string(rank) + " called " + text_of(signature_of(rank)) + ".",
                       "every rank of a group must call the same collectives in the same order.",
-                      "look for a branch on the rank, or for tensors whose size differs.",
+                      "look for code that depends on the rank, or for tensors of different sizes.",
                       fault_of(std::move(differing)));
 }
 
@@ -388,10 +392,9 @@ void Lockstep::leave() {
 void Lockstep::check_in_creator() const {
   if (fork_guard_.in_creator()) return;
   throw CommError(
-      "group '" + options_.group + "' was used in a forked child process.",
+      "forked-child", "group '" + options_.group + "' was used in a forked child process.",
       "the child shares rank " + std::to_string(topology_.rank) + "'s memory but is not a rank.",
-      "call collectives in the process that made the group alone; DataLoader workers "
-      "must not.");
+      "call collectives only in the process that made the group, and not in DataLoader workers.");
 }
 
 void Lockstep::check_usable() const {
@@ -405,9 +408,10 @@ void Lockstep::check_alive() const {
   check_peers();
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     if (!is_dead(rank)) continue;
-    throw PeerFailure("group '" + options_.group + "' cannot go on: " + topology_.describe(rank) +
-                          " " + cause_of_death(rank) + ".",
-                      "all of its ranks are needed.", kFixOfDeath, {{rank}, ""});
+    throw PeerFailure("peer-ended",
+                      "group '" + options_.group + "' cannot continue: " +
+                          topology_.describe(rank) + " " + cause_of_death(rank) + ".",
+                      "the group needs all of its ranks.", kFixOfDeath, {{rank}, ""});
   }
 }
 

@@ -90,9 +90,9 @@ class PointToPoint::Operation final : public Transfer {
   /// A forked child may have dropped its copy of the owner, which fails nothing there.
   void check_in_creator() const {
     if (fork_guard_.in_creator()) return;
-    throw CommError("a send or receive was used in a forked child process.",
+    throw CommError("forked-transfer", "a send or receive was used in a forked child process.",
                     "the child shares the rank's memory but is not a rank.",
-                    "wait for it in the process that began it; DataLoader workers must not.");
+                    "wait for it in the process that started it, and not in DataLoader workers.");
   }
 
   const ForkGuard fork_guard_;
@@ -151,8 +151,9 @@ PointToPoint::~PointToPoint() {
     const std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
     fail_all(std::make_exception_ptr(
-        AbortedError("a send or receive was not finished.", "its group was destroyed first.",
-                     "wait for every transfer before the group goes.")));
+        AbortedError("transfer-unfinished", "a send or receive was not finished.",
+                     "its group was destroyed first.",
+                     "wait for every transfer before you destroy the group.")));
   }
   helper_wanted_->notify_all();
   ring(doorbells_[topology_.rank], Doorbell::kHelper);
@@ -328,9 +329,9 @@ bool PointToPoint::keep(Incoming& message) {
                            std::to_string(message.envelope.bytes) + " bytes from rank " +
                            std::to_string(message.source) + " with tag " +
                            std::to_string(message.envelope.tag) + ".";
-  fail_all(std::make_exception_ptr(
-      CommError(what, "there is not that much memory, and no receive waits for it.",
-                "post the receive of a large message before those of later ones.")));
+  fail_all(std::make_exception_ptr(CommError(
+      "message-too-large", what, "there is not enough memory, and no receive is waiting for it.",
+      "post the receive for a large message before receives for later messages.")));
   gave_up_ = what;
   return false;
 }
@@ -351,12 +352,13 @@ void PointToPoint::deliver(Incoming& message) {
   std::exception_ptr error;
   if (receive.request.bytes != message.envelope.bytes) {
     error = std::make_exception_ptr(MismatchError(
+        "transfer-size",
         "rank " + std::to_string(topology_.rank) + " received " +
             std::to_string(message.envelope.bytes) + " bytes from rank " +
             std::to_string(message.source) + " with tag " + std::to_string(receive.request.tag) +
             " into a buffer of " + std::to_string(receive.request.bytes) + " bytes.",
-        "the send and the receive that it met differ in size.",
-        "give both sides tensors of one shape and dtype, or different tags.",
+        "the send and its matching receive differ in size.",
+        "pass tensors of equal shape and dtype on both sides, or use different tags.",
         Fault{{message.source}, "recv"}));
   }
   finish(receive, error);
@@ -466,11 +468,11 @@ void PointToPoint::refuse_endless(Operation& operation) {
   receives_.erase(receive);
   finish(operation,
          std::make_exception_ptr(InvalidArgument(
-             "rank " + std::to_string(own) + " waits for a message from itself with tag " +
+             "receive-from-itself",
+             "rank " + std::to_string(own) + " is waiting for a message from itself with tag " +
                  std::to_string(operation.request.tag) + ".",
-             "it has sent none, and cannot while it waits.",
-             "receive from another rank, or send to this one first, without waiting for "
-             "that.")));
+             "it has not sent one, and cannot send while it waits.",
+             "receive from another rank, or start an asynchronous send to this rank first.")));
 }
 
 void PointToPoint::wait(Operation& operation, milliseconds timeout) {
@@ -507,9 +509,10 @@ void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
       std::to_string(timeout.count()) + " ms on rank " + std::to_string(topology_.rank) + ".";
   Fault fault{{}, operation.name};
   if (operation.other != kAnySource) fault.ranks.push_back(operation.other);
-  give_up(what, std::make_exception_ptr(TimeoutError(
-                    what, "the other side has not posted its send or receive.",
-                    "post it with the same tag, or raise the timeout.", std::move(fault))));
+  give_up(what,
+          std::make_exception_ptr(TimeoutError(
+              "transfer-timeout", what, "the peer has not posted the matching send or receive.",
+              "post it with the same tag, or increase the timeout.", std::move(fault))));
 }
 
 /// All transfers will fail with `error` once the group has been told why: see tell_group(). Needs
@@ -565,13 +568,12 @@ void PointToPoint::look_for_failures() {
   }
   if (gone < 0) return;
   const std::string what = "a transfer between rank " + std::to_string(topology_.rank) + " and " +
-                           topology_.describe(gone) + " was cut off.";
+                           topology_.describe(gone) + " was interrupted.";
   give_up(what,
-          std::make_exception_ptr(
-              PeerFailure(what, "that rank ended or left the group.",
-                          "look at that rank's own output, then restart the job or go on without "
-                          "it.",
-                          Fault{{gone}, ""})),
+          std::make_exception_ptr(PeerFailure(
+              "transfer-cut-off", what, "that rank ended or left the group.",
+              "look at that rank's own output, then restart the job or continue without that rank.",
+              Fault{{gone}, ""})),
           gone);
 }
 

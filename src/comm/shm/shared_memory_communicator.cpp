@@ -37,29 +37,32 @@ size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * 
 
 void check_world(const CommunicatorOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-    throw InvalidArgument("rank " + std::to_string(options.rank) + " of world size " +
+    throw InvalidArgument("no-such-rank",
+                          "rank " + std::to_string(options.rank) + " of world size " +
                               std::to_string(options.world_size) + " does not exist.",
                           "ranks count from 0 to world_size - 1.",
                           "pass the rank and world size that the launcher gave this process.");
   }
   if (options.world_size > kMaxRanks) {
     throw NotSupported(
+        "too-many-local-ranks",
         "a group of " + std::to_string(options.world_size) +
             " ranks on one host is too large for shared memory.",
         "at most " + std::to_string(kMaxRanks) + " descriptors fit into one message.",
-        "use fewer ranks per host with more threads each.");
+        "use fewer ranks per host, with more threads each.");
   }
 }
 
 void check_one_host(const CommunicatorOptions& options, const Topology& topology) {
   if (topology.host_count() == 1) return;
   throw NotSupported(
+      "several-hosts",
       "group '" + options.name + "' spans " + std::to_string(topology.host_count()) +
           " hosts: " + topology.describe(0) + " and " + topology.describe(topology.world_size - 1) +
           ", for example.",
-      "shared memory joins ranks of one host; this version has no transport between hosts.",
-      "run on one host, or use torch's gloo backend across hosts until Farandole's arrives. If it "
-      "is one host, unset FARANDOLE_HOST_ID.");
+      "shared memory connects ranks of one host; this version has no transport between hosts.",
+      "run on one host, or use torch's gloo backend across hosts. If all ranks are on one host, "
+      "unset FARANDOLE_HOST_ID.");
 }
 
 size_t control_bytes(int world_size) {
@@ -111,7 +114,7 @@ void adopt_layout(Bootstrap& bootstrap, Config& config, Topology& topology) {
   if (staging_bytes != config.staging_bytes) {
     log(LogLevel::kWarning,
         "rank " + std::to_string(topology.rank) + " of group '" + bootstrap.group() +
-            "' takes rank 0's FARANDOLE_STAGING_BYTES=" + std::to_string(staging_bytes) +
+            "' uses rank 0's FARANDOLE_STAGING_BYTES=" + std::to_string(staging_bytes) +
             " instead of its own " + std::to_string(config.staging_bytes) + ".");
   }
   config.staging_bytes = staging_bytes;
@@ -126,10 +129,9 @@ void warn_of_unseen(const std::string& group, const Liveness& liveness, const To
   }
   if (names.empty() || has_warned.exchange(true)) return;
   log(LogLevel::kWarning,
-      "rank " + std::to_string(topology.rank) + " of group '" + group + "' cannot see the end of " +
-          names +
-          ": it is of another pid namespace, and the kernel (or a sandbox) gives no "
-          "pidfds. Such a death shows at the timeout alone.");
+      "rank " + std::to_string(topology.rank) + " of group '" + group + "' cannot watch " + names +
+          ": it is in another PID namespace, and the kernel (or a sandbox) provides no "
+          "pidfds. If it dies, only a timeout will show it.");
 }
 
 /// Each rank allocates the pages that it will write first, so that missing memory is found now.
@@ -306,15 +308,16 @@ namespace {
 void check_allocation(size_t bytes) {
   if (bytes <= Place::kMostBytes) return;
   throw InvalidArgument(
+      "symmetric-too-large",
       "allocate_symmetric was called for " + std::to_string(bytes) + " bytes.",
       "a rank can have at most " + std::to_string(Place::kMostBytes) + " bytes in one allocation.",
-      "allocate several, or look for a negative size.");
+      "split it into several allocations, or check for a negative size.");
 }
 
 void check_peer_buffer(const char* call, const void* data, size_t bytes) {
   if (data != nullptr || bytes == 0) return;
   throw InvalidArgument(
-      std::string(call) + " was called without a buffer.",
+      "missing-buffer", std::string(call) + " was called without a buffer.",
       "the pointer is null but " + std::to_string(bytes) + " bytes were to be read or written.",
       "pass a buffer of that size.");
 }
@@ -363,10 +366,11 @@ std::shared_ptr<SymmetricMemory> SharedMemoryCommunicator::allocate_symmetric(si
   if (failure) std::rethrow_exception(failure);
   for (int peer = 0; peer < world_size(); ++peer) {
     if (*staging_.slot(peer) != std::byte{0}) continue;
-    throw SystemError("allocate_symmetric(" + std::to_string(bytes) + " bytes) in group '" +
+    throw SystemError("symmetric-failed-on-peer",
+                      "allocate_symmetric(" + std::to_string(bytes) + " bytes) in group '" +
                           name() + "' failed on " + topology().describe(peer) + ".",
                       "that rank could not map the memory; its own error says why.",
-                      "raise that rank's limits or ask for less.");
+                      "raise the limits of that rank, or allocate less.");
   }
   return symmetric_->add(std::move(mapping), bytes, rank(), world_size());
 }
@@ -425,8 +429,9 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::shrink(const std::vector
     return std::find(excluded.begin(), excluded.end(), peer) != excluded.end();
   };
   if (is_excluded(rank())) {
-    throw InvalidArgument("rank " + std::to_string(rank()) + " called shrink() and is excluded.",
-                          "only the ranks that remain call it.",
+    throw InvalidArgument("shrink-excluded",
+                          "rank " + std::to_string(rank()) + " called shrink() and is excluded.",
+                          "only the ranks that remain may call it.",
                           "let the excluded rank destroy its group instead.");
   }
   CommunicatorOptions options;

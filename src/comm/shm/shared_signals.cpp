@@ -110,11 +110,12 @@ void SharedSignals::look_for_failure(int peer) {
   }
   const std::string what = "rank " + std::to_string(topology_.rank) + " of group '" +
                            options_.group + "' waited for a signal of " + topology_.describe(peer) +
-                           ", which is gone.";
+                           ", which has ended.";
   lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what, peer);
-  throw PeerFailure(what, "that rank ended or left the group before it signalled.",
-                    "look at that rank's own output, then restart the job or go on without it.",
-                    {{peer}, "wait_signal"});
+  throw PeerFailure(
+      "signal-peer-ended", what, "that rank ended or left the group before it sent the signal.",
+      "look at that rank's own output, then restart the job or continue without that rank.",
+      {{peer}, "wait_signal"});
 }
 
 void SharedSignals::fail_late(int peer, milliseconds timeout) {
@@ -123,8 +124,9 @@ void SharedSignals::fail_late(int peer, milliseconds timeout) {
                            std::to_string(timeout.count()) + " ms: " + topology_.describe(peer) +
                            " sent no signal.";
   lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
-  throw TimeoutError(what, "that rank has signalled less often than this one has waited.",
-                     "let it call signal() once for each wait, or raise the timeout.",
+  throw TimeoutError("signal-timeout", what,
+                     "that rank has sent fewer signals than this rank has waited for.",
+                     "call signal() once on that rank for each wait, or increase the timeout.",
                      {{peer}, "wait_signal"});
 }
 

@@ -16,8 +16,9 @@ namespace {
 CompressOptions checked(const CompressOptions& options) {
   if (c10::isReducedFloatingType(options.dtype) || options.dtype == at::kFloat) return options;
   throw InvalidArgument(
+      "compress-dtype",
       std::string("CompressHook got the dtype ") + c10::toString(options.dtype) + ".",
-      "gradients travel as a half type, or as float32.",
+      "gradients can be sent as a half type or as float32.",
       "pass at::kBFloat16, at::kHalf or at::kFloat.");
 }
 

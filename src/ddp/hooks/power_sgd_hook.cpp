@@ -28,25 +28,26 @@ using Future = c10::ivalue::Future;
 using FuturePointer = c10::intrusive_ptr<Future>;
 
 [[noreturn]] void refuse(const char* option, const std::string& value, const char* takes) {
-  throw InvalidArgument(std::string("PowerSgdHook got ") + option + " = " + value + ".",
-                        std::string("it takes ") + takes + ".",
-                        "pass such a value, or leave it out.");
+  throw InvalidArgument(
+      "power-sgd-option", std::string("PowerSgdHook got ") + option + " = " + value + ".",
+      std::string("it must be ") + takes + ".", "pass such a value, or leave the option out.");
 }
 
 PowerSgdOptions checked(const PowerSgdOptions& options) {
   if (options.matrix_approximation_rank < 1) {
     refuse("matrix_approximation_rank", std::to_string(options.matrix_approximation_rank),
-           "a number of columns, 1 or more");
+           "a number of columns, at least 1");
   }
   if (options.start_iter < 0) {
-    refuse("start_iter", std::to_string(options.start_iter), "a number of iterations, 0 or more");
+    refuse("start_iter", std::to_string(options.start_iter), "a number of iterations, at least 0");
   }
   if (!(options.min_compression_rate > 0)) {
-    refuse("min_compression_rate", std::to_string(options.min_compression_rate), "a factor over 0");
+    refuse("min_compression_rate", std::to_string(options.min_compression_rate),
+           "a factor above 0");
   }
   if (!(options.orthogonalization_epsilon >= 0)) {
     refuse("orthogonalization_epsilon", std::to_string(options.orthogonalization_epsilon),
-           "a number, 0 or more");
+           "a number of at least 0");
   }
   return options;
 }

@@ -21,9 +21,9 @@ namespace {
 
 TopKOptions checked(const TopKOptions& options) {
   if (options.ratio > 0 && options.ratio <= 1) return options;
-  throw InvalidArgument("TopKHook got the ratio " + std::to_string(options.ratio) + ".",
-                        "it is the part of the elements that travel.",
-                        "pass a ratio over 0 and up to 1.");
+  throw InvalidArgument(
+      "top-k-ratio", "TopKHook got the ratio " + std::to_string(options.ratio) + ".",
+      "it is the fraction of the elements that is sent.", "pass a ratio above 0 and at most 1.");
 }
 
 /// The dtype in which sums and errors are kept.

@@ -13,19 +13,21 @@ namespace farandole {
 
 void check_parameter(const at::Tensor& parameter, const std::string& name) {
   if (!parameter.is_leaf()) {
-    throw InvalidArgument("'" + name + "' is no parameter: it was computed.",
-                          "an optimizer changes leaves of the graph, which get gradients.",
-                          "pass model.parameters().");
+    throw InvalidArgument(
+        "not-a-leaf", "'" + name + "' is not a parameter: it was computed.",
+        "an optimizer updates leaves of the autograd graph; only leaves get gradients.",
+        "pass model.parameters().");
   }
   if (parameter.layout() == at::kStrided &&
       (parameter.is_floating_point() || parameter.is_complex())) {
     return;
   }
-  throw InvalidArgument("parameter '" + name + "' is of dtype " +
+  throw InvalidArgument("parameter-dtype",
+                        "parameter '" + name + "' is of dtype " +
                             std::string(c10::toString(parameter.scalar_type())) +
                             (parameter.layout() == at::kStrided ? "." : " and sparse."),
                         "a sharded optimizer steps dense floating-point and complex tensors.",
-                        "leave it out of the optimizer.");
+                        "leave the parameter out of this optimizer.");
 }
 
 void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<std::string>& names) {
@@ -39,9 +41,10 @@ void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<st
     const at::Tensor& tensor = parameters[i];
     if (tensor.numel() == 0 || tensor.const_data_ptr() == nullptr) continue;
     if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-      throw InvalidArgument("elements of parameter '" + names[i] + "' share memory.",
-                            "each would be stepped by itself, and they would no longer be one.",
-                            "make the parameter without expand(), and expand it in forward.");
+      throw InvalidArgument(
+          "self-overlapping-parameter", "elements of parameter '" + names[i] + "' share memory.",
+          "each element would be stepped on its own, and they would no longer be equal.",
+          "make the parameter without expand(), and call expand() in forward.");
     }
     int64_t last = 0;
     for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
@@ -53,12 +56,13 @@ void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<st
   size_t widest = 0;
   for (size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].begin < ranges[widest].end) {
-      throw InvalidArgument("parameters '" + names[ranges[widest].parameter] + "' and '" +
-                                names[ranges[i].parameter] + "' share memory.",
-                            "each gets a place of its own in the shards, and they would no longer "
-                            "be one.",
-                            "tie modules by one Parameter object, or make one of them a view of "
-                            "the other in forward.");
+      throw InvalidArgument(
+          "parameters-share-memory",
+          "parameters '" + names[ranges[widest].parameter] + "' and '" +
+              names[ranges[i].parameter] + "' share memory.",
+          "each gets its own slot in the shards, and they would no longer share memory.",
+          "tie modules with one Parameter object, or make one of them a view of the other in "
+          "forward.");
     }
     if (ranges[i].end > ranges[widest].end) widest = i;
   }
@@ -74,10 +78,11 @@ uint64_t hash_of_values(const at::Tensor& parameter) {
 
 void throw_that_parameters_differ(int rank, const ReplicaGroup& group) {
   throw InvalidArgument(
+      "different-parameters",
       "the parameters of ranks 0 and " + std::to_string(rank) + " in group '" + group.name() +
           "' differ.",
-      "each rank steps its shards for all; parameters must have the same shapes, dtypes, groups "
-      "and requires_grad on every rank, and the same values by the first step.",
+      "each rank steps its shards for all ranks; parameters must have the same shapes, dtypes, "
+      "groups and requires_grad on every rank, and the same values at the first step.",
       "wrap the model in DistributedDataParallel first, which makes them equal, or broadcast "
       "them.");
 }

@@ -67,21 +67,21 @@ void FlatParameters::check_unchanged(size_t index) const {
   if (now.scalar_type() != slot.scalar_type() || now.device() != slot.device() ||
       now.sizes() != slot.sizes()) {
     throw InvalidArgument(
+        "parameter-changed",
         "parameter '" + names_[index] +
-            "' has another dtype, device or shape than when the "
-            "sharded optimizer was made.",
-        "its state and its place in the shards are those of " +
+            "' has a different dtype, device or shape since the sharded optimizer was made.",
+        "its state and its slot in the shards are for " +
             std::string(c10::toString(slot.scalar_type())) + " on " + slot.device().str() + ".",
-        "convert the module before the optimizer is made, or call rebuild() on every rank.");
+        "convert the module before you make the optimizer, or call rebuild() on every rank.");
   }
   if (now.numel() != 0 && is_shared_by_torch(now)) {
-    throw InvalidArgument(
-        "parameter '" + names_[index] +
-            "' was moved into memory that torch shares with other "
-            "processes.",
-        "a sharded optimizer keeps parameters in memory of its own; to move it back would end that "
-        "sharing.",
-        "send a copy instead: parameter.detach().clone().");
+    throw InvalidArgument("parameter-shared",
+                          "parameter '" + names_[index] +
+                              "' was moved into memory that torch shares with other "
+                              "processes.",
+                          "a sharded optimizer keeps parameters in its own memory, and moving this "
+                          "one back would end that sharing.",
+                          "send a copy instead: parameter.detach().clone().");
   }
 }
 

@@ -38,10 +38,12 @@ void change_together(const ReplicaGroup& group, const std::string& call,
   if (failed == errors.end()) return;
   undo();
   if (own) std::rethrow_exception(own);
-  throw StepError(call + " failed on rank " + std::to_string(failed - errors.begin()) +
-                      " of group '" + group.name() + "'.",
-                  "it met: " + *failed,
-                  "fix the cause there and call it again on every rank: nothing was changed.");
+  throw StepError(
+      "change-failed",
+      call + " failed on rank " + std::to_string(failed - errors.begin()) + " of group '" +
+          group.name() + "'.",
+      "it met: " + *failed,
+      "fix the cause on that rank and call it again on every rank; nothing was changed.");
 }
 
 }  // namespace farandole

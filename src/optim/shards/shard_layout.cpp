@@ -26,8 +26,9 @@ void ShardLayout::add_group(ShardedOptimizer::ParameterGroup group) {
     const auto is_same = [&](const Parameter& other) { return other.tensor.is_same(tensor); };
     if (std::any_of(parameters_.begin(), parameters_.end(), is_same) ||
         std::any_of(added.begin(), added.end(), is_same)) {
-      throw InvalidArgument("parameter '" + group.names[i] + "' was passed twice.",
-                            "it would be stepped twice.", "pass each parameter in one group.");
+      throw InvalidArgument(
+          "parameter-twice", "parameter '" + group.names[i] + "' was passed twice.",
+          "the optimizer would step it twice.", "pass each parameter in one group only.");
     }
     added.push_back({tensor, std::move(group.names[i]), groups_.size(), i});
   }
@@ -61,9 +62,10 @@ void ShardLayout::drop(size_t groups, size_t parts) noexcept {
 
 const std::vector<size_t>& ShardLayout::group(size_t index) const {
   if (index < groups_.size()) return groups_[index];
-  throw InvalidArgument("there is no parameter group " + std::to_string(index) + ".",
-                        "the optimizer has " + std::to_string(groups_.size()) + ", from 0.",
-                        "pass one of those.");
+  throw InvalidArgument(
+      "no-such-group", "there is no parameter group " + std::to_string(index) + ".",
+      "the optimizer has " + std::to_string(groups_.size()) + "groups, counted from 0.",
+      "pass the index of one of them.");
 }
 
 bool ShardLayout::has_complex() const {

@@ -19,10 +19,11 @@ constexpr int64_t kLineBytes = 64;   // shards begin at cache lines
 void check_one_device(const std::vector<ShardedParameter>& parameters) {
   for (const ShardedParameter& parameter : parameters) {
     if (parameter.planned.device == parameters.front().planned.device) continue;
-    throw InvalidArgument("a sharded optimizer got parameters on " +
+    throw InvalidArgument("several-devices",
+                          "a sharded optimizer got parameters on " +
                               parameters.front().planned.device.str() + " and on " +
                               parameter.planned.device.str() + ".",
-                          "the shards of a rank are parts of one buffer, on one device.",
+                          "the shards of a rank are parts of one buffer on one device.",
                           "make one optimizer for the parameters of each device.");
   }
 }

@@ -34,16 +34,19 @@ void ShardRanks::choose_group(const farandole::Group& group) {
 void ShardRanks::check_replica(const ShardLayout& layout) const {
   if (mode_ == GradientMode::kFull) return;
   const char* fix =
-      "pass the parameters of one DistributedDataParallel, all of them, and its "
-      "process group or none; or use gradients=\"full\".";
+      "pass all parameters of one DistributedDataParallel and either its process group or none; or "
+      "use gradients=\"full\".";
   if (replica() == nullptr) {
     throw InvalidArgument(
-        "gradients=\"shard\" got parameters that are not all of one DistributedDataParallel.",
-        "it leaves the averaging of its gradients to the optimizer.", fix);
+        "several-wrappers",
+        "gradients=\"shard\" got parameters that do not all belong to one DistributedDataParallel.",
+        "a DistributedDataParallel leaves the averaging of its gradients to the optimizer.", fix);
   }
   if (!are_of_replica()) {
-    throw InvalidArgument("gradients=\"shard\" got another group than the DistributedDataParallel.",
-                          "gradients are averaged over the ranks that have computed them.", fix);
+    throw InvalidArgument(
+        "wrapper-group",
+        "gradients=\"shard\" got a different process group than the DistributedDataParallel.",
+        "gradients are averaged over the ranks that computed them.", fix);
   }
   const auto& tensors = layout.tensors();
   for (const auto& [name, tensor] : replica()->parameters()) {
@@ -51,8 +54,9 @@ void ShardRanks::check_replica(const ShardLayout& layout) const {
       return each.is_same(wanted);
     };
     if (!tensor.requires_grad() || std::any_of(tensors.begin(), tensors.end(), is_same)) continue;
-    throw InvalidArgument("gradients=\"shard\" did not get parameter '" + name + "'.",
-                          "nobody would average its gradient.", fix);
+    throw InvalidArgument("parameter-left-out",
+                          "gradients=\"shard\" did not get parameter '" + name + "'.",
+                          "its gradient would not be averaged.", fix);
   }
 }
 
@@ -92,12 +96,13 @@ void ShardRanks::begin_change(const farandole::Group& group, const ShardLayout& 
   if (lost == owners_.end() || !has_state) return;
   const auto lost_rank = std::to_string(lost - owners_.begin());
   undo_change();
-  throw InvalidArgument("rebuild() cannot find the optimizer state of rank " + lost_rank + " of " +
-                            std::to_string(old_world) + ".",
-                        "each rank has the state of its own shards alone, and that rank is not "
-                        "among the present ones.",
-                        "make a new optimizer and load a checkpoint into it, on all ranks; "
-                        "parameters are whole on every rank.");
+  throw InvalidArgument(
+      "state-lost",
+      "rebuild() cannot find the optimizer state of rank " + lost_rank + " of " +
+          std::to_string(old_world) + ".",
+      "each rank has only the state of its own shards, and that rank is not in the new group.",
+      "make a new optimizer and load a checkpoint into it on all ranks; every rank still has all "
+      "parameters.");
 }
 
 void ShardRanks::finish_change() noexcept {

@@ -31,12 +31,13 @@ void ShardTensors::bring_home() {
     if (tensors_[i].const_data_ptr() == slot.const_data_ptr()) continue;
     if (tensors_[i].scalar_type() != slot.scalar_type() || tensors_[i].sizes() != slot.sizes() ||
         tensors_[i].device() != slot.device()) {
-      throw InvalidArgument(
-          "the optimizer below a ZeroRedundancyOptimizer gave a parameter another dtype, shape or "
-          "device.",
-          "it was " + std::string(c10::toString(slot.scalar_type())) + " on " +
-              slot.device().str() + ", as its place in the memory of all ranks is.",
-          "let the optimizer change parameters in place.");
+      throw InvalidArgument("inner-optimizer-moved",
+                            "the optimizer inside a ZeroRedundancyOptimizer changed the dtype, "
+                            "shape or device of a parameter.",
+                            "the parameter was " + std::string(c10::toString(slot.scalar_type())) +
+                                " on " + slot.device().str() +
+                                ", as is its slot in the memory of all ranks.",
+                            "use an optimizer that changes parameters in place.");
     }
     slot.copy_(tensors_[i].detach());
     tensors_[i].set_data(slot);

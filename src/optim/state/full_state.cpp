@@ -67,9 +67,10 @@ void check_shape(const at::Tensor& state, const std::string& name, const at::Ten
                  const std::string& which) {
   if (!state.defined() || state.sizes() == parameter.sizes()) return;
   throw InvalidArgument(
+      "load-shape",
       "load() got '" + name + "' with " + std::to_string(state.numel()) + " elements for " + which +
           ".",
-      "that parameter has " + std::to_string(parameter.numel()) + ", or as many in another shape.",
+      "that parameter has " + std::to_string(parameter.numel()) + "elements, or its shape differs.",
       "load the state of the same model, with its parameters in the same order.");
 }
 
@@ -79,10 +80,10 @@ void check_complete(const StateFields& fields, const UpdateRule* rule, const std
   for (const std::string& needed : rule->state_names()) {
     for (const auto& [name, tensor] : fields.tensors) {
       if (name != needed || tensor->defined()) continue;
-      throw InvalidArgument(
-          "load() got a state of " + which + " without '" + name + "'.",
-          "the options in the archive need it: " + rule->description() + ".",
-          "load what an optimizer of the same class and with the same options has saved.");
+      throw InvalidArgument("load-missing-state",
+                            "load() got a state of " + which + " without '" + name + "'.",
+                            "the options in the archive require it: " + rule->description() + ".",
+                            "load the state of an optimizer of the same class and options.");
     }
   }
 }

@@ -95,9 +95,10 @@ std::vector<at::Tensor> gather_group(const ShardRanks& ranks, const ShardLayout&
   const c10::NoGradGuard no_grad;
   const std::vector<size_t>& indices = layout.group(group);
   if (to < -1 || to >= ranks.world_size()) {
-    throw InvalidArgument("gather() got rank " + std::to_string(to) + ".",
-                          "there are ranks 0 to " + std::to_string(ranks.world_size() - 1) + ".",
-                          "pass one of those, or -1 for all.");
+    throw InvalidArgument(
+        "gather-rank", "gather() got rank " + std::to_string(to) + ".",
+        "the group has ranks 0 to " + std::to_string(ranks.world_size() - 1) + ".",
+        "pass one of them, or -1 for all.");
   }
   const at::ScalarType dtype = common_dtype(*ranks.group(), pieces);
   std::vector<at::Tensor> whole(indices.size());

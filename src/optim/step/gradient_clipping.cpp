@@ -14,16 +14,18 @@ namespace {
 /// Throws if the norm is not defined for these arguments and parameters.
 void check_norm(const ShardLayout& layout, double max_norm, double norm_type) {
   if (!(norm_type > 0) || std::isnan(max_norm)) {
-    throw InvalidArgument("clip_grad_norm_() got max_norm " + std::to_string(max_norm) +
+    throw InvalidArgument("clip-norm",
+                          "clip_grad_norm_() got max_norm " + std::to_string(max_norm) +
                               " and norm_type " + std::to_string(norm_type) + ".",
-                          "the norm is (sum |g|^p)^(1/p), and its bound a number.",
-                          "pass a norm_type above 0, or infinity.");
+                          "the norm is (sum |g|^p)^(1/p), and max_norm must not be NaN.",
+                          "pass a number as max_norm and a norm_type above 0 or infinite.");
   }
   if (norm_type != 2 && layout.has_complex()) {
     throw NotSupported(
+        "complex-norm",
         "clip_grad_norm_() got complex parameters and norm_type " + std::to_string(norm_type) + ".",
-        "their gradients are pairs of reals here, which have the same 2-norm and no "
-        "other.",
+        "complex gradients are handled as pairs of real numbers, for which only the 2-norm is the "
+        "same.",
         "pass norm_type 2.");
   }
 }
@@ -37,10 +39,10 @@ double clip_gradient_norm(ShardedStep& step, const ShardLayout& layout, Gradient
   const double term = step.average_norm_term(norm_type);
   const double norm = std::isinf(norm_type) ? term : std::pow(term, 1 / norm_type);
   if (error_if_nonfinite && !std::isfinite(norm)) {
-    throw InvalidArgument("the norm of the gradients is " + std::to_string(norm) + ".",
-                          "a gradient has Inf or NaN, on some rank.",
-                          "look for its cause, skip the step on all ranks, or pass "
-                          "error_if_nonfinite=False.");
+    throw InvalidArgument(
+        "norm-not-finite", "the norm of the gradients is " + std::to_string(norm) + ".",
+        "a gradient has an Inf or NaN on some rank.",
+        "find the cause, skip the step on all ranks, or pass error_if_nonfinite=False.");
   }
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return norm;
@@ -57,13 +59,13 @@ double clip_gradient_norm(ShardedStep& step, const ShardLayout& layout, Gradient
 void clip_gradient_values(ShardedStep& step, const ShardLayout& layout, GradientMode mode,
                           double clip_value) {
   if (!(clip_value >= 0)) {
-    throw InvalidArgument("clip_grad_value_() got " + std::to_string(clip_value) + ".",
-                          "elements are brought into [-clip_value, clip_value].",
-                          "pass a number of at least 0.");
+    throw InvalidArgument(
+        "clip-value", "clip_grad_value_() got " + std::to_string(clip_value) + ".",
+        "elements are clipped to [-clip_value, clip_value].", "pass a number of at least 0.");
   }
   if (layout.has_complex()) {
-    throw NotSupported("clip_grad_value_() got complex parameters.",
-                       "complex numbers have no order in which one could be too large.",
+    throw NotSupported("complex-clip-value", "clip_grad_value_() got complex parameters.",
+                       "complex numbers have no order, so they cannot be clipped to a range.",
                        "use clip_grad_norm_().");
   }
   if (mode == GradientMode::kShard) {

@@ -27,9 +27,10 @@ void check_can_be_added_up(const ShardPlan& plan) {
   for (const auto& bucket : plan.buckets.buckets) {
     if (plan.partition == Partition::kElements || !c10::isComplexType(bucket.dtype)) continue;
     throw NotSupported(
-        "gradients=\"shard\" got complex parameters, which are to be whole on one rank each.",
-        "over groups without shared memory their shards have several lengths, and those are added "
-        "up by code for real numbers.",
+        "complex-whole-parameters",
+        "gradients=\"shard\" got complex parameters that are assigned to one rank each.",
+        "over groups without shared memory, shards of different lengths are reduced by code for "
+        "real numbers only.",
         "use gradients=\"full\", partition=\"elements\", or Farandole's own groups.");
   }
 }

@@ -15,9 +15,9 @@ namespace {
 
 void check_dense(const at::Tensor& gradient, const std::string& name) {
   if (gradient.layout() == at::kStrided) return;
-  throw NotSupported("parameter '" + name + "' has a sparse gradient.",
-                     "a sharded optimizer updates the elements that a rank owns, whichever rows a "
-                     "batch has used.",
+  throw NotSupported("sparse-gradient", "parameter '" + name + "' has a sparse gradient.",
+                     "a sharded optimizer updates all elements that a rank owns, and not only the "
+                     "rows of a batch.",
                      "make the embedding with sparse=false, or give it an optimizer of its own.");
 }
 
@@ -27,9 +27,10 @@ void check_fits(const at::Tensor& gradient, const at::Tensor& parameter, const s
       gradient.device() == parameter.device()) {
     return;
   }
-  throw InvalidArgument("the gradient of parameter '" + name + "' does not fit it.",
-                        "it has another dtype, shape or device.",
-                        "set p.grad to a tensor like p, or to none.");
+  throw InvalidArgument("gradient-mismatch",
+                        "the gradient of parameter '" + name + "' does not match the parameter.",
+                        "its dtype, shape or device differs.",
+                        "set p.grad to a tensor of the dtype, shape and device of p, or to none.");
 }
 
 /// Whether the elements of the gradient have the order of the parameter's elements in its slot.
@@ -52,23 +53,23 @@ at::Tensor as_parameter(const at::Tensor& gradient, const at::Tensor& parameter)
 
 Replica& alive(const ReplicaLink& link, const void* owner) {
   if (link.replica != nullptr && link.replica->is_sharded_by(owner)) return *link.replica;
-  throw InvalidArgument("the gradients of a sharded optimizer are no longer left to it.",
-                        link.replica == nullptr
-                            ? "its DistributedDataParallel, which keeps them, is gone."
-                            : "its DistributedDataParallel has got other ranks or parameters, or "
-                              "another optimizer has taken over.",
-                        "keep the DistributedDataParallel as long as the optimizer, and call "
-                        "rebuild() after set_process_group().");
+  throw InvalidArgument(
+      "optimizer-detached", "a sharded optimizer no longer gets the gradients of its parameters.",
+      link.replica == nullptr ? "its DistributedDataParallel, which holds them, was destroyed."
+                              : "the ranks or parameters of its DistributedDataParallel changed, "
+                                "or another optimizer was made for it.",
+      "keep the DistributedDataParallel as long as the optimizer, and call "
+      "rebuild() after set_process_group().");
 }
 
 /// `matters`: whether the step needs what a pass under no_sync() leaves out.
 void check_synchronized(const Reducer& reducer, bool matters) {
   if (!matters || !reducer.has_local_passes()) return;
-  throw InvalidArgument(
-      "the last backward before step() ran under no_sync().",
-      "with gradients=\"shard\" the last pass of a step tells the ranks what it needs: the loss "
-      "weights and, over groups without shared memory, the gradients.",
-      "run the last pass of each step outside of no_sync().");
+  throw InvalidArgument("step-after-no-sync",
+                        "the last backward before step() ran under no_sync().",
+                        "with gradients=\"shard\" the last pass of a step exchanges the loss "
+                        "weights and, over groups without shared memory, the gradients.",
+                        "run the last pass of each step outside no_sync().");
 }
 
 std::byte* at_offset(const void* data, int64_t bytes) {
@@ -112,7 +113,8 @@ void PeerGradients::look(const std::vector<at::Tensor>& parameters,
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i].grad().defined() || (buckets_ && places_[i] >= 0)) continue;
     throw InvalidArgument(
-        "the gradient of parameter '" + names[i] + "' lies where other ranks cannot read it.",
+        "gradient-not-shared",
+        "the gradient of parameter '" + names[i] + "' is in memory that other ranks cannot read.",
         "with gradients=\"shard\" it must come from a backward through DistributedDataParallel.",
         "run forward and backward through it, or use gradients=\"full\".");
   }
@@ -160,10 +162,11 @@ void ScatteredGradients::look(const std::vector<at::Tensor>& parameters,
     if (!parameters[i].grad().defined()) continue;
     check_dense(parameters[i].grad(), names[i]);
     if (parameters[i].requires_grad()) continue;
-    throw InvalidArgument(
-        "parameter '" + names[i] + "' is frozen and has a gradient.",
-        "with gradients=\"shard\" over this group only what backward computes reaches other ranks.",
-        "set p.grad to none when you freeze it.");
+    throw InvalidArgument("frozen-gradient",
+                          "parameter '" + names[i] + "' is frozen and has a gradient.",
+                          "with gradients=\"shard\" over this group, only gradients that backward "
+                          "computes reach other ranks.",
+                          "set p.grad to none when you freeze it.");
   }
 }
 

@@ -68,9 +68,11 @@ std::unique_ptr<torch::optim::Optimizer> InnerStepper::make_on_shards() {
   }
   auto optimizer = make_(std::move(shards));
   if (optimizer && optimizer->param_groups().size() == groups_.size()) return optimizer;
-  throw InvalidArgument("the factory made no optimizer of the parameter groups that it got.",
-                        "it is called with the shards of this rank, group by group.",
-                        "pass its argument on to the optimizer's constructor.");
+  throw InvalidArgument(
+      "factory-parameters",
+      "the factory did not make an optimizer of the parameter groups that it was given.",
+      "it is called with the shards of this rank, one group for each parameter group.",
+      "pass the factory's argument to the optimizer's constructor.");
 }
 
 /// Takes the shards of parameters that were added, or were frozen until now, with their initial
@@ -266,10 +268,11 @@ const StateFormat& InnerStepper::format() const {
       });
   if (is_known) return *format_;
   throw NotSupported(
+      "state-of-factory",
       "the state of an optimizer with " + class_of(optimizer_->defaults()) + " cannot be gathered.",
-      "a factory made it; known are the states of LibTorch's SGD, Adam, AdamW, "
+      "a factory made the optimizer; supported are the states of LibTorch's SGD, Adam, AdamW, "
       "RMSprop and Adagrad, and of LAMB and LARS.",
-      "use one of those, or save the parameters alone and let the state begin anew.");
+      "use one of those, or save only the parameters and start with new optimizer state.");
 }
 
 }  // namespace farandole

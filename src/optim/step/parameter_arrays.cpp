@@ -32,51 +32,57 @@ bool is_known(at::ScalarType type) {
 /// Whether the tensor is defined, and strided in host memory.
 void check_memory(const at::Tensor& tensor, const std::string& what) {
   if (!tensor.defined()) {
-    throw InvalidArgument("update_parameters got an undefined " + what + ".",
-                          "there is nothing to read or to write.",
+    throw InvalidArgument("update-undefined", "update_parameters got an undefined " + what + ".",
+                          "it has no memory to read or write.",
                           "leave out parameters that have no gradient.");
   }
   if (!tensor.is_cpu()) {
     throw NotSupported(
+        "update-device",
         "update_parameters cannot work on a " + what + " on " + in_words(tensor.device()) + ".",
-        "fused updates run on the CPU, in host memory.",
+        "fused updates run on the CPU.",
         "move the module with .cpu(), or use an optimizer of torch.optim.");
   }
   if (tensor.layout() == at::kStrided) return;
-  throw NotSupported("update_parameters cannot work on a " + what + " of layout " +
+  throw NotSupported("update-layout",
+                     "update_parameters cannot work on a " + what + " of layout " +
                          in_words(tensor.layout()) + ".",
-                     "fused updates change every element, also those without a gradient.",
-                     "pass tensor.to_dense(), or sparse=False to the embedding.");
+                     "fused updates change every element, including those without a gradient.",
+                     "pass tensor.to_dense(), or make the embedding with sparse=False.");
 }
 
 void check_parameter(const at::Tensor& parameter) {
   check_memory(parameter, "parameter");
   if (!is_known(parameter.scalar_type())) {
-    throw InvalidArgument("update_parameters cannot work on a parameter of dtype " +
-                              in_words(parameter.scalar_type()) + ".",
-                          "fused updates compute in float32 and float64.",
-                          "use parameters of float32, float64, float16, bfloat16 or complex.");
+    throw InvalidArgument(
+        "update-dtype",
+        "update_parameters cannot work on a parameter of dtype " +
+            in_words(parameter.scalar_type()) + ".",
+        "fused updates compute in float32 and float64.",
+        "use parameters of a float32, float64, float16, bfloat16 or complex dtype.");
   }
   const bool is_dense = parameter.is_non_overlapping_and_dense();
   if (is_dense && !parameter.is_conj() && !parameter.is_neg()) return;
-  throw InvalidArgument(
-      "update_parameters cannot store into a parameter that is a view with gaps, "
-      "overlaps, conjugation or negation (" +
-          shape_of(parameter) + ", strides " + in_words(parameter.strides()) + ").",
-      "fused updates run through one run of memory that holds the elements.",
-      "make the parameter of tensor.clone().");
+  throw InvalidArgument("update-strides",
+                        "update_parameters cannot store into a parameter that is a view with gaps, "
+                        "overlaps, conjugation or negation (" +
+                            shape_of(parameter) + ", strides " + in_words(parameter.strides()) +
+                            ").",
+                        "fused updates need all elements in one contiguous range of memory.",
+                        "make the parameter from tensor.clone().");
 }
 
 void check_like(const at::Tensor& tensor, const std::string& what, at::ScalarType type,
                 const at::Tensor& parameter) {
   check_memory(tensor, what);
   if (tensor.sizes() == parameter.sizes() && tensor.scalar_type() == type) return;
-  throw InvalidArgument("update_parameters got a " + what + " " + shape_of(tensor) +
+  throw InvalidArgument("update-tensor-type",
+                        "update_parameters got a " + what + " " + shape_of(tensor) +
                             " for a parameter " + shape_of(parameter) + ".",
-                        "it has to be " + in_words(type) + in_words(parameter.sizes()) +
-                            ": gradients and states are as the parameter, states beside half "
-                            "types float32.",
-                        "convert it, or make it anew of zeros.");
+                        "it must be " + in_words(type) + in_words(parameter.sizes()) +
+                            ": gradients and states have the dtype and shape of the parameter, but "
+                            "states of half types are float32.",
+                        "convert it, or make a new one of zeros.");
 }
 
 /// Whether the elements of both tensors have the same order in memory. Shapes are equal.
@@ -107,7 +113,8 @@ void check_update(const at::Tensor& parameter, const at::Tensor& gradient,
   const at::ScalarType type = parameter.scalar_type();
   check_like(gradient, "gradient", type, parameter);
   if (states.size() != state_names.size()) {
-    throw InvalidArgument("update_parameters got " + std::to_string(states.size()) +
+    throw InvalidArgument("update-state-count",
+                          "update_parameters got " + std::to_string(states.size()) +
                               " states of a parameter instead of " +
                               std::to_string(state_names.size()) + ".",
                           "the rule names its states in state_names().",

@@ -45,10 +45,11 @@ std::string description_of(const UpdateRules& rules) {
 }
 
 [[noreturn]] void throw_no_norm(size_t rank) {
-  throw StepError("clip_grad_norm_() failed on rank " + std::to_string(rank) + ".",
-                  "an exception left it there, and the norm is of the gradients of all ranks.",
-                  "fix the cause there; nothing was changed.",
-                  {{static_cast<int>(rank)}, "clip_grad_norm_"});
+  throw StepError(
+      "clip-failed", "clip_grad_norm_() failed on rank " + std::to_string(rank) + ".",
+      "an exception left the call on that rank, and the norm needs the gradients of all ranks.",
+      "fix the cause on that rank; nothing was changed.",
+      {{static_cast<int>(rank)}, "clip_grad_norm_"});
 }
 
 }  // namespace
@@ -182,8 +183,8 @@ void ShardedStep::collect_gradients() {
 void ShardedStep::end() {
   const c10::NoGradGuard no_grad;
   if (!round_->is_inside()) {
-    throw InvalidArgument("end_step() was called outside of a step.", "it ends one.",
-                          "call begin_step() first.");
+    throw InvalidArgument("no-open-step", "end_step() was called outside of a step.",
+                          "it ends a step that begin_step() began.", "call begin_step() first.");
   }
   within_step([&] {
     for (ShardLayout::Part& part : layout_.parts()) part.tensors->bring_home();
@@ -346,13 +347,15 @@ bool ShardedStep::unscale(double factor) {
 void ShardedStep::prepare() {
   wait();
   if (ranks_.are_changing()) {
-    throw InvalidArgument("a rebuild of the optimizer was begun and has not ended.",
-                          "an exception left it, and its ranks are not planned for.",
+    throw InvalidArgument("rebuild-not-ended",
+                          "a rebuild of the optimizer was started and not completed.",
+                          "an exception left rebuild(), and there is no plan for the new ranks.",
                           "call rebuild() again on every rank.");
   }
   if (ranks_.replica() != nullptr && ranks_.mode() == GradientMode::kShard &&
       !ranks_.are_of_replica()) {
-    throw InvalidArgument("the DistributedDataParallel has other ranks than its optimizer.",
+    throw InvalidArgument("wrapper-ranks",
+                          "the DistributedDataParallel and its optimizer have different ranks.",
                           "set_process_group() was called since the optimizer was made.",
                           "call rebuild() of the optimizer on every rank.");
   }
@@ -363,21 +366,26 @@ void ShardedStep::prepare() {
 void ShardedStep::check_rules(const UpdateRules& rules) const {
   for (const auto& rule : rules) {
     if (rule && rule->sums() <= static_cast<int>(kMostSums)) continue;
-    throw InvalidArgument("step() got a rule that measures more than " + std::to_string(kMostSums) +
-                              " sums, or none.",
-                          "there is room for as many of each parameter.", "measure fewer.");
+    throw InvalidArgument(
+        "too-many-sums",
+        "step() got a rule that needs more than " + std::to_string(kMostSums) + " sums, or none.",
+        "there is space for that many sums for each parameter.",
+        "use fewer sums, and at least one.");
   }
   if (rules.size() != layout_.group_count()) {
-    throw InvalidArgument("step() got " + std::to_string(rules.size()) + " rules for " +
+    throw InvalidArgument("rule-count",
+                          "step() got " + std::to_string(rules.size()) + " rules for " +
                               std::to_string(layout_.group_count()) + " parameter groups.",
-                          "each group has one.", "pass as many.");
+                          "each group needs one rule.",
+                          "pass as many rules as there are parameter groups.");
   }
   for (const ShardLayout::Parameter& parameter : layout_.parameters()) {
     if (parameter.tensor.is_cpu()) continue;
     throw NotSupported(
+        "rule-device",
         "parameter '" + parameter.name + "' is on " + parameter.tensor.device().str() + ".",
         "the fused rules of this version run on CPUs.",
-        "use a torch.optim class that runs there, through begin_step().");
+        "use a torch.optim class that supports the device, through begin_step().");
   }
 }
 
@@ -438,8 +446,8 @@ void ShardedStep::before_backward() {
     if (!has_gradients) break;
     if (change.kind == GradientChange::Kind::kClamp) {
       throw InvalidArgument(
-          "a backward came between clip_grad_value_() and step().",
-          "with gradients=\"shard\" values are clipped when step() has averaged them.",
+          "backward-after-clipping", "a backward came between clip_grad_value_() and step().",
+          "with gradients=\"shard\" values are clipped in step(), after it has averaged them.",
           "clip after the last backward of a step, or zero the gradients.");
     }
     factor *= change.value;

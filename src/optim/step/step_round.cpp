@@ -93,13 +93,13 @@ void StepRound::check_failures() {
   const bool at_entry = reports_.head(failed.front()).is_entry != 0;
   const std::vector<std::string> errors = group_->all_gather(std::string());
   throw StepError(
-      subject() + " failed on " + text_of_ranks(failed, group_->world_size()) + ".",
+      "step-failed", subject() + " failed on " + text_of_ranks(failed, group_->world_size()) + ".",
       "rank " + std::to_string(failed.front()) +
           " met: " + errors[static_cast<size_t>(failed.front())],
-      std::string("fix the cause there. ") +
-          (at_entry ? "Nothing was changed: the step may be taken again."
-                    : "Parameters are the same on all ranks, but that rank's shards may lack the "
-                      "step; go on, or load a checkpoint."),
+      std::string("fix the cause on that rank. ") +
+          (at_entry ? "Nothing was changed, so the step can be repeated."
+                    : "Parameters are the same on all ranks, but the shards of that rank may not "
+                      "have been stepped; continue, or load a checkpoint."),
       {failed, "step"});
 }
 
@@ -114,11 +114,12 @@ void StepRound::check_steps() {
   for (int rank = 1; rank < group_->world_size(); ++rank) {
     const uint64_t step = reports_.head(rank).step;
     if (step == first) continue;
-    throw StepError(which + ": rank 0 takes step #" + std::to_string(first) + ", rank " +
+    throw StepError("step-count",
+                    which + ": rank 0 takes step #" + std::to_string(first) + ", rank " +
                         std::to_string(rank) + " step #" + std::to_string(step) + ".",
-                    "one of them has left out a step that the other took.",
-                    "decide in the same way on all ranks whether to call step(), for example by an "
-                    "all_reduce.",
+                    "one of them skipped a step that the other took.",
+                    "make the same decision on all ranks whether to call step(), for example with "
+                    "an all_reduce.",
                     {{rank}, "step"});
   }
 }
@@ -129,11 +130,12 @@ void StepRound::check_descriptions(const std::string& own) const {
   if (other == group_->world_size()) return;
   const std::vector<std::string> all = group_->all_gather(own);
   throw StepError(
+      "different-hyperparameters",
       subject() + ": ranks 0 and " + std::to_string(other) + " have different hyperparameters.",
       "rank 0 steps with " + all[0] + ", rank " + std::to_string(other) + " with " +
           all[static_cast<size_t>(other)] +
-          "; each updates its own shards, so parameters would be stepped differently.",
-      "set param_groups and step schedulers in the same way on every rank.", {{other}, "step"});
+          "; each rank updates its own shards, so shards would be stepped differently.",
+      "set param_groups and step schedulers the same way on every rank.", {{other}, "step"});
 }
 
 void StepRound::check_gradients() const {
@@ -150,11 +152,12 @@ void StepRound::check_gradients() const {
       (has_gradient(rank, i) ? with : without).push_back(rank);
     }
     if (with.empty() || without.empty()) continue;
-    throw StepError(subject() + ": parameter '" + names_[i] + "' has a gradient on " +
+    throw StepError("gradient-on-some-ranks",
+                    subject() + ": parameter '" + names_[i] + "' has a gradient on " +
                         text_of_ranks(with, group_->world_size()) + " and none on " +
                         text_of_ranks(without, group_->world_size()) + ".",
-                    "parts of it belong to each of them, and it would be stepped in part.",
-                    "give it a gradient on all ranks or on none: DistributedDataParallel does.",
+                    "each of these ranks owns a part of it, so only some parts would be stepped.",
+                    "give it a gradient on all ranks or on none, as DistributedDataParallel does.",
                     {without, "step"});
   }
 }

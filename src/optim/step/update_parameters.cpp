@@ -13,17 +13,18 @@ namespace {
 
 void check_lengths(size_t parameters, size_t gradients, size_t states, size_t steps) {
   if (gradients == parameters && states == parameters && steps == parameters) return;
-  throw InvalidArgument("update_parameters got " + std::to_string(parameters) + " parameters, " +
+  throw InvalidArgument("update-list-lengths",
+                        "update_parameters got " + std::to_string(parameters) + " parameters, " +
                             std::to_string(gradients) + " gradients, " + std::to_string(states) +
                             " lists of states and " + std::to_string(steps) + " steps.",
-                        "each parameter has one of each.", "pass lists of equal lengths.");
+                        "every parameter needs one of each.", "pass lists of equal lengths.");
 }
 
 void check_step(int64_t step) {
   if (step >= 1) return;
-  throw InvalidArgument("update_parameters got step " + std::to_string(step) + ".",
-                        "steps are counted from 1.",
-                        "pass the number of the step that is being taken.");
+  throw InvalidArgument("update-step-number",
+                        "update_parameters got step " + std::to_string(step) + ".",
+                        "steps count from 1.", "pass the number of the current step.");
 }
 
 /// A whole parameter of one process: its gradient is read in place, and there are no peers.

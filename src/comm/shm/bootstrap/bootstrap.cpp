@@ -90,10 +90,11 @@ void Bootstrap::await(const std::vector<int>& peers, const Ready& ready) {
     std::string names;
     for (const int peer : peers) names += (names.empty() ? "" : ", ") + topology_.describe(peer);
     throw TimeoutError(
+        "rank-stopped",
         "group '" + group_ + "' did not form within its timeout of " +
-            std::to_string(timeout_.count()) + " ms: " + names + " did not come this far.",
-        "nothing came.", "look at that rank's own output; it started but stopped on its way here.",
-        {peers, ""});
+            std::to_string(timeout_.count()) + " ms: " + names + " did not get this far.",
+        "no message arrived.",
+        "look at that rank's own output; it started, but stopped before this point.", {peers, ""});
   }
 }
 
@@ -115,6 +116,7 @@ bool Bootstrap::look_for_failures(const Ready& ready) {
     const size_t line = told->find('\n');
     const int failed = std::stoi(told->substr(0, line));
     throw AbortedError(
+        "peer-gave-up",
         "group '" + group_ + "' did not form: " + topology_.describe(failed) + " gave up.",
         told->substr(line + 1), "fix the cause on that rank, then make the group again.",
         {{failed}, ""});
@@ -125,7 +127,8 @@ bool Bootstrap::look_for_failures(const Ready& ready) {
 }
 
 void Bootstrap::fail_dead(int rank) const {
-  throw PeerFailure("group '" + group_ + "' did not form: " + topology_.describe(rank) + " " +
+  throw PeerFailure("peer-ended-while-forming",
+                    "group '" + group_ + "' did not form: " + topology_.describe(rank) + " " +
                         liveness_.cause_of_death(rank) + ".",
                     "it ended before all ranks had joined.", "look at that rank's own output.",
                     {{rank}, ""});

@@ -38,7 +38,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr const char* kSocketFix = "see whether the sandbox forbids Unix sockets.";
+constexpr const char* kSocketFix = "check whether a sandbox forbids Unix sockets.";
 /// Silent connections that are kept beside those of ranks.
 constexpr size_t kStrangers = 16;
 
@@ -191,7 +191,8 @@ std::vector<Descriptor> DescriptorExchange::receive(int peer, Message* message,
     if (++looks > 1) std::this_thread::sleep_for(limit);
     return looks > 3;
   });
-  throw PeerFailure(topology_.describe(peer) + " went away while memory was shared.",
+  throw PeerFailure("peer-disconnected",
+                    topology_.describe(peer) + " disconnected while shared memory was set up.",
                     "its socket closed.", "look at that rank's own output.", {{peer}, ""});
 }
 
@@ -213,10 +214,11 @@ void DescriptorExchange::connect(Bootstrap& bootstrap) {
   const std::string token = bootstrap.get(name);
   if (token.size() != kTokenBytes) {
     throw CommError(
-        "group '" + bootstrap.group() + "' did not form: the store holds no token of it.",
+        "foreign-store",
+        "group '" + bootstrap.group() + "' did not form: the store holds no token of the group.",
         "the key " + bootstrap.key(name) + " has a value of " + std::to_string(token.size()) +
             " bytes.",
-        "give each job a store of its own.");
+        "use a separate store for each job.");
   }
   const socklen_t size = address_of("farandole-" + token, &address);
   Descriptor hub = make_socket();
@@ -352,7 +354,8 @@ Descriptor DescriptorExchange::broadcast(const std::function<Descriptor()>& make
       try {
         send(peer, message, fds, await);
       } catch (const SystemError& error) {  // some have it and some wait: nobody can go on
-        throw PeerFailure("shared memory did not reach " + topology_.describe(peer) + ".",
+        throw PeerFailure("memory-not-delivered",
+                          "shared memory did not reach " + topology_.describe(peer) + ".",
                           reason_of(error.what()), kSocketFix, {{peer}, ""});
       }
     }
@@ -362,8 +365,9 @@ Descriptor DescriptorExchange::broadcast(const std::function<Descriptor()>& make
   }
   if (message.failed == 0) return result;
   if (own_error) std::rethrow_exception(own_error);
-  throw SystemError("shared memory could not be made by " + topology_.describe(0) + ".",
-                    message.text, "see the error of that rank, which says what helps there.");
+  throw SystemError("memory-failed-on-rank-0",
+                    "shared memory could not be created by " + topology_.describe(0) + ".",
+                    message.text, "see the error of that rank, which says how to fix it.");
 }
 
 void DescriptorExchange::meet(const Await& await) {

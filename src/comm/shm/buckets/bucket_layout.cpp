@@ -17,24 +17,25 @@ size_t bytes_of(const BucketRange& bucket) { return bucket.count * size_of(bucke
 [[noreturn]] void refuse(size_t index, const BucketRange& bucket, const std::string& why,
                          int world_size) {
   throw InvalidArgument(
+      "bucket-layout",
       "make_bucket_reduction was called with bucket " + std::to_string(index) + ", " +
           name_of(bucket.dtype) + "[" + std::to_string(bucket.count) + "] at byte " +
           std::to_string(bucket.offset_bytes) + ".",
       why,
-      "lay floating-point buckets one after the other, each padded to a multiple of " +
+      "place floating-point buckets one after the other, each padded to a multiple of " +
           std::to_string(static_cast<size_t>(world_size) * kCacheLine) + " bytes.");
 }
 
 void check_bucket(size_t index, const BucketRange& bucket, size_t memory_bytes, int world_size) {
   if (!is_floating(bucket.dtype)) {
-    refuse(index, bucket, "an average of such elements is not one of them.", world_size);
+    refuse(index, bucket, "elements of this dtype cannot be averaged.", world_size);
   }
   if (bucket.offset_bytes % kCacheLine != 0) {
     refuse(index, bucket, "it must begin at a multiple of 64 bytes.", world_size);
   }
   const size_t room = memory_bytes - std::min(bucket.offset_bytes, memory_bytes);
   if (bucket.count > room / size_of(bucket.dtype)) {
-    refuse(index, bucket, "it ends beyond the memory.", world_size);
+    refuse(index, bucket, "it extends past the end of the memory.", world_size);
   }
   if (bytes_of(bucket) % (static_cast<size_t>(world_size) * kCacheLine) != 0) {
     refuse(index, bucket, "each rank reduces an equal share of whole cache lines.", world_size);

@@ -32,36 +32,40 @@ static_assert(sizeof(Plan) <= kInlineBytes);
 void check_memory(const SharedMemoryCommunicator& group, const SymmetricMemory* memory) {
   if (memory != nullptr && group.find_symmetric(memory->local(), 0).get() == memory) return;
   throw InvalidArgument(
-      "make_bucket_reduction was called with memory that group '" + group.name() + "' has not.",
-      "peers map what allocate_symmetric() of their own group has returned, and nothing else.",
-      "pass an allocation of this group.");
+      "bucket-memory",
+      "make_bucket_reduction was called with memory that is not of group '" + group.name() + "'.",
+      "ranks of a group map only memory that its allocate_symmetric() has returned.",
+      "pass memory from allocate_symmetric() of this group.");
 }
 
 void check_plan_of(const SharedMemoryCommunicator& group, int rank, const std::byte* theirs,
                    const std::byte* of_rank_0) {
   if (std::memcmp(theirs, of_rank_0, sizeof(Plan)) == 0) return;
-  throw MismatchError("make_bucket_reduction in group '" + group.name() + "': rank 0 and rank " +
-                          std::to_string(rank) + " passed different buckets or sizes of reports.",
-                      "a rank reduces its shard of a bucket for all, where it lies on all.",
-                      "make the buckets of the same elements in the same order on every rank.",
-                      {{rank}, "make_bucket_reduction"});
+  throw MismatchError(
+      "different-buckets",
+      "make_bucket_reduction in group '" + group.name() + "': rank 0 and rank " +
+          std::to_string(rank) + " passed different buckets or sizes of reports.",
+      "each rank reduces its shard of a bucket for all ranks, at the same place in memory.",
+      "make buckets of the same sizes in the same order on every rank.",
+      {{rank}, "make_bucket_reduction"});
 }
 
 void check_weight(double weight) {
   if (std::isfinite(weight) && weight >= 0) return;
   std::ostringstream text;
   text << weight;
-  throw InvalidArgument("begin() was called with the weight " + text.str() + ".",
-                        "sums are divided by the sum of the weights, 0 or larger each.",
-                        "pass 1 for a plain average, 0 for a rank that has nothing to add.");
+  throw InvalidArgument(
+      "bucket-weight", "begin() was called with the weight " + text.str() + ".",
+      "sums are divided by the sum of the weights, each of which must be at least 0.",
+      "pass 1 for a plain average, 0 for a rank that contributes nothing.");
 }
 
 void check_report(const void* report, size_t bytes) {
   if (report != nullptr || bytes == 0) return;
   throw InvalidArgument(
-      "finish() was called without a report.",
+      "report-missing", "finish() was called without a report.",
       "the reduction was made for reports of " + std::to_string(bytes) + " bytes.",
-      "pass a pointer to that many.");
+      "pass a pointer to that many bytes.");
 }
 
 }  // namespace
@@ -122,9 +126,9 @@ void SharedBucketReduction::begin(double weight, bool checks_finite) {
   group_.check_usable();  // a round that the end of the group has cut off stays open
   check_weight(weight);
   if (in_round()) {
-    throw InvalidArgument("begin() was called in the middle of a round.",
-                          "the round before was not ended.",
-                          "call finish() first; with complete=false it gives the round up.");
+    throw InvalidArgument("bucket-round-open", "begin() was called in the middle of a round.",
+                          "the previous round has not ended.",
+                          "call finish() first; with complete=false it abandons the round.");
   }
   round_ = round_of_all();
   begun_ = true;
@@ -150,8 +154,9 @@ SharedBucketReduction::Bucket& SharedBucketReduction::claim(const char* call, si
   Bucket& bucket = buckets_[index];
   if (bucket.is_published) {
     throw InvalidArgument(
+        "bucket-published-twice",
         std::string(call) + "() was called with bucket " + std::to_string(index) + " again.",
-        "it was published in this round, and peers may have stored into it, or skipped.",
+        "it was already published or skipped in this round, and peers may have written to it.",
         "publish or skip each bucket once between begin() and finish().");
   }
   bucket.is_published = true;
@@ -293,6 +298,7 @@ BucketTimes SharedBucketReduction::times_of(size_t index) const {
 void SharedBucketReduction::check_bucket(const char* call, size_t index) const {
   if (index < buckets_.size()) return;
   throw InvalidArgument(
+      "bucket-index",
       std::string(call) + "() was called with bucket " + std::to_string(index) + ".",
       "there are " + std::to_string(buckets_.size()) + " buckets, counted from 0.",
       "pass a bucket's index in what make_bucket_reduction() got.");
@@ -300,10 +306,9 @@ void SharedBucketReduction::check_bucket(const char* call, size_t index) const {
 
 void SharedBucketReduction::check_in_round(const char* call) const {
   if (in_round()) return;
-  throw InvalidArgument(std::string(call) + "() was called outside of a round.",
+  throw InvalidArgument("bucket-no-round", std::string(call) + "() was called outside of a round.",
                         "begin() was not called since the last finish(), or since a MismatchError "
-                        "of the group, which "
-                        "ends rounds.",
+                        "of the group, which ends a round.",
                         "call begin() first.");
 }
 
@@ -311,11 +316,12 @@ void SharedBucketReduction::check_complete() const {
   if (published_ + skipped_ == buckets_.size()) return;
   size_t missing = 0;
   while (buckets_[missing].is_published) ++missing;
-  throw InvalidArgument(
-      "finish() was called as complete, but bucket " + std::to_string(missing) +
-          " was not published.",
-      "its elements would be averaged before they are there.",
-      "publish every bucket, with zeros where there is nothing to add, or pass complete=false.");
+  throw InvalidArgument("bucket-not-published",
+                        "finish() was called as complete, but bucket " + std::to_string(missing) +
+                            " was not published.",
+                        "its elements would be averaged before they are ready.",
+                        "publish every bucket, with zeros where there is nothing to contribute, or "
+                        "pass complete=false.");
 }
 
 }  // namespace farandole::comm::shm

@@ -35,9 +35,10 @@ void check_memory_left(size_t bytes) {
   if (bytes < kWorthALook) return;
   const auto left = memory_left();
   if (!left || bytes <= left->bytes) return;
-  throw SystemError("making a shared segment of " + std::to_string(bytes) + " bytes failed.",
-                    left->limit + " has " + std::to_string(left->bytes) + " bytes left.",
-                    kMoreMemory);
+  throw SystemError(
+      "no-memory-left",
+      "creating a shared memory segment of " + std::to_string(bytes) + " bytes failed.",
+      left->limit + " has " + std::to_string(left->bytes) + " bytes left.", kMoreMemory);
 }
 
 /// Whether another kind of file may work if memfd_create() has failed with `error`.

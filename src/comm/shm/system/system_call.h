@@ -30,7 +30,7 @@ auto retried(const Function& call) {
 [[noreturn]] inline void throw_errno(const std::string& call, const std::string& fix,
                                      int error_number = errno) {
   throw SystemError(
-      call + " failed.",
+      "system-call", call + " failed.",
       std::string(std::strerror(error_number)) + " (errno " + std::to_string(error_number) + ").",
       fix_for(error_number, fix));
 }
