@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/tcp/tcp_link.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "comm/shm/system/system_call.h"
+#include "farandole/error.h"
+#include "log.h"
+
+namespace farandole::comm::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr char kMagic[8] = {'F', 'A', 'R', 'A', 'N', 'D', 'O', 'L'};
+constexpr uint32_t kVersion = 1;
+constexpr size_t kMostStrangers = 256;
+constexpr milliseconds kStrangerTime{5000};
+/// A reason longer than this is cut off; a peer that announces more is not one of ours.
+constexpr size_t kMostText = 4096;
+/// How often a wait calls while_waiting.
+constexpr milliseconds kSlice{100};
+
+/// How long the reason of a closed lane is waited for, and how often it is looked for.
+constexpr milliseconds kVerdictTime{1000};
+constexpr milliseconds kVerdictSlice{5};
+
+constexpr const char* kFixOfEnd =
+    "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
+    "or continue without that rank.";
+
+std::string text_of_errno(int number) {
+  return std::string(std::strerror(number)) + " (errno " + std::to_string(number) + ").";
+}
+
+shm::Descriptor make_eventfd() {
+  shm::Descriptor made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!made.valid()) shm::throw_errno("eventfd", "use fewer groups or fewer open files.");
+  return made;
+}
+
+void signal_eventfd(int descriptor) {
+  const uint64_t one = 1;
+  // A full counter is readable, too.
+  [[maybe_unused]] const ssize_t written = ::write(descriptor, &one, sizeof(one));
+}
+
+void clear_eventfd(int descriptor) {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t read = ::read(descriptor, &count, sizeof(count));
+}
+
+template <class Value>
+void set_option(int socket, int level, int name, Value value) {
+  ::setsockopt(socket, level, name, &value, sizeof(value));  // none of them is needed to work
+}
+
+int poll_for(std::vector<pollfd>& set, TcpLink::Clock::time_point until) {
+  const auto left = std::chrono::ceil<milliseconds>(until - TcpLink::Clock::now());
+  const int wait = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000'000));
+  const int ready = ::poll(set.data(), set.size(), wait);
+  if (ready < 0 && errno != EINTR) shm::throw_errno("poll", "raise the limit of open files.");
+  return ready;
+}
+
+/// The whole of a small message, on a socket whose buffer has room for it; false: it has not.
+bool send_at_once(int socket, const void* data, size_t bytes) {
+  const ssize_t sent =
+      shm::retried([&] { return ::send(socket, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL); });
+  return sent == static_cast<ssize_t>(bytes);
+}
+
+}  // namespace
+
+TcpLink::TcpLink(Store& store, Topology topology, std::vector<int> peers, int lanes,
+                 LinkOptions options)
+    : topology_(std::move(topology)),
+      peers_(std::move(peers)),
+      lanes_(lanes),
+      options_(std::move(options)),
+      formation_deadline_(Clock::now() + options_.timeout),
+      wake_(make_eventfd()),
+      failed_(make_eventfd()) {
+  listen();
+  thread_ = std::thread([this] { run(); });
+  try {
+    connect_all(store);
+    await_all();
+    take_over_connections();
+  } catch (...) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ends_ = true;
+    }
+    signal_eventfd(wake_.get());
+    thread_.join();
+    throw;
+  }
+}
+
+TcpLink::~TcpLink() {
+  if (!fork_guard_.in_creator()) {
+    thread_.detach();  // it runs in the parent alone
+    return;
+  }
+  bool has_failed = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ends_ = true;
+    has_failed = failure_.has_value();
+  }
+  signal_eventfd(wake_.get());
+  thread_.join();
+  if (!has_failed) tell(ControlHead::kGoodbye, "", -1);
+}
+
+// ---- Formation
+
+std::string TcpLink::key(int rank) const {
+  return options_.group + "/" + topology_.session + "/tcp/" + std::to_string(rank);
+}
+
+TcpLink::Hello TcpLink::own_hello(int lane) const {
+  Hello hello{};
+  std::memcpy(hello.magic, kMagic, sizeof(kMagic));
+  hello.version = kVersion;
+  hello.rank = topology_.rank;
+  hello.lane = lane;
+  topology_.session.copy(hello.session, sizeof(hello.session));
+  return hello;
+}
+
+bool TcpLink::is_right(const Hello& hello, int rank, int lane) const {
+  Hello expected = own_hello(lane);
+  expected.rank = rank;
+  // Every byte is looked at, so that the time does not tell how many are right.
+  const auto* a = reinterpret_cast<const volatile unsigned char*>(&expected);
+  const auto* b = reinterpret_cast<const volatile unsigned char*>(&hello);
+  unsigned difference = 0;
+  for (size_t i = 0; i < sizeof(Hello); ++i) difference |= a[i] ^ b[i];
+  return difference == 0;
+}
+
+/// What makes TCP itself notice a host that vanished: probes of an idle connection, and a bound on
+/// how long sent bytes may stay unacknowledged.
+void TcpLink::tune(int socket) const {
+  const auto silence = static_cast<int>(options_.silence.count());
+  constexpr int kProbes = 3;
+  const int seconds = std::max(1, silence / 1000 / (kProbes + 1));
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(silence));
+}
+
+void TcpLink::listen() {
+  const NetworkAddress own = address_of_this_host(options_.network_interface);
+  listener_ = shm::Descriptor(
+      ::socket(own.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  constexpr const char* kFix = "check that FARANDOLE_NETWORK_INTERFACE names a working interface.";
+  if (!listener_.valid()) shm::throw_errno("socket", kFix);
+  if (::bind(listener_.get(), own.get(), own.size()) != 0) {
+    shm::throw_errno("bind to " + own.host(), kFix);
+  }
+  if (::listen(listener_.get(), SOMAXCONN) != 0) shm::throw_errno("listen", kFix);
+}
+
+void TcpLink::connect_all(Store& store) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof(bound);
+  if (::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
+    shm::throw_errno("getsockname", "report it.");
+  }
+  store.set(key(topology_.rank), NetworkAddress(reinterpret_cast<sockaddr*>(&bound), size).text());
+  for (const int peer : peers_) {
+    if (peer > topology_.rank) continue;
+    std::optional<std::string> address;
+    while (!address) {
+      if (Clock::now() >= formation_deadline_) throw_missing({peer});
+      if (options_.while_waiting) options_.while_waiting();
+      address = store.get(key(peer), kSlice);
+    }
+    const NetworkAddress target = NetworkAddress::parse(*address);
+    for (int lane = kControlLane; lane < lanes_; ++lane) {
+      shm::Descriptor made = connect_to(target, peer, lane);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      connections_[{peer, lane}] = std::move(made);
+    }
+  }
+}
+
+/// Connects and says hello; the answer is read later, so that ranks do not wait for each other one
+/// after the other.
+shm::Descriptor TcpLink::connect_to(const NetworkAddress& address, int peer, int lane) {
+  shm::Descriptor made(
+      ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (!made.valid()) shm::throw_errno("socket", "use fewer ranks, or raise ulimit -n.");
+  tune(made.get());
+  const std::string subject = "connecting to " + topology_.describe(peer) + " at " + address.text();
+  const std::string fix =
+      "check that hosts reach each other there (firewalls, routes), or choose another interface "
+      "with FARANDOLE_NETWORK_INTERFACE.";
+  if (::connect(made.get(), address.get(), address.size()) != 0) {
+    if (errno != EINPROGRESS) shm::throw_errno(subject, fix);
+    std::vector<pollfd> set{{made.get(), POLLOUT, 0}};
+    while (poll_for(set, std::min(formation_deadline_, Clock::now() + kSlice)) <= 0) {
+      if (Clock::now() >= formation_deadline_) throw_missing({peer});
+      if (options_.while_waiting) options_.while_waiting();
+    }
+    int error = 0;
+    socklen_t size = sizeof(error);
+    ::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) shm::throw_errno(subject, fix, error);
+  }
+  const Hello hello = own_hello(lane);
+  if (!send_at_once(made.get(), &hello, sizeof(hello))) shm::throw_errno(subject, fix);
+  return made;
+}
+
+/// Until peers of lower ranks have answered and those of higher ranks have connected.
+void TcpLink::await_all() {
+  std::vector<int> missing;
+  for (const int peer : peers_) {
+    for (int lane = kControlLane; lane < lanes_; ++lane) {
+      if (peer < topology_.rank) {
+        Hello answer{};
+        size_t bytes = 0;
+        const int socket = [&] {
+          const std::lock_guard<std::mutex> lock(mutex_);  // the thread adds others
+          return connections_.at({peer, lane}).get();
+        }();
+        while (bytes < sizeof(answer)) {
+          std::vector<pollfd> set{{socket, POLLIN, 0}};
+          if (poll_for(set, std::min(formation_deadline_, Clock::now() + kSlice)) <= 0) {
+            if (Clock::now() >= formation_deadline_) throw_missing({peer});
+            if (options_.while_waiting) options_.while_waiting();
+            continue;
+          }
+          const ssize_t got = shm::retried([&] {
+            return ::recv(socket, reinterpret_cast<char*>(&answer) + bytes, sizeof(answer) - bytes,
+                          MSG_DONTWAIT);
+          });
+          if (got <= 0 && !(got < 0 && errno == EAGAIN)) throw_missing({peer});
+          if (got > 0) bytes += static_cast<size_t>(got);
+        }
+        if (!is_right(answer, peer, lane)) throw_missing({peer});
+      } else {
+        std::unique_lock<std::mutex> lock(mutex_);
+        while (connections_.count({peer, lane}) == 0) {
+          if (Clock::now() >= formation_deadline_) throw_missing({peer});
+          arrived_.wait_for(lock, kSlice);
+          if (!options_.while_waiting) continue;
+          lock.unlock();
+          options_.while_waiting();
+          lock.lock();
+        }
+      }
+    }
+  }
+}
+
+void TcpLink::throw_missing(const std::vector<int>& missing) const {
+  std::string names;
+  for (const int rank : missing) {
+    names += (names.empty() ? "" : ", ") + topology_.describe(rank);
+  }
+  throw TimeoutError(
+      "link-not-formed",
+      "group '" + options_.group + "' did not form within its timeout of " +
+          std::to_string(options_.timeout.count()) + " ms: " + names + " did not connect.",
+      "no connection between rank " + std::to_string(topology_.rank) + " and that rank was made.",
+      "look at that rank's own output, and check that hosts reach each other (firewalls, routes); "
+      "FARANDOLE_NETWORK_INTERFACE chooses the interface.",
+      {missing, ""});
+}
+
+void TcpLink::take_over_connections() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const int peer : peers_) {
+    controls_.push_back({peer, std::move(connections_.at({peer, kControlLane})), {}});
+    for (int lane = 0; lane < lanes_; ++lane) {
+      streams_[{peer, lane}] =
+          std::make_unique<TcpStream>(std::move(connections_.at({peer, lane})));
+    }
+  }
+  connections_.clear();
+  watches_ = true;
+  signal_eventfd(wake_.get());
+}
+
+// ---- The thread
+
+void TcpLink::run() {
+  bool watches = false;
+  std::vector<pollfd> set;
+  while (true) {
+    set = {{wake_.get(), POLLIN, 0}};
+    const size_t first_control = set.size();
+    if (watches) {
+      for (const Control& each : controls_) {
+        set.push_back({each.is_open ? each.socket.get() : -1, POLLIN, 0});
+      }
+    }
+    const size_t first_stranger = set.size();
+    // Once all are there nobody else may connect.
+    if (!watches) {
+      set.push_back({listener_.get(), POLLIN, 0});
+      for (const Stranger& each : strangers_) set.push_back({each.socket.get(), POLLIN, 0});
+    }
+    const auto until = Clock::now() + (watches ? std::chrono::hours(1) : milliseconds(200));
+    poll_for(set, until);
+    if (set[0].revents != 0) {
+      clear_eventfd(wake_.get());
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (ends_) return;
+      if (watches_ && !watches) {
+        watches = true;
+        strangers_.clear();
+        listener_.reset();
+        continue;
+      }
+    }
+    for (size_t i = first_control; i < first_stranger; ++i) {
+      if (set[i].revents != 0) hear_control(controls_[i - first_control]);
+    }
+    if (watches) continue;
+    for (size_t i = first_stranger + 1; i < set.size(); ++i) {
+      if (set[i].revents != 0) hear_stranger(strangers_[i - first_stranger - 1]);
+    }
+    drop_strangers();
+    if (set[first_stranger].revents != 0) accept_some();
+  }
+}
+
+void TcpLink::accept_some() {
+  while (true) {
+    shm::Descriptor made(
+        ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!made.valid()) return;  // EAGAIN; or no descriptor is left, and the peer's wait ends
+    if (strangers_.size() >= kMostStrangers) strangers_.erase(strangers_.begin());
+    tune(made.get());
+    strangers_.push_back({std::move(made), Clock::now() + kStrangerTime});
+  }
+}
+
+/// A stranger with a right hello becomes a connection; one with a wrong one is dropped.
+void TcpLink::hear_stranger(Stranger& stranger) {
+  auto* bytes = reinterpret_cast<char*>(&stranger.hello);
+  const ssize_t got = shm::retried([&] {
+    return ::recv(stranger.socket.get(), bytes + stranger.bytes, sizeof(Hello) - stranger.bytes,
+                  MSG_DONTWAIT);
+  });
+  if (got < 0 && errno == EAGAIN) return;
+  if (got <= 0) {
+    stranger.socket.reset();
+    return;
+  }
+  stranger.bytes += static_cast<size_t>(got);
+  if (stranger.bytes < sizeof(Hello)) return;
+  const int rank = stranger.hello.rank;
+  const int lane = stranger.hello.lane;
+  const bool is_expected = rank > topology_.rank && lane >= kControlLane && lane < lanes_ &&
+                           std::find(peers_.begin(), peers_.end(), rank) != peers_.end();
+  if (!is_expected || !is_right(stranger.hello, rank, lane)) {
+    log(LogLevel::kDebug, "a stranger connected to rank " + std::to_string(topology_.rank) +
+                              " of group '" + options_.group + "' and was disconnected.");
+    stranger.socket.reset();
+    return;
+  }
+  const Hello answer = own_hello(lane);
+  if (send_at_once(stranger.socket.get(), &answer, sizeof(answer))) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    connections_.try_emplace({rank, lane}, std::move(stranger.socket));
+    arrived_.notify_all();
+  }
+  stranger.socket.reset();
+}
+
+void TcpLink::drop_strangers() {
+  const auto now = Clock::now();
+  strangers_.erase(std::remove_if(strangers_.begin(), strangers_.end(),
+                                  [&](const Stranger& each) {
+                                    return !each.socket.valid() || each.until < now;
+                                  }),
+                   strangers_.end());
+}
+
+/// Reads what a peer says, and notices its end.
+void TcpLink::hear_control(Control& control) {
+  char bytes[4096];
+  const ssize_t got = shm::retried(
+      [&] { return ::recv(control.socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT); });
+  if (got > 0) {
+    control.buffer.append(bytes, static_cast<size_t>(got));
+    read_messages(control);
+    return;
+  }
+  if (got < 0 && errno == EAGAIN) return;
+  const int error = got < 0 ? errno : 0;
+  control.is_open = false;
+  if (control.has_left) return;
+  if (error == 0 || error == ECONNRESET || error == EPIPE) {
+    fail({Failure::Kind::kEnded, control.peer, "its process ended.", -1});
+  } else {
+    fail({Failure::Kind::kSilent, control.peer, text_of_errno(error), -1});
+  }
+}
+
+void TcpLink::read_messages(Control& control) {
+  ControlHead head{};
+  while (control.buffer.size() >= sizeof(head)) {
+    std::memcpy(&head, control.buffer.data(), sizeof(head));
+    if (head.bytes > kMostText) {
+      fail({Failure::Kind::kEnded, control.peer, "it sent what no rank sends.", -1});
+      control.is_open = false;
+      return;
+    }
+    if (control.buffer.size() < sizeof(head) + head.bytes) return;
+    const std::string text = control.buffer.substr(sizeof(head), head.bytes);
+    control.buffer.erase(0, sizeof(head) + head.bytes);
+    if (head.kind == ControlHead::kGoodbye) {
+      control.has_left = true;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      left_.insert(control.peer);
+    }
+    if (head.kind == ControlHead::kAbort) {
+      fail({Failure::Kind::kAborted, control.peer, text, head.lost_rank});
+    }
+  }
+}
+
+/// Keeps the first failure, wakes whoever drives a lane, and passes it on.
+void TcpLink::fail(Failure failure) {
+  std::string text;
+  int lost_rank = failure.lost_rank;
+  if (failure.kind == Failure::Kind::kAborted) {
+    text = failure.text;
+  } else {
+    lost_rank = failure.rank;
+    text = topology_.describe(failure.rank) + ": " + failure.text;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_) return;
+    failure_ = std::move(failure);
+  }
+  signal_eventfd(failed_.get());
+  tell(ControlHead::kAbort, text, lost_rank);
+  if (options_.on_failure) options_.on_failure(text, lost_rank);
+}
+
+void TcpLink::abort(const std::string& reason, int lost_rank) {
+  if (!fork_guard_.in_creator()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_) return;
+    failure_ = Failure{Failure::Kind::kAborted, topology_.rank, reason, lost_rank};
+  }
+  signal_eventfd(failed_.get());
+  tell(ControlHead::kAbort, reason, lost_rank);
+}
+
+/// Sends one message to every peer. What does not fit into a socket's buffer is dropped: that peer
+/// has stopped reading, and learns of the end from the connection.
+void TcpLink::tell(ControlHead::Kind kind, const std::string& text, int lost_rank) {
+  ControlHead head{kind, lost_rank, static_cast<uint32_t>(std::min(text.size(), kMostText))};
+  std::string message(reinterpret_cast<const char*>(&head), sizeof(head));
+  message.append(text, 0, head.bytes);
+  for (const Control& each : controls_) {
+    if (each.socket.valid()) send_at_once(each.socket.get(), message.data(), message.size());
+  }
+}
+
+// ---- The lanes
+
+void TcpLink::drive(const std::vector<int>& peers, int lane, Clock::time_point deadline,
+                    const std::function<std::string()>& subject) {
+  drive(
+      peers, lane, [&] { return unfinished(peers, lane).empty(); }, deadline, subject);
+}
+
+void TcpLink::drive(const std::vector<int>& peers, int lane, const std::function<bool()>& is_done,
+                    Clock::time_point deadline, const std::function<std::string()>& subject) {
+  std::vector<pollfd> set;
+  while (true) {
+    bool has_moved = false;
+    for (const int peer : peers) has_moved |= stream(peer, lane).progress();
+    if (is_done()) return;
+    if (has_moved) continue;
+    for (const int peer : peers) check_stream(peer, stream(peer, lane));
+    check_usable(subject);
+    set = {{failed_.get(), POLLIN, 0}};
+    for (const int peer : peers) {
+      const TcpStream& each = stream(peer, lane);
+      set.push_back({each.descriptor(), each.events(), 0});
+    }
+    if (poll_for(set, deadline) == 0 && Clock::now() >= deadline) {
+      const std::vector<int> late = unfinished(peers, lane);
+      std::string names;
+      for (const int rank : late) {
+        names += (names.empty() ? "" : ", ") + topology_.describe(rank);
+      }
+      throw TimeoutError("link-timeout",
+                         subject() + " reached its timeout: " + names + " did not arrive.",
+                         "bytes from or to that rank are missing.",
+                         "find out what that rank is doing instead (py-spy dump --pid), or "
+                         "increase the timeout.",
+                         {late, ""});
+    }
+  }
+}
+
+std::vector<int> TcpLink::unfinished(const std::vector<int>& peers, int lane) {
+  std::vector<int> found;
+  for (const int peer : peers) {
+    if (!stream(peer, lane).is_idle()) found.push_back(peer);
+  }
+  return found;
+}
+
+/// A stream that needs bytes and has ended fails the link. If the peer has closed it, the control
+/// connection says why: that is waited for.
+void TcpLink::check_stream(int peer, const TcpStream& stream) {
+  if (stream.is_idle() || stream.state() == TcpStream::State::kOpen) return;
+  if (stream.state() == TcpStream::State::kFailed) {
+    fail({Failure::Kind::kSilent, peer, text_of_errno(stream.error_number()), -1});
+    return;
+  }
+  const auto until = Clock::now() + kVerdictTime;
+  std::vector<pollfd> set{{failed_.get(), POLLIN, 0}};
+  bool has_left = false;
+  while (!has_left && poll_for(set, std::min(until, Clock::now() + kVerdictSlice)) <= 0 &&
+         Clock::now() < until) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    has_left = left_.count(peer) != 0;
+  }
+  if (has_left) {
+    fail({Failure::Kind::kLeft, peer, "it left the group, and this rank still needs it.", -1});
+  } else {
+    fail({Failure::Kind::kEnded, peer, "it closed its connection.", -1});
+  }
+}
+
+void TcpLink::check_usable(const std::function<std::string()>& subject) const {
+  if (!fork_guard_.in_creator()) {
+    throw CommError(
+        "forked-child", "group '" + options_.group + "' was used in a forked child process.",
+        "the child shares rank " + std::to_string(topology_.rank) + "'s memory but is not a rank.",
+        "call collectives only in the process that made the group, and not in "
+        "DataLoader workers.");
+  }
+  bool has_failed = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    has_failed = failure_.has_value();
+  }
+  if (has_failed) throw_failure(subject());
+}
+
+void TcpLink::throw_failure(const std::string& subject) const {
+  Failure failure;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failure = *failure_;
+  }
+  const std::string who = topology_.describe(failure.rank);
+  if (failure.kind == Failure::Kind::kEnded || failure.kind == Failure::Kind::kLeft) {
+    throw PeerFailure("peer-ended", subject + ": " + who + " ended or left the group.",
+                      failure.text, kFixOfEnd, {{failure.rank}, ""});
+  }
+  if (failure.kind == Failure::Kind::kSilent) {
+    throw PeerFailure("link-silent",
+                      subject + ": " + who + " has not answered for " +
+                          std::to_string(options_.silence.count()) + " ms.",
+                      failure.text,
+                      "check that host and the network; then restart the job or continue without "
+                      "that rank.",
+                      {{failure.rank}, ""});
+  }
+  if (failure.lost_rank >= 0) {
+    throw PeerFailure(
+        "peer-ended-elsewhere",
+        subject + ": " + who + " noticed the end of " + topology_.describe(failure.lost_rank) + ".",
+        failure.text, kFixOfEnd, {{failure.lost_rank}, ""});
+  }
+  throw AbortedError(
+      "aborted", subject + " was aborted by " + who + ".", failure.text,
+      "fix the cause on that rank; destroy this group and make a new one to continue.",
+      {{failure.rank}, ""});
+}
+
+}  // namespace farandole::comm::tcp

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/fork_guard.h"
+#include "comm/shm/system/descriptor.h"
+#include "comm/tcp/network_address.h"
+#include "comm/tcp/tcp_stream.h"
+#include "farandole/comm/store.h"
+#include "farandole/comm/topology.h"
+#include "farandole/export.h"
+
+namespace farandole::comm::tcp {
+
+/// How the ranks of a link find each other and how long they wait.
+struct LinkOptions {
+  std::string group;                    ///< for messages and for keys in the store
+  std::string network_interface;        ///< see address_of_this_host()
+  std::chrono::milliseconds silence;    ///< a host that does not answer for so long is lost
+  std::chrono::milliseconds timeout;    ///< for all connections to be made
+  std::function<void()> while_waiting;  ///< called now and then; what it throws ends the wait
+  /// Called once when the link has failed for another reason than this rank's own abort(), on the
+  /// thread of the link or on the one that drives a lane. Must not block. May be empty.
+  std::function<void(const std::string& reason, int lost_rank)> on_failure;
+};
+
+/// TCP connections between this rank and its peers, ranks of other hosts: `lanes` streams with each
+/// peer that carry the bytes of collectives, and one control connection.
+///
+/// Formation. Each rank listens on a free port of its network interface and puts the address into
+/// the store. Of two peers the one with the higher rank connects. Both sides begin with a Hello
+/// that holds the group's session, a random token that only the ranks know through the store;
+/// whoever shows another one is disconnected, and a client that sends nothing holds up nobody.
+///
+/// Failures. A thread sleeps in poll() on the control connections. A control connection that closes
+/// without a goodbye means that the peer's process has ended. A host that vanishes does not close
+/// anything: its silence is noticed by TCP itself (keepalive and TCP_USER_TIMEOUT) within
+/// `silence`. In either case, and when a rank aborts, the link fails: each rank tells its own
+/// peers, and whoever drives a lane is woken by failed_, an eventfd in its poll set.
+///
+/// Memory order: failure_ is written once with mutex_ held, before failed_ becomes readable.
+///
+/// Threads: lane() and drive() one at a time for each lane number; abort() from any thread. Fork: a
+/// child must not use the link; its destructor says nothing to peers there.
+class FARANDOLE_API TcpLink {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Collective over this rank and its `peers`; each of them names this rank as its peer too.
+  /// Throws TimeoutError naming peers that did not connect, SystemError.
+  TcpLink(Store& store, Topology topology, std::vector<int> peers, int lanes, LinkOptions options);
+  /// Says goodbye, without waiting for anyone.
+  ~TcpLink();
+  TcpLink(const TcpLink&) = delete;
+  TcpLink& operator=(const TcpLink&) = delete;
+
+  const std::vector<int>& peers() const { return peers_; }
+  /// Stream `lane` with `peer`.
+  TcpStream& stream(int peer, int lane) { return *streams_.at({peer, lane}); }
+
+  /// Moves the bytes that are queued in `lane`'s streams with `peers` until `is_done` returns true,
+  /// which is asked after each progress. `subject` begins the texts of errors. Throws PeerFailure
+  /// if a peer was lost, AbortedError if a rank has aborted, TimeoutError with the peers whose
+  /// bytes are missing.
+  void drive(const std::vector<int>& peers, int lane, const std::function<bool()>& is_done,
+             Clock::time_point deadline, const std::function<std::string()>& subject);
+  /// The same until all that is queued has been moved.
+  void drive(const std::vector<int>& peers, int lane, Clock::time_point deadline,
+             const std::function<std::string()>& subject);
+
+  /// Fails the link on this rank and tells the peers. Only the first reason counts.
+  void abort(const std::string& reason, int lost_rank = -1);
+  /// Throws what drive() would if the link has failed.
+  void check_usable(const std::function<std::string()>& subject) const;
+
+ private:
+  /// What both sides of a connection send first. Bytes in network order would not help: ranks have
+  /// the same build.
+  struct Hello {
+    char magic[8];
+    uint32_t version;
+    int32_t rank;
+    int32_t lane;
+    char session[32];
+  };
+  /// Begins a message on a control connection; `bytes` of text follow.
+  struct ControlHead {
+    enum Kind : uint32_t { kGoodbye = 1, kAbort = 2 };
+    uint32_t kind;
+    int32_t lost_rank;
+    uint32_t bytes;
+  };
+  /// A connection that has not shown the session yet.
+  struct Stranger {
+    shm::Descriptor socket;
+    Clock::time_point until;
+    size_t bytes = 0;
+    Hello hello{};
+  };
+  /// The control connection with a peer.
+  struct Control {
+    int peer;
+    shm::Descriptor socket;
+    std::string buffer;
+    bool has_left = false;
+    bool is_open = true;
+  };
+  /// Why the link is over.
+  struct Failure {
+    enum class Kind { kEnded, kSilent, kLeft, kAborted };
+    Kind kind;
+    int rank;          ///< whose end, silence or abort it is
+    std::string text;  ///< the cause, or the reason that the rank gave
+    int lost_rank;     ///< of kAborted: the rank that was lost; -1: another reason
+  };
+
+  static constexpr int kControlLane = -1;
+
+  Hello own_hello(int lane) const;
+  bool is_right(const Hello& hello, int rank, int lane) const;
+  void listen();
+  void connect_all(Store& store);
+  shm::Descriptor connect_to(const NetworkAddress& address, int peer, int lane);
+  void await_all();
+  void take_over_connections();
+  std::string key(int rank) const;
+  [[noreturn]] void throw_missing(const std::vector<int>& missing) const;
+  void tune(int socket) const;
+
+  void run();
+  void accept_some();
+  void hear_stranger(Stranger& stranger);
+  void drop_strangers();
+  void hear_control(Control& control);
+  void read_messages(Control& control);
+  void fail(Failure failure);
+  void tell(ControlHead::Kind kind, const std::string& text, int lost_rank);
+  [[noreturn]] void throw_failure(const std::string& subject) const;
+  void check_stream(int peer, const TcpStream& stream);
+  std::vector<int> unfinished(const std::vector<int>& peers, int lane);
+
+  Topology topology_;
+  std::vector<int> peers_;
+  int lanes_;
+  LinkOptions options_;
+  ForkGuard fork_guard_;
+  Clock::time_point formation_deadline_;
+
+  shm::Descriptor listener_;
+  shm::Descriptor wake_;    ///< eventfd: the thread is to end or to look at its connections
+  shm::Descriptor failed_;  ///< eventfd: readable from the first failure on
+  std::map<std::pair<int, int>, std::unique_ptr<TcpStream>> streams_;  ///< by peer and lane
+
+  std::vector<Stranger> strangers_;  ///< of the thread
+  std::vector<Control> controls_;    ///< of the thread, once it watches
+
+  mutable std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::map<std::pair<int, int>, shm::Descriptor> connections_;  ///< guarded by mutex_; see above
+  std::optional<Failure> failure_;                              ///< guarded by mutex_
+  std::set<int> left_;                                          ///< guarded by mutex_
+  bool watches_ = false;  ///< guarded by mutex_; controls_ is complete
+  bool ends_ = false;     ///< guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace farandole::comm::tcp

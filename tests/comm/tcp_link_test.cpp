@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/tcp/tcp_link.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "farandole/error.h"
+
+namespace farandole::comm::tcp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
+using Clock = TcpLink::Clock;
+
+constexpr seconds kPatience{30};
+
+std::string subject() { return "the test"; }
+
+/// `world` ranks, each alone on its host.
+Topology topology_of(int rank, int world) {
+  Topology topology;
+  topology.rank = rank;
+  topology.world_size = world;
+  for (int each = 0; each < world; ++each) {
+    topology.host_of_rank.push_back(each);
+    topology.host_names.push_back("host" + std::to_string(each));
+    topology.pids.push_back(static_cast<int>(::getpid()));
+  }
+  topology.session = "0123456789abcdef0123456789abcdef";
+  return topology;
+}
+
+std::vector<int> others(int rank, int world) {
+  std::vector<int> peers;
+  for (int each = 0; each < world; ++each) {
+    if (each != rank) peers.push_back(each);
+  }
+  return peers;
+}
+
+LinkOptions options() {
+  LinkOptions made;
+  made.group = "test";
+  made.network_interface = "lo";
+  made.silence = milliseconds(10000);
+  made.timeout = kPatience;
+  return made;
+}
+
+/// Runs `body(link)` on `world` ranks, threads with a link to all others each.
+template <class Body>
+void run_ranks(int world, int lanes, const Body& body) {
+  InProcessStore store;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < world; ++rank) {
+    ranks.emplace_back([&, rank] {
+      TcpLink link(store, topology_of(rank, world), others(rank, world), lanes, options());
+      body(rank, link);
+    });
+  }
+  for (std::thread& each : ranks) each.join();
+}
+
+std::vector<uint32_t> pattern(size_t count, int from, int to) {
+  std::vector<uint32_t> values(count);
+  std::iota(values.begin(), values.end(), static_cast<uint32_t>(from * 1000003 + to * 7919));
+  return values;
+}
+
+TEST(TcpLink, MovesBytesBetweenAllRanksBothWaysAtOnce) {
+  for (const int world : {2, 3, 5}) {
+    run_ranks(world, 2, [&](int rank, TcpLink& link) {
+      for (const size_t count : {size_t{1}, size_t{1000}, size_t{3'000'017}}) {
+        for (int lane = 0; lane < 2; ++lane) {
+          std::vector<std::vector<uint32_t>> in(static_cast<size_t>(world));
+          std::vector<std::vector<uint32_t>> out(static_cast<size_t>(world));
+          for (const int peer : link.peers()) {
+            out[static_cast<size_t>(peer)] = pattern(count, rank, peer);
+            in[static_cast<size_t>(peer)].resize(count);
+            TcpStream& stream = link.stream(peer, lane);
+            stream.send(out[static_cast<size_t>(peer)].data(), count * 4);
+            stream.receive(in[static_cast<size_t>(peer)].data(), count * 4);
+          }
+          link.drive(link.peers(), lane, Clock::now() + kPatience, subject);
+          for (const int peer : link.peers()) {
+            EXPECT_EQ(in[static_cast<size_t>(peer)], pattern(count, peer, rank));
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(TcpLink, CountsBytesWhileAMessageIsUnderWay) {
+  run_ranks(2, 1, [&](int rank, TcpLink& link) {
+    constexpr size_t kBytes = 8 << 20;
+    std::vector<char> bytes(kBytes, 'x');
+    TcpStream& stream = link.stream(1 - rank, 0);
+    uint64_t most = 0;
+    if (rank == 0) stream.send(bytes.data(), kBytes);
+    if (rank == 1) stream.receive(bytes.data(), kBytes);
+    link.drive(
+        {1 - rank}, 0,
+        [&] {
+          EXPECT_GE(stream.sent() + stream.received(), most);
+          most = stream.sent() + stream.received();
+          return most >= kBytes;
+        },
+        Clock::now() + kPatience, subject);
+    EXPECT_EQ(most, kBytes);
+  });
+}
+
+TEST(TcpLink, AnAbortReachesRanksThatWait) {
+  run_ranks(3, 1, [&](int rank, TcpLink& link) {
+    if (rank == 1) {
+      link.abort("the disk is full");
+      return;
+    }
+    char byte = 0;
+    link.stream(1, 0).receive(&byte, 1);
+    try {
+      link.drive({1}, 0, Clock::now() + kPatience, subject);
+      FAIL() << "nothing was thrown";
+    } catch (const AbortedError& error) {
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("the test was aborted by rank "), HasSubstr("the disk is full")));
+    } catch (const PeerFailure& error) {
+      FAIL() << error.what();
+    }
+  });
+}
+
+TEST(TcpLink, ARankThatLeavesWhilePeersNeedItIsNamed) {
+  run_ranks(2, 1, [&](int rank, TcpLink& link) {
+    if (rank == 1) return;  // its link goes
+    char byte = 0;
+    link.stream(1, 0).receive(&byte, 1);
+    try {
+      link.drive({1}, 0, Clock::now() + kPatience, subject);
+      FAIL() << "nothing was thrown";
+    } catch (const PeerFailure& error) {
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 (pid "));
+      EXPECT_THAT(error.what(), HasSubstr(" on host1)"));
+    }
+  });
+}
+
+TEST(TcpLink, ARankThatLeavesWhileNobodyNeedsItIsNoFailure) {
+  std::atomic<bool> has_left{false};
+  InProcessStore store;
+  std::thread peer([&] {
+    { TcpLink link(store, topology_of(1, 2), {0}, 1, options()); }
+    has_left = true;
+  });
+  LinkOptions mine = options();
+  std::atomic<int> failures{0};
+  mine.on_failure = [&](const std::string&, int) { ++failures; };
+  TcpLink link(store, topology_of(0, 2), {1}, 1, mine);
+  peer.join();
+  std::this_thread::sleep_for(milliseconds(200));
+  link.check_usable(subject);
+  EXPECT_EQ(failures, 0);
+}
+
+TEST(TcpLink, ARankThatReachesItsDeadlineNamesTheLateOne) {
+  std::atomic<bool> may_go{false};
+  run_ranks(2, 1, [&](int rank, TcpLink& link) {
+    if (rank == 1) {
+      while (!may_go) std::this_thread::sleep_for(milliseconds(5));
+      return;
+    }
+    char byte = 0;
+    link.stream(1, 0).receive(&byte, 1);
+    try {
+      link.drive({1}, 0, Clock::now() + milliseconds(200), subject);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.rank(), 1);
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 (pid "));
+    }
+    may_go = true;
+  });
+}
+
+/// A killed process, beside a rank that waits for its bytes and one that computes.
+TEST(TcpLink, AKilledProcessIsNamedOnEveryRankAndTellsTheProgram) {
+  constexpr int kWorld = 3;
+  // The killed rank is a process of its own, which shares no store: its addresses come by a pipe.
+  InProcessStore store;
+  int to_child[2];
+  int to_parent[2];
+  ASSERT_EQ(::pipe(to_child), 0);
+  ASSERT_EQ(::pipe(to_parent), 0);
+  // The child has the highest rank: it connects to the others and nobody to it.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    InProcessStore own;
+    for (int rank = 0; rank < kWorld - 1; ++rank) {
+      char address[64] = {};
+      if (::read(to_child[0], address, sizeof(address)) != sizeof(address)) ::_exit(1);
+      own.set("test/" + topology_of(0, kWorld).session + "/tcp/" + std::to_string(rank), address);
+    }
+    TcpLink link(own, topology_of(kWorld - 1, kWorld), others(kWorld - 1, kWorld), 1, options());
+    [[maybe_unused]] const ssize_t told = ::write(to_parent[1], "x", 1);
+    ::pause();
+    ::_exit(0);
+  }
+  std::atomic<int> told{0};
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kWorld - 1; ++rank) {
+    ranks.emplace_back([&, rank] {
+      LinkOptions mine = options();
+      mine.on_failure = [&](const std::string& reason, int lost) {
+        EXPECT_THAT(reason, HasSubstr("rank 2 (pid "));
+        EXPECT_EQ(lost, 2);
+        ++told;
+      };
+      TcpLink link(store, topology_of(rank, kWorld), others(rank, kWorld), 1, mine);
+      if (rank == 0) {
+        char byte = 0;
+        EXPECT_EQ(::read(to_parent[0], &byte, 1), 1);
+        ::kill(child, SIGKILL);
+        link.stream(2, 0).receive(&byte, 1);
+        try {
+          link.drive({2}, 0, Clock::now() + kPatience, subject);
+          ADD_FAILURE() << "nothing was thrown";
+        } catch (const PeerFailure& error) {
+          EXPECT_EQ(error.rank(), 2);
+        }
+      }
+      const auto until = Clock::now() + kPatience;
+      while (told < kWorld - 1 && Clock::now() < until) {
+        std::this_thread::sleep_for(milliseconds(5));
+      }
+      EXPECT_THROW(link.check_usable(subject), PeerFailure);
+    });
+  }
+  for (int rank = 0; rank < kWorld - 1; ++rank) {
+    const auto address = store.get(
+        "test/" + topology_of(0, kWorld).session + "/tcp/" + std::to_string(rank), kPatience);
+    ASSERT_TRUE(address);
+    char text[64] = {};
+    address->copy(text, sizeof(text) - 1);
+    ASSERT_EQ(::write(to_child[1], text, sizeof(text)), static_cast<ssize_t>(sizeof(text)));
+  }
+  for (std::thread& each : ranks) each.join();
+  EXPECT_EQ(told, kWorld - 1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  for (const int end : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) ::close(end);
+}
+
+/// Clients that know the address and not the session: silent ones, ones that talk nonsense, ones
+/// that claim to be a rank, and many of them.
+TEST(TcpLink, StrangersNeitherJoinNorHoldUpTheRanks) {
+  InProcessStore store;
+  std::atomic<bool> ends{false};
+  std::thread strangers([&] {
+    const auto address = store.get("test/" + topology_of(0, 2).session + "/tcp/0", kPatience);
+    ASSERT_TRUE(address);
+    const NetworkAddress target = NetworkAddress::parse(*address);
+    std::vector<int> sockets;
+    for (int i = 0; i < 300; ++i) {
+      const int socket = ::socket(target.family(), SOCK_STREAM, 0);
+      if (::connect(socket, target.get(), target.size()) == 0 && i % 2 == 1) {
+        char text[256];
+        std::memset(text, i, sizeof(text));
+        if (i % 4 == 1) std::memcpy(text, "FARANDOL\1\0\0\0\1\0\0\0", 16);
+        ::send(socket, text, sizeof(text), MSG_NOSIGNAL);
+      }
+      sockets.push_back(socket);
+    }
+    ends = true;
+    for (const int socket : sockets) ::close(socket);
+  });
+  const auto exchange = [&](int rank) {
+    TcpLink link(store, topology_of(rank, 2), {1 - rank}, 1, options());
+    int mine = rank + 40;
+    int other = 0;
+    link.stream(1 - rank, 0).send(&mine, sizeof(mine));
+    link.stream(1 - rank, 0).receive(&other, sizeof(other));
+    link.drive({1 - rank}, 0, Clock::now() + kPatience, subject);
+    EXPECT_EQ(other, 41 - rank);
+  };
+  std::thread rank0([&] { exchange(0); });
+  while (!ends) std::this_thread::sleep_for(milliseconds(1));
+  std::thread rank1([&] { exchange(1); });
+  rank0.join();
+  rank1.join();
+  strangers.join();
+}
+
+TEST(TcpLink, ARankThatDoesNotConnectIsNamed) {
+  LinkOptions mine = options();
+  mine.timeout = milliseconds(300);
+  for (const int rank : {0, 1}) {
+    InProcessStore store;
+    try {
+      TcpLink link(store, topology_of(rank, 2), {1 - rank}, 1, mine);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.rank(), 1 - rank);
+      EXPECT_THAT(error.what(), HasSubstr("did not connect"));
+    }
+  }
+}
+
+TEST(TcpLink, WhatIsThrownWhileRanksWaitEndsTheWait) {
+  InProcessStore store;
+  LinkOptions mine = options();
+  mine.while_waiting = [] { throw std::runtime_error("interrupted"); };
+  EXPECT_THROW(TcpLink(store, topology_of(0, 2), {1}, 1, mine), std::runtime_error);
+}
+
+TEST(NetworkAddress, IsReadAsItWasWritten) {
+  for (const char* text : {"10.0.0.1:29500", "[::1]:1", "[fe80::1%2]:65535"}) {
+    EXPECT_EQ(NetworkAddress::parse(text).text(), text);
+  }
+  for (const char* text : {"", "10.0.0.1", "10.0.0:1", "name:1", "10.0.0.1:99999", "::1:5"}) {
+    EXPECT_THROW(NetworkAddress::parse(text), InvalidArgument) << text;
+  }
+}
+
+TEST(NetworkAddress, IsTheOneOfTheInterfaceOrNetworkThatWasAskedFor) {
+  EXPECT_EQ(address_of_this_host("lo").host(), "127.0.0.1");
+  EXPECT_EQ(address_of_this_host("nosuch0,127.0.0.0/8").host(), "127.0.0.1");
+  EXPECT_GT(address_of_this_host("").size(), 0U);
+  try {
+    address_of_this_host("nosuch0,203.0.113.0/24");
+    FAIL() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("nosuch0"), HasSubstr("lo (127.0.0.1)")));
+  }
+}
+
+}  // namespace
+}  // namespace farandole::comm::tcp
