@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <utility>
 
 #include "comm/cores.h"
 #include "comm/process_stat.h"
@@ -28,9 +29,27 @@ std::string host_name() {
 
 }  // namespace
 
+int Topology::rank_in_group(int peer) const {
+  const auto index = static_cast<size_t>(peer);
+  return index < ranks_in_group.size() ? ranks_in_group[index] : peer;
+}
+
+std::string Topology::name_of(int peer) const {
+  return "rank " + std::to_string(rank_in_group(peer));
+}
+
+std::string Topology::own_position() const {
+  return name_of(rank) + " of " + std::to_string(group_size > 0 ? group_size : world_size);
+}
+
+Fault Topology::fault_of(std::vector<int> peers, std::string collective) const {
+  for (int& each : peers) each = rank_in_group(each);
+  return {std::move(peers), std::move(collective)};
+}
+
 std::string Topology::describe(int peer) const {
   const auto index = static_cast<size_t>(peer);
-  std::string text = "rank " + std::to_string(peer);
+  std::string text = name_of(peer);
   if (index >= pids.size() || index >= host_of_rank.size()) return text;
   return text + " (pid " + std::to_string(pids[index]) + " on " +
          host_names[static_cast<size_t>(host_of_rank[index])] + ")";

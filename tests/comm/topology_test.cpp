@@ -37,6 +37,22 @@ TEST(Topology, CountsLocalRanksOfInterleavedHosts) {
   }
 }
 
+TEST(Topology, NamesRanksOfAPartByTheirRanksInTheGroup) {
+  comm::Topology part;
+  part.rank = 1;
+  part.world_size = 2;
+  part.host_of_rank = {0, 0};
+  part.host_names = {"node-a"};
+  part.pids = {11, 12};
+  EXPECT_EQ(part.describe(1), "rank 1 (pid 12 on node-a)");
+  EXPECT_EQ(part.own_position(), "rank 1 of 2");
+  part.ranks_in_group = {3, 5};
+  part.group_size = 8;
+  EXPECT_EQ(part.describe(1), "rank 5 (pid 12 on node-a)");
+  EXPECT_EQ(part.own_position(), "rank 5 of 8");
+  EXPECT_THAT(part.fault_of({0, 1}).ranks, ElementsAre(3, 5));
+}
+
 TEST(Cores, CountsTheUnionOfPinnedRanks) {
   EXPECT_EQ(comm::count_cores({"0", "1"}), 2);
   EXPECT_EQ(comm::count_cores({"0-3,8", "2-5"}), 7);

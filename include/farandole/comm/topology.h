@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "farandole/comm/store.h"
+#include "farandole/error.h"
 #include "farandole/export.h"
 
 namespace farandole::comm {
@@ -25,10 +26,22 @@ struct FARANDOLE_API Topology {
   std::vector<std::string> processes;   ///< by rank: pid namespace and start time, which tell a
                                         ///< process from all others of its host with its pid
   std::string session;                  ///< random; the same on all ranks, of this group alone
+  /// If the ranks are a part of a larger group: their ranks in it, by which messages and errors
+  /// name them. Empty: they are the whole group.
+  std::vector<int> ranks_in_group;
+  int group_size = 0;  ///< ranks of the larger group; 0: world_size
 
   int host_count() const { return static_cast<int>(host_names.size()); }
+  /// The number that messages give to `peer`.
+  int rank_in_group(int peer) const;
+  /// "rank 2"
+  std::string name_of(int peer) const;
+  /// "rank 2 of 8": this rank.
+  std::string own_position() const;
   /// "rank 2 (pid 4711 on node-a)"
   std::string describe(int peer) const;
+  /// What an error about `peers` tells programs.
+  Fault fault_of(std::vector<int> peers, std::string collective = {}) const;
 };
 
 /// Who meets, and for how long.

@@ -92,14 +92,15 @@ void SharedMemoryCommunicator::check_block_sizes(size_t* largest_block) const {
           reinterpret_cast<const size_t*>(staging_.slot(static_cast<int>(to))) + world;
       if (from != to) *largest_block = std::max(*largest_block, sends[to]);
       if (sends[to] == receives[from]) continue;
-      throw MismatchError("unequal-splits",
-                          "all_to_all_v of group '" + name() + "': rank " + std::to_string(from) +
-                              " sends " + std::to_string(sends[to]) + " elements to rank " +
-                              std::to_string(to) + ", which expects " +
-                              std::to_string(receives[from]) + ".",
-                          "the split sizes of the two ranks do not agree.",
-                          "exchange the split sizes first (all_to_all of one number per rank).",
-                          {{static_cast<int>(from), static_cast<int>(to)}, "all_to_all"});
+      throw MismatchError(
+          "unequal-splits",
+          "all_to_all_v of group '" + name() + "': " + topology().name_of(static_cast<int>(from)) +
+              " sends " + std::to_string(sends[to]) + " elements to " +
+              topology().name_of(static_cast<int>(to)) + ", which expects " +
+              std::to_string(receives[from]) + ".",
+          "the split sizes of the two ranks do not agree.",
+          "exchange the split sizes first (all_to_all of one number per rank).",
+          topology().fault_of({static_cast<int>(from), static_cast<int>(to)}, "all_to_all"));
     }
   }
 }

@@ -267,12 +267,12 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
                       subject + ": " + topology_.describe(rank) + " noticed the end of " +
                           topology_.describe(lost) + ".",
                       reason, state_of(lost) == RankState::kLeft ? kFixOfLeaving : kFixOfDeath,
-                      {{lost}, collective});
+                      topology_.fault_of({lost}, collective));
   }
   throw AbortedError(
       "aborted", subject + " was aborted by " + topology_.describe(rank) + ".", reason,
       "fix the cause on that rank; destroy this group and make a new one to continue.",
-      {{rank}, collective});
+      topology_.fault_of({rank}, collective));
 }
 
 void Lockstep::fail_dead(int rank) { fail_lost(rank, cause_of_death(rank), kFixOfDeath); }
@@ -315,7 +315,7 @@ void Lockstep::fail_late(const std::string& names, const std::string& whys, std:
 
 void Lockstep::fail(const std::exception_ptr& error, const std::string& reason, int lost_rank) {
   failure_ = error;
-  abort("rank " + std::to_string(topology_.rank) + " gave up: " + reason, lost_rank);
+  abort(topology_.name_of(topology_.rank) + " gave up: " + reason, lost_rank);
   std::rethrow_exception(error);
 }
 
@@ -341,8 +341,9 @@ void Lockstep::fail_mismatch(int rank) const {
   }
   throw MismatchError("collective-mismatch",
                       "collective #" + std::to_string(sequence_) + " in group '" + options_.group +
-                          "': rank 0 called " + text_of(signature_of(0)) + ", rank " +
-                          std::to_string(rank) + " called " + text_of(signature_of(rank)) + ".",
+                          "': " + topology_.name_of(0) + " called " + text_of(signature_of(0)) +
+                          ", " + topology_.name_of(rank) + " called " +
+                          text_of(signature_of(rank)) + ".",
                       "every rank of a group must call the same collectives in the same order.",
                       "look for code that depends on the rank, or for tensors of different sizes.",
                       fault_of(std::move(differing)));
@@ -393,7 +394,7 @@ void Lockstep::check_in_creator() const {
   if (fork_guard_.in_creator()) return;
   throw CommError(
       "forked-child", "group '" + options_.group + "' was used in a forked child process.",
-      "the child shares rank " + std::to_string(topology_.rank) + "'s memory but is not a rank.",
+      "the child shares the memory of " + topology_.name_of(topology_.rank) + " but is not a rank.",
       "call collectives only in the process that made the group, and not in DataLoader workers.");
 }
 
@@ -411,7 +412,7 @@ void Lockstep::check_alive() const {
     throw PeerFailure("peer-ended",
                       "group '" + options_.group + "' cannot continue: " +
                           topology_.describe(rank) + " " + cause_of_death(rank) + ".",
-                      "the group needs all of its ranks.", kFixOfDeath, {{rank}, ""});
+                      "the group needs all of its ranks.", kFixOfDeath, topology_.fault_of({rank}));
   }
 }
 
@@ -425,19 +426,18 @@ void Lockstep::check_peers() const {
 
 std::string Lockstep::describe_current() const {
   return "collective #" + std::to_string(sequence_) + " " + text_of(signature_of(topology_.rank)) +
-         " in group '" + options_.group + "' on rank " + std::to_string(topology_.rank) + " of " +
-         std::to_string(topology_.world_size);
+         " in group '" + options_.group + "' on " + topology_.own_position();
 }
 
 /// The error for these ranks in the collective that this rank is in.
 Fault Lockstep::fault_of(std::vector<int> ranks) const {
-  return {std::move(ranks), name_of(signature_of(topology_.rank).operation)};
+  return topology_.fault_of(std::move(ranks), name_of(signature_of(topology_.rank).operation));
 }
 
 std::string Lockstep::last_reached(int rank) const {
   const uint64_t last = std::max(ranks_[rank].headers[0].sequence.load(std::memory_order_acquire),
                                  ranks_[rank].headers[1].sequence.load(std::memory_order_acquire));
-  const std::string who = "rank " + std::to_string(rank);
+  const std::string who = topology_.name_of(rank);
   if (last == 0) return who + " has not reached any collective of this group";
   return who +
          (last == sequence_ ? " is in the middle of collective #" : " last reached collective #") +

@@ -325,9 +325,9 @@ bool PointToPoint::keep(Incoming& message) {
   if (!must_keep(message)) return false;
   message.kept.reset(new (std::nothrow) std::byte[message.envelope.bytes]);
   if (message.kept) return true;
-  const std::string what = "rank " + std::to_string(topology_.rank) + " cannot keep a message of " +
-                           std::to_string(message.envelope.bytes) + " bytes from rank " +
-                           std::to_string(message.source) + " with tag " +
+  const std::string what = topology_.name_of(topology_.rank) + " cannot keep a message of " +
+                           std::to_string(message.envelope.bytes) + " bytes from " +
+                           topology_.name_of(message.source) + " with tag " +
                            std::to_string(message.envelope.tag) + ".";
   fail_all(std::make_exception_ptr(CommError(
       "message-too-large", what, "there is not enough memory, and no receive is waiting for it.",
@@ -353,13 +353,13 @@ void PointToPoint::deliver(Incoming& message) {
   if (receive.request.bytes != message.envelope.bytes) {
     error = std::make_exception_ptr(MismatchError(
         "transfer-size",
-        "rank " + std::to_string(topology_.rank) + " received " +
-            std::to_string(message.envelope.bytes) + " bytes from rank " +
-            std::to_string(message.source) + " with tag " + std::to_string(receive.request.tag) +
-            " into a buffer of " + std::to_string(receive.request.bytes) + " bytes.",
+        topology_.name_of(topology_.rank) + " received " + std::to_string(message.envelope.bytes) +
+            " bytes from " + topology_.name_of(message.source) + " with tag " +
+            std::to_string(receive.request.tag) + " into a buffer of " +
+            std::to_string(receive.request.bytes) + " bytes.",
         "the send and its matching receive differ in size.",
         "pass tensors of equal shape and dtype on both sides, or use different tags.",
-        Fault{{message.source}, "recv"}));
+        topology_.fault_of({message.source}, "recv")));
   }
   finish(receive, error);
 }
@@ -469,7 +469,7 @@ void PointToPoint::refuse_endless(Operation& operation) {
   finish(operation,
          std::make_exception_ptr(InvalidArgument(
              "receive-from-itself",
-             "rank " + std::to_string(own) + " is waiting for a message from itself with tag " +
+             topology_.name_of(own) + " is waiting for a message from itself with tag " +
                  std::to_string(operation.request.tag) + ".",
              "it has not sent one, and cannot send while it waits.",
              "receive from another rank, or start an asynchronous send to this rank first.")));
@@ -506,7 +506,7 @@ void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
   const std::string what =
       "a transfer of " + std::to_string(operation.request.bytes) + " bytes with " + peer +
       ", tag " + std::to_string(operation.request.tag) + ", reached its timeout of " +
-      std::to_string(timeout.count()) + " ms on rank " + std::to_string(topology_.rank) + ".";
+      std::to_string(timeout.count()) + " ms on " + topology_.name_of(topology_.rank) + ".";
   Fault fault{{}, operation.name};
   if (operation.other != kAnySource) fault.ranks.push_back(operation.other);
   give_up(what,
@@ -520,7 +520,7 @@ void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
 void PointToPoint::give_up(const std::string& why, std::exception_ptr error, int lost_rank) {
   if (is_over()) return;
   lost_rank_ = lost_rank;
-  gave_up_ = "rank " + std::to_string(topology_.rank) + " gave up: " + why;
+  gave_up_ = topology_.name_of(topology_.rank) + " gave up: " + why;
   error_ = std::move(error);
 }
 
@@ -567,13 +567,13 @@ void PointToPoint::look_for_failures() {
     if (message.receive && lost(message.source)) gone = message.source;
   }
   if (gone < 0) return;
-  const std::string what = "a transfer between rank " + std::to_string(topology_.rank) + " and " +
+  const std::string what = "a transfer between " + topology_.name_of(topology_.rank) + " and " +
                            topology_.describe(gone) + " was interrupted.";
   give_up(what,
           std::make_exception_ptr(PeerFailure(
               "transfer-cut-off", what, "that rank ended or left the group.",
               "look at that rank's own output, then restart the job or continue without that rank.",
-              Fault{{gone}, ""})),
+              topology_.fault_of({gone}))),
           gone);
 }
 

@@ -113,7 +113,7 @@ void adopt_layout(Bootstrap& bootstrap, Config& config, Topology& topology) {
   std::istringstream(bootstrap.get(name)) >> staging_bytes >> topology.local_cores;
   if (staging_bytes != config.staging_bytes) {
     log(LogLevel::kWarning,
-        "rank " + std::to_string(topology.rank) + " of group '" + bootstrap.group() +
+        topology.name_of(topology.rank) + " of group '" + bootstrap.group() +
             "' uses rank 0's FARANDOLE_STAGING_BYTES=" + std::to_string(staging_bytes) +
             " instead of its own " + std::to_string(config.staging_bytes) + ".");
   }
@@ -129,7 +129,7 @@ void warn_of_unseen(const std::string& group, const Liveness& liveness, const To
   }
   if (names.empty() || has_warned.exchange(true)) return;
   log(LogLevel::kWarning,
-      "rank " + std::to_string(topology.rank) + " of group '" + group + "' cannot watch " + names +
+      topology.name_of(topology.rank) + " of group '" + group + "' cannot watch " + names +
           ": it is in another PID namespace, and the kernel (or a sandbox) provides no "
           "pidfds. If it dies, only a timeout will show it.");
 }
@@ -391,7 +391,7 @@ std::shared_ptr<Mapping> SharedMemoryCommunicator::share_allocation(const Call& 
     mapping->populate(segment, part_bytes * static_cast<size_t>(rank()), part_bytes);
     return mapping;
   } catch (const PeerFailure& error) {
-    lockstep_.abort("rank " + std::to_string(rank()) + " gave up: " + reason_of(error.what()),
+    lockstep_.abort(topology().name_of(rank()) + " gave up: " + reason_of(error.what()),
                     error.rank().value_or(-1));
     throw;
   }
@@ -430,7 +430,7 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::shrink(const std::vector
   };
   if (is_excluded(rank())) {
     throw InvalidArgument("shrink-excluded",
-                          "rank " + std::to_string(rank()) + " called shrink() and is excluded.",
+                          topology().name_of(rank()) + " called shrink() and is excluded.",
                           "only the ranks that remain may call it.",
                           "let the excluded rank destroy its group instead.");
   }

@@ -108,26 +108,25 @@ void SharedSignals::look_for_failure(int peer) {
       taken_[static_cast<size_t>(peer)].load(std::memory_order_relaxed)) {
     return;
   }
-  const std::string what = "rank " + std::to_string(topology_.rank) + " of group '" +
-                           options_.group + "' waited for a signal of " + topology_.describe(peer) +
+  const std::string what = topology_.name_of(topology_.rank) + " of group '" + options_.group +
+                           "' waited for a signal of " + topology_.describe(peer) +
                            ", which has ended.";
-  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what, peer);
+  lockstep_.abort(topology_.name_of(topology_.rank) + " gave up: " + what, peer);
   throw PeerFailure(
       "signal-peer-ended", what, "that rank ended or left the group before it sent the signal.",
       "look at that rank's own output, then restart the job or continue without that rank.",
-      {{peer}, "wait_signal"});
+      topology_.fault_of({peer}, "wait_signal"));
 }
 
 void SharedSignals::fail_late(int peer, milliseconds timeout) {
-  const std::string what = "rank " + std::to_string(topology_.rank) + " of group '" +
-                           options_.group + "' reached its timeout of " +
-                           std::to_string(timeout.count()) + " ms: " + topology_.describe(peer) +
-                           " sent no signal.";
-  lockstep_.abort("rank " + std::to_string(topology_.rank) + " gave up: " + what);
+  const std::string what = topology_.name_of(topology_.rank) + " of group '" + options_.group +
+                           "' reached its timeout of " + std::to_string(timeout.count()) +
+                           " ms: " + topology_.describe(peer) + " sent no signal.";
+  lockstep_.abort(topology_.name_of(topology_.rank) + " gave up: " + what);
   throw TimeoutError("signal-timeout", what,
                      "that rank has sent fewer signals than this rank has waited for.",
                      "call signal() once on that rank for each wait, or increase the timeout.",
-                     {{peer}, "wait_signal"});
+                     topology_.fault_of({peer}, "wait_signal"));
 }
 
 }  // namespace farandole::comm::shm

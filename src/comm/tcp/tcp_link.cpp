@@ -281,7 +281,7 @@ void TcpLink::throw_missing(const std::vector<int>& missing) const {
       "no connection between rank " + std::to_string(topology_.rank) + " and that rank was made.",
       "look at that rank's own output, and check that hosts reach each other (firewalls, routes); "
       "FARANDOLE_NETWORK_INTERFACE chooses the interface.",
-      {missing, ""});
+      topology_.fault_of(missing));
 }
 
 void TcpLink::take_over_connections() {
@@ -515,7 +515,7 @@ void TcpLink::drive(const std::vector<int>& peers, int lane, const std::function
                          "bytes from or to that rank are missing.",
                          "find out what that rank is doing instead (py-spy dump --pid), or "
                          "increase the timeout.",
-                         {late, ""});
+                         topology_.fault_of(late));
     }
   }
 }
@@ -553,11 +553,12 @@ void TcpLink::check_stream(int peer, const TcpStream& stream) {
 
 void TcpLink::check_usable(const std::function<std::string()>& subject) const {
   if (!fork_guard_.in_creator()) {
-    throw CommError(
-        "forked-child", "group '" + options_.group + "' was used in a forked child process.",
-        "the child shares rank " + std::to_string(topology_.rank) + "'s memory but is not a rank.",
-        "call collectives only in the process that made the group, and not in "
-        "DataLoader workers.");
+    throw CommError("forked-child",
+                    "group '" + options_.group + "' was used in a forked child process.",
+                    "the child shares the memory of " + topology_.name_of(topology_.rank) +
+                        " but is not a rank.",
+                    "call collectives only in the process that made the group, and not in "
+                    "DataLoader workers.");
   }
   bool has_failed = false;
   {
@@ -576,7 +577,7 @@ void TcpLink::throw_failure(const std::string& subject) const {
   const std::string who = topology_.describe(failure.rank);
   if (failure.kind == Failure::Kind::kEnded || failure.kind == Failure::Kind::kLeft) {
     throw PeerFailure("peer-ended", subject + ": " + who + " ended or left the group.",
-                      failure.text, kFixOfEnd, {{failure.rank}, ""});
+                      failure.text, kFixOfEnd, topology_.fault_of({failure.rank}));
   }
   if (failure.kind == Failure::Kind::kSilent) {
     throw PeerFailure("link-silent",
@@ -585,18 +586,18 @@ void TcpLink::throw_failure(const std::string& subject) const {
                       failure.text,
                       "check that host and the network; then restart the job or continue without "
                       "that rank.",
-                      {{failure.rank}, ""});
+                      topology_.fault_of({failure.rank}));
   }
   if (failure.lost_rank >= 0) {
     throw PeerFailure(
         "peer-ended-elsewhere",
         subject + ": " + who + " noticed the end of " + topology_.describe(failure.lost_rank) + ".",
-        failure.text, kFixOfEnd, {{failure.lost_rank}, ""});
+        failure.text, kFixOfEnd, topology_.fault_of({failure.lost_rank}));
   }
   throw AbortedError(
       "aborted", subject + " was aborted by " + who + ".", failure.text,
       "fix the cause on that rank; destroy this group and make a new one to continue.",
-      {{failure.rank}, ""});
+      topology_.fault_of({failure.rank}));
 }
 
 }  // namespace farandole::comm::tcp

@@ -119,7 +119,7 @@ bool Bootstrap::look_for_failures(const Ready& ready) {
         "peer-gave-up",
         "group '" + group_ + "' did not form: " + topology_.describe(failed) + " gave up.",
         told->substr(line + 1), "fix the cause on that rank, then make the group again.",
-        {{failed}, ""});
+        topology_.fault_of({failed}));
   }
   if (dead < 0) return false;
   if (ready(milliseconds(0))) return true;
@@ -131,7 +131,7 @@ void Bootstrap::fail_dead(int rank) const {
                     "group '" + group_ + "' did not form: " + topology_.describe(rank) + " " +
                         liveness_.cause_of_death(rank) + ".",
                     "it ended before all ranks had joined.", "look at that rank's own output.",
-                    {{rank}, ""});
+                    topology_.fault_of({rank}));
 }
 
 void Bootstrap::tell(const std::exception& error) noexcept {

@@ -193,7 +193,8 @@ std::vector<Descriptor> DescriptorExchange::receive(int peer, Message* message,
   });
   throw PeerFailure("peer-disconnected",
                     topology_.describe(peer) + " disconnected while shared memory was set up.",
-                    "its socket closed.", "look at that rank's own output.", {{peer}, ""});
+                    "its socket closed.", "look at that rank's own output.",
+                    topology_.fault_of({peer}));
 }
 
 void DescriptorExchange::connect(Bootstrap& bootstrap) {
@@ -356,7 +357,7 @@ Descriptor DescriptorExchange::broadcast(const std::function<Descriptor()>& make
       } catch (const SystemError& error) {  // some have it and some wait: nobody can go on
         throw PeerFailure("memory-not-delivered",
                           "shared memory did not reach " + topology_.describe(peer) + ".",
-                          reason_of(error.what()), kSocketFix, {{peer}, ""});
+                          reason_of(error.what()), kSocketFix, topology_.fault_of({peer}));
       }
     }
   } else {

@@ -43,11 +43,12 @@ void check_plan_of(const SharedMemoryCommunicator& group, int rank, const std::b
   if (std::memcmp(theirs, of_rank_0, sizeof(Plan)) == 0) return;
   throw MismatchError(
       "different-buckets",
-      "make_bucket_reduction in group '" + group.name() + "': rank 0 and rank " +
-          std::to_string(rank) + " passed different buckets or sizes of reports.",
+      "make_bucket_reduction in group '" + group.name() + "': " + group.topology().name_of(0) +
+          " and " + group.topology().name_of(rank) +
+          " passed different buckets or sizes of reports.",
       "each rank reduces its shard of a bucket for all ranks, at the same place in memory.",
       "make buckets of the same sizes in the same order on every rank.",
-      {{rank}, "make_bucket_reduction"});
+      group.topology().fault_of({rank}, "make_bucket_reduction"));
 }
 
 void check_weight(double weight) {
