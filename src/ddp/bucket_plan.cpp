@@ -63,7 +63,7 @@ void check_order(const std::vector<size_t>& order, size_t count) {
     const std::string order_with = "a bucket plan got an order with parameter ";
     if (parameter >= count) {
       throw InvalidArgument("bucket-order-index", order_with + std::to_string(parameter) + ".",
-                            "there are " + std::to_string(count) + "parameters, counted from 0.",
+                            "there are " + std::to_string(count) + " parameters, counted from 0.",
                             "pass indices into the list of parameters.");
     }
     if (seen[parameter]) {

@@ -437,7 +437,8 @@ void Reducer::naming_mismatches(const std::function<void()>& function) const {
             " met a different operation: " + text.substr(0, text.find('\n')),
         "requires_grad of parameters differs between ranks, or a rank skipped a batch.",
         "freeze and unfreeze the same parameters on every rank, and give every rank the same "
-        "number of batches; then zero the gradients and continue.");
+        "number of batches; then zero the gradients and continue.",
+        {error.ranks(), "backward"});
   }
 }
 

@@ -180,7 +180,14 @@ std::vector<uint64_t> ReplicaGroup::all_gather(uint64_t number) const {
 }
 
 std::vector<std::string> ReplicaGroup::all_gather(const std::string& text) const {
-  const std::vector<uint64_t> sizes = all_gather(uint64_t{text.size()});
+  const uint64_t size = text.size();
+  std::vector<uint64_t> sizes(static_cast<size_t>(world_size_));
+  if (const auto communicator = host_communicator()) {
+    // Not as bytes: a rank that tells why it failed must not meet a number of another rank.
+    communicator->all_gather(&size, sizes.data(), 1, comm::DataType::kInt64);
+  } else {
+    sizes = all_gather(size);
+  }
   const size_t longest = *std::max_element(sizes.begin(), sizes.end());
   if (longest == 0) return std::vector<std::string>(sizes.size());
   std::vector<std::byte> packed(longest);

@@ -104,7 +104,7 @@ void check_one_per_rank(const Caller& caller, const char* what,
     if (tensor.scalar_type() == model.scalar_type() && tensor.numel() == model.numel()) continue;
     throw InvalidArgument(
         "unequal-tensors",
-        caller.describe() + " got a " + std::string(what) + " tensor " + shape_of(tensor) +
+        caller.describe() + " got the " + std::string(what) + " tensor " + shape_of(tensor) +
             " beside a tensor " + shape_of(model) + ".",
         "all tensors of the call must have the same dtype and number of elements.",
         "pass tensors of equal shape and dtype on every rank.");

@@ -140,7 +140,7 @@ def checks() -> None:
     wrong_bucket.__annotations__["bucket"] = int
     wrong_return.__annotations__["return"] = int
     for hook in (wrong_bucket, wrong_return):
-        with pytest.raises(ValueError, match="annotate it with these types"):
+        with pytest.raises(ValueError, match="annotate it with these types or not at all"):
             ddp.register_comm_hook(None, hook)
     ddp.register_comm_hook(None, default_hooks.allreduce_hook)
     with pytest.raises(RuntimeError, match="second communication hook"):

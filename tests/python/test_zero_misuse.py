@@ -10,7 +10,7 @@ import farandole
 import pytest
 import torch
 import torch.distributed as dist
-from farandole import InvalidArgument, ZeroRedundancyOptimizer
+from farandole import InvalidArgument, MismatchError, ZeroRedundancyOptimizer
 from torch import Tensor, nn, optim
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -77,7 +77,7 @@ def hooked(rank: int, world_size: int, gradients: str) -> None:
 
 
 def added_in_vain(rank: int, world_size: int, gradients: str) -> None:
-    """A group that cannot be added is not there, and may be added when it is mended."""
+    """A group that cannot be added is not there, and may be added once it is right."""
     for optimizer in (optim.AdamW, optim.RMSprop):
         trial = Trial(Bowl(SMALL), optimizer, ddp=False, lr=0.01)
         trial.train(range(2))
@@ -85,6 +85,10 @@ def added_in_vain(rank: int, world_size: int, gradients: str) -> None:
         for _ in range(2):
             with pytest.raises(InvalidArgument, match="differ"):
                 trial.sharded.add_param_group({"params": [nn.Parameter(torch.ones(2 + rank))]})
+        if dist.get_backend() == "farandole":  # one rank cannot add it, the other one could
+            wrong = nn.Parameter(torch.ones(2)) if rank == 0 else torch.ones(2, dtype=torch.int32)
+            with pytest.raises(MismatchError if rank == 0 else InvalidArgument):
+                trial.sharded.add_param_group({"params": [wrong]})
         assert len(trial.sharded.param_groups) == 1
         trial.train(range(2, 4))
         trial.check("without the group")

@@ -56,7 +56,7 @@ def check_comm_hook(hook: object) -> None:
                 "hook-annotations",
                 f"the communication hook {name_of(hook)} {wrong}.",
                 "it takes a dist.GradBucket and returns a torch.futures.Future[torch.Tensor].",
-                "annotate it with these types, or not at all.",
+                "name its second parameter bucket, and annotate it with these types or not at all.",
             )
         )
 

@@ -100,7 +100,10 @@ void SharedMemoryCommunicator::check_block_sizes(size_t* largest_block) const {
               std::to_string(receives[from]) + ".",
           "the split sizes of the two ranks do not agree.",
           "exchange the split sizes first (all_to_all of one number per rank).",
-          topology().fault_of({static_cast<int>(from), static_cast<int>(to)}, "all_to_all"));
+          topology().fault_of(from == to ? std::vector<int>{static_cast<int>(from)}
+                                         : std::vector<int>{static_cast<int>(std::min(from, to)),
+                                                            static_cast<int>(std::max(from, to))},
+                              "all_to_all"));
     }
   }
 }

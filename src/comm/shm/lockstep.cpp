@@ -46,7 +46,7 @@ bool same_call(const Signature& a, const Signature& b) {
          a.root == b.root && a.count == b.count;
 }
 
-/// The newest events of this process, one per line, for the end of an error text.
+/// The newest events of this process, one per line, for the end of the `why` of an error.
 std::string recent_history() {
   constexpr size_t kEvents = 16;
   std::string text;
@@ -283,7 +283,7 @@ void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fi
   const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + how + ".";
   const std::string why = last_reached(rank) + ".";
   fail(std::make_exception_ptr(
-           PeerFailure("peer-ended", what, why, fix + recent_history(), fault_of({rank}))),
+           PeerFailure("peer-ended", what, why + recent_history(), fix, fault_of({rank}))),
        what + " " + why, rank);
 }
 
@@ -304,13 +304,11 @@ void Lockstep::fail_late(const std::string& names, const std::string& whys, std:
                          milliseconds timeout) {
   const std::string what = describe_current() + " reached its timeout of " +
                            std::to_string(timeout.count()) + " ms: " + names + " did not arrive.";
-  fail(
-      std::make_exception_ptr(TimeoutError(
-          "collective-timeout", what, whys + ".",
-          "find out what that rank is doing instead (py-spy dump --pid), or increase the timeout." +
-              recent_history(),
-          fault_of(std::move(late)))),
-      what + " " + whys + ".");
+  fail(std::make_exception_ptr(TimeoutError(
+           "collective-timeout", what, whys + "." + recent_history(),
+           "find out what that rank is doing instead (py-spy dump --pid), or increase the timeout.",
+           fault_of(std::move(late)))),
+       what + " " + whys + ".");
 }
 
 void Lockstep::fail(const std::exception_ptr& error, const std::string& reason, int lost_rank) {

@@ -27,7 +27,7 @@ void check_beta(const char* optimizer, const char* name, double value) {
   if (value >= 0 && value < 1) return;
   throw InvalidArgument(
       "hyperparameter-range", std::string(optimizer) + " got " + name + "=" + text_of(value) + ".",
-      "it must be at least 0and less than 1.", "pass such a number, as for torch.optim.");
+      "it must be at least 0 and less than 1.", "pass such a number, as for torch.optim.");
 }
 
 void check_nesterov(const char* optimizer, double momentum, double dampening) {

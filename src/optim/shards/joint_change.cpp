@@ -43,7 +43,8 @@ void change_together(const ReplicaGroup& group, const std::string& call,
       call + " failed on rank " + std::to_string(failed - errors.begin()) + " of group '" +
           group.name() + "'.",
       "it met: " + *failed,
-      "fix the cause on that rank and call it again on every rank; nothing was changed.");
+      "fix the cause on that rank and call it again on every rank; nothing was changed.",
+      {{static_cast<int>(failed - errors.begin())}, ""});
 }
 
 }  // namespace farandole

@@ -64,7 +64,7 @@ const std::vector<size_t>& ShardLayout::group(size_t index) const {
   if (index < groups_.size()) return groups_[index];
   throw InvalidArgument(
       "no-such-group", "there is no parameter group " + std::to_string(index) + ".",
-      "the optimizer has " + std::to_string(groups_.size()) + "groups, counted from 0.",
+      "the optimizer has " + std::to_string(groups_.size()) + " groups, counted from 0.",
       "pass the index of one of them.");
 }
 

@@ -66,12 +66,12 @@ std::string text_of(size_t group, size_t parameter) {
 void check_shape(const at::Tensor& state, const std::string& name, const at::Tensor& parameter,
                  const std::string& which) {
   if (!state.defined() || state.sizes() == parameter.sizes()) return;
-  throw InvalidArgument(
-      "load-shape",
-      "load() got '" + name + "' with " + std::to_string(state.numel()) + " elements for " + which +
-          ".",
-      "that parameter has " + std::to_string(parameter.numel()) + "elements, or its shape differs.",
-      "load the state of the same model, with its parameters in the same order.");
+  throw InvalidArgument("load-shape",
+                        "load() got '" + name + "' with " + std::to_string(state.numel()) +
+                            " elements for " + which + ".",
+                        "that parameter has " + std::to_string(parameter.numel()) +
+                            " elements, or its shape differs.",
+                        "load the state of the same model, with its parameters in the same order.");
 }
 
 /// Throws if a state that counts its steps lacks something that the rule needs to continue.

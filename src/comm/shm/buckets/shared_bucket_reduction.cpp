@@ -124,7 +124,8 @@ uint64_t SharedBucketReduction::round_of_all() const {
 }
 
 void SharedBucketReduction::begin(double weight, bool checks_finite) {
-  group_.check_usable();  // a round that the end of the group has cut off stays open
+  // The error that ended the group comes again; a round that it has cut off stays open.
+  group_.lockstep_.check_usable();
   check_weight(weight);
   if (in_round()) {
     throw InvalidArgument("bucket-round-open", "begin() was called in the middle of a round.",
