@@ -152,7 +152,7 @@ def wrong(rank: int, world_size: int, path: str) -> None:
     invalid = farandole.InvalidArgument
     store = init(path, rank, world_size)
     both = collected(store, "both", [0, 1], rank)
-    with pytest.raises(invalid, match="no group"):
+    with pytest.raises(invalid, match="the list is empty"):
         c10d._reconfigure(uuid=1, handles=[])
     with pytest.raises(invalid, match="twice"):
         c10d._reconfigure(uuid=1, handles=[both[0], both[0]])
