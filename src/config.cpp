@@ -80,6 +80,8 @@ Config Config::from_environment() {
   constexpr long long kPage = 4096;
   Config config;
   if (const char* host = value_of("FARANDOLE_HOST_ID")) config.host_id = host;
+  if (const char* names = value_of("FARANDOLE_NETWORK_INTERFACE")) config.network_interface = names;
+  config.link_timeout = std::chrono::seconds(number("FARANDOLE_LINK_TIMEOUT_S", 10, 1, 3600));
   config.spin =
       std::chrono::microseconds(number("FARANDOLE_SPIN_US", config.spin.count(), 0, 10'000'000));
   const auto staging = number("FARANDOLE_STAGING_BYTES",

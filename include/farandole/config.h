@@ -30,6 +30,13 @@ struct FARANDOLE_API Config {
   /// FARANDOLE_HOST_ID: name of the host that this rank claims to be on; empty: the kernel's boot
   /// id. Tests use it to emulate several hosts on one machine.
   std::string host_id;
+  /// FARANDOLE_NETWORK_INTERFACE: through which interface ranks of different hosts talk: names and
+  /// networks in CIDR notation, the first one that this host has, as in `eth0,10.1.0.0/16`; empty:
+  /// the first interface that is up, loopback and bridges of containers last.
+  std::string network_interface;
+  /// FARANDOLE_LINK_TIMEOUT_S: seconds after which a host that does not answer is lost; 1 to 3600.
+  /// Default 10.
+  std::chrono::milliseconds link_timeout{std::chrono::seconds(10)};
   /// FARANDOLE_SPIN_US: microseconds a waiting rank spins before it sleeps; 0 sleeps at once. A
   /// rank whose peer waits for the same core sleeps at once in any case. Groups with more ranks on
   /// a host than cores yield the core instead of spinning. Default 1000.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/comm/backends.h"
 
+#include "comm/hosts/multi_host_communicator.h"
 #include "comm/shm/shared_memory_communicator.h"
 #include "farandole/error.h"
 
@@ -18,6 +19,8 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
+    {"tcp", MemoryKind::kHost, hosts::MultiHostCommunicator::make,
+     "ranks of several hosts, CPU tensors: shared memory within a host, TCP between hosts"},
     {"shm", MemoryKind::kHost, shm::SharedMemoryCommunicator::make,
      "ranks of one host, CPU tensors"},
     {"mpi", MemoryKind::kHost, nullptr, "ranks of several hosts, CPU tensors; not in this version"},
@@ -50,7 +53,7 @@ std::unique_ptr<Communicator> make_communicator(const std::string& backend, Stor
     if (row.make != nullptr) return row.make(store, options);
     throw NotSupported("backend-not-built",
                        "backend '" + backend + "' is not in this build of Farandole.", row.detail,
-                       "use backend 'shm' on one host, or one of torch's own backends.");
+                       "use backend 'tcp', or one of torch's own backends.");
   }
   throw InvalidArgument("no-such-backend", "there is no backend '" + backend + "'.",
                         "Farandole knows " + names + ".", "pass one of these names.");

@@ -34,6 +34,17 @@ int Topology::rank_in_group(int peer) const {
   return index < ranks_in_group.size() ? ranks_in_group[index] : peer;
 }
 
+int Topology::rank_here(int in_group) const {
+  if (ranks_in_group.empty()) return in_group < world_size ? in_group : -1;
+  const auto found = std::find(ranks_in_group.begin(), ranks_in_group.end(), in_group);
+  return found == ranks_in_group.end() ? -1 : static_cast<int>(found - ranks_in_group.begin());
+}
+
+std::string Topology::describe_in_group(int in_group) const {
+  const int here = rank_here(in_group);
+  return here < 0 ? "rank " + std::to_string(in_group) : describe(here);
+}
+
 std::string Topology::name_of(int peer) const {
   return "rank " + std::to_string(rank_in_group(peer));
 }

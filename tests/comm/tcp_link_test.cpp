@@ -95,7 +95,7 @@ TEST(TcpLink, MovesBytesBetweenAllRanksBothWaysAtOnce) {
             stream.send(out[static_cast<size_t>(peer)].data(), count * 4);
             stream.receive(in[static_cast<size_t>(peer)].data(), count * 4);
           }
-          link.drive(link.peers(), lane, Clock::now() + kPatience, subject);
+          link.drive(lane, {Clock::now() + kPatience, nullptr, subject});
           for (const int peer : link.peers()) {
             EXPECT_EQ(in[static_cast<size_t>(peer)], pattern(count, peer, rank));
           }
@@ -113,14 +113,12 @@ TEST(TcpLink, CountsBytesWhileAMessageIsUnderWay) {
     uint64_t most = 0;
     if (rank == 0) stream.send(bytes.data(), kBytes);
     if (rank == 1) stream.receive(bytes.data(), kBytes);
-    link.drive(
-        {1 - rank}, 0,
-        [&] {
-          EXPECT_GE(stream.sent() + stream.received(), most);
-          most = stream.sent() + stream.received();
-          return most >= kBytes;
-        },
-        Clock::now() + kPatience, subject);
+    const auto is_done = [&] {
+      EXPECT_GE(stream.sent() + stream.received(), most);
+      most = stream.sent() + stream.received();
+      return most >= kBytes;
+    };
+    link.drive(0, {Clock::now() + kPatience, is_done, subject});
     EXPECT_EQ(most, kBytes);
   });
 }
@@ -134,7 +132,7 @@ TEST(TcpLink, AnAbortReachesRanksThatWait) {
     char byte = 0;
     link.stream(1, 0).receive(&byte, 1);
     try {
-      link.drive({1}, 0, Clock::now() + kPatience, subject);
+      link.drive(0, {Clock::now() + kPatience, nullptr, subject});
       FAIL() << "nothing was thrown";
     } catch (const AbortedError& error) {
       EXPECT_THAT(error.what(),
@@ -151,7 +149,7 @@ TEST(TcpLink, ARankThatLeavesWhilePeersNeedItIsNamed) {
     char byte = 0;
     link.stream(1, 0).receive(&byte, 1);
     try {
-      link.drive({1}, 0, Clock::now() + kPatience, subject);
+      link.drive(0, {Clock::now() + kPatience, nullptr, subject});
       FAIL() << "nothing was thrown";
     } catch (const PeerFailure& error) {
       EXPECT_EQ(error.rank(), 1);
@@ -188,7 +186,7 @@ TEST(TcpLink, ARankThatReachesItsDeadlineNamesTheLateOne) {
     char byte = 0;
     link.stream(1, 0).receive(&byte, 1);
     try {
-      link.drive({1}, 0, Clock::now() + milliseconds(200), subject);
+      link.drive(0, {Clock::now() + milliseconds(200), nullptr, subject});
       ADD_FAILURE() << "nothing was thrown";
     } catch (const TimeoutError& error) {
       EXPECT_EQ(error.rank(), 1);
@@ -238,7 +236,7 @@ TEST(TcpLink, AKilledProcessIsNamedOnEveryRankAndTellsTheProgram) {
         ::kill(child, SIGKILL);
         link.stream(2, 0).receive(&byte, 1);
         try {
-          link.drive({2}, 0, Clock::now() + kPatience, subject);
+          link.drive(0, {Clock::now() + kPatience, nullptr, subject});
           ADD_FAILURE() << "nothing was thrown";
         } catch (const PeerFailure& error) {
           EXPECT_EQ(error.rank(), 2);
@@ -295,7 +293,7 @@ TEST(TcpLink, StrangersNeitherJoinNorHoldUpTheRanks) {
     int other = 0;
     link.stream(1 - rank, 0).send(&mine, sizeof(mine));
     link.stream(1 - rank, 0).receive(&other, sizeof(other));
-    link.drive({1 - rank}, 0, Clock::now() + kPatience, subject);
+    link.drive(0, {Clock::now() + kPatience, nullptr, subject});
     EXPECT_EQ(other, 41 - rank);
   };
   std::thread rank0([&] { exchange(0); });

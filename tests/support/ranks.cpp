@@ -29,6 +29,10 @@ std::unique_ptr<comm::Communicator> join_group(comm::Store& store, int rank, int
   options.rank = rank;
   options.world_size = world_size;
   options.config = asked.config;
+  if (!asked.hosts.empty()) {
+    options.config.host_id = "host" + std::to_string(asked.hosts[static_cast<size_t>(rank)]);
+    options.config.network_interface = "lo";
+  }
   return comm::make_communicator(asked.backend, store, options);
 }
 

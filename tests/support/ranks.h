@@ -20,6 +20,7 @@ struct RankOptions {
   Config config = Config();
   std::vector<int> expected_to_die = {};  ///< process ranks that are killed, by whoever
   std::string backend = comm::backend_for(comm::MemoryKind::kHost);
+  std::vector<int> hosts = {};  ///< the host of each rank; empty: all ranks are on one
 };
 
 /// Runs `body` on `world_size` ranks that are threads of this process, each with a communicator of

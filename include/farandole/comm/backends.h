@@ -38,7 +38,7 @@ struct CommunicatorOptions {
 /// One way to communicate. Backends that are not built stay listed, so that an error can say how to
 /// get them.
 struct BackendInfo {
-  std::string name;        ///< "shm", "mpi", "nccl"
+  std::string name;        ///< "tcp", "shm", "mpi", "nccl"
   MemoryKind memory_kind;  ///< what its communicators work on
   bool built;              ///< whether this build holds it
   std::string detail;      ///< what it serves, or how to get it

@@ -34,12 +34,16 @@ struct FARANDOLE_API Topology {
   int host_count() const { return static_cast<int>(host_names.size()); }
   /// The number that messages give to `peer`.
   int rank_in_group(int peer) const;
+  /// The other way round; -1: that rank of the larger group is not among these.
+  int rank_here(int in_group) const;
   /// "rank 2"
   std::string name_of(int peer) const;
   /// "rank 2 of 8": this rank.
   std::string own_position() const;
   /// "rank 2 (pid 4711 on node-a)"
   std::string describe(int peer) const;
+  /// As describe(), for any rank of the larger group; "rank 2" where it is not among these.
+  std::string describe_in_group(int in_group) const;
   /// What an error about `peers` tells programs.
   Fault fault_of(std::vector<int> peers, std::string collective = {}) const;
 };

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-#include "comm/shm/arguments.h"
+#include "comm/arguments.h"
 #include "comm/shm/shared_memory_communicator.h"
 #include "kernels/reduce_kernels.h"
 
@@ -43,11 +43,7 @@ void SharedMemoryCommunicator::all_reduce(const void* input, void* output, size_
                                           const CollectiveOptions& options) {
   Call call = begin(OpKind::kAllReduce, count, dtype, options);
   call.signature.reduce_op = op;
-  check_count(OpKind::kAllReduce, count, 1, dtype);
-  check_reduction(dtype, op);
-  check_buffer(OpKind::kAllReduce, "an input", input, call.bytes());
-  check_buffer(OpKind::kAllReduce, "an output", output, call.bytes());
-  check_overlap(OpKind::kAllReduce, input, call.bytes(), output, call.bytes(), input);
+  check_all_reduce(input, output, count, dtype, op);
   if (call.bytes() <= kInlineBytes || world_size() == 1) {
     enter(call, input, std::min(call.bytes(), kInlineBytes));
     reduce_for_oneself(call, input, output);

@@ -35,6 +35,11 @@ struct Signature {
       input;  ///< place in symmetric memory, 0 elsewhere; see symmetric_registry.h; not compared
   uint64_t output;  ///< likewise
 };
+/// Whether two ranks may make one collective of these calls.
+inline bool is_same_call(const Signature& a, const Signature& b) {
+  return a.operation == b.operation && a.dtype == b.dtype && a.reduce_op == b.reduce_op &&
+         a.root == b.root && a.count == b.count;
+}
 constexpr size_t kSignatureWords = sizeof(Signature) / sizeof(uint64_t);
 static_assert(sizeof(Signature) == kSignatureWords * sizeof(uint64_t));
 
@@ -55,7 +60,7 @@ struct alignas(kNoSharing) RankBlock {
   std::atomic<int> core;  ///< 1 + where the rank last entered a collective; a hint, 0: unknown
   alignas(kNoSharing) std::atomic<RankState> state;
   std::array<char, 512> reason;  ///< why kAborted; written before it
-  int lost_rank;                 ///< that ended or left, if that is why; else -1; as `reason`
+  int lost_rank;                 ///< that ended or left, by its number in the group of all hosts; else -1
 };
 
 struct alignas(kNoSharing) GroupBlock {

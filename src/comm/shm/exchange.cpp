@@ -6,7 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include "comm/shm/arguments.h"
+#include "comm/arguments.h"
 #include "comm/shm/shared_memory_communicator.h"
 #include "kernels/reduce_kernels.h"
 
@@ -114,11 +114,8 @@ void SharedMemoryCommunicator::all_gather(const void* input, void* output, size_
   const auto world = static_cast<size_t>(world_size());
   const auto* in = static_cast<const std::byte*>(input);
   auto* out = static_cast<std::byte*>(output);
-  check_count(OpKind::kAllGather, count, world, dtype);
-  check_buffer(OpKind::kAllGather, "an input", input, call.bytes());
-  check_buffer(OpKind::kAllGather, "an output", output, call.bytes() * world);
+  check_all_gather(topology(), input, output, count, dtype);
   const size_t own = call.bytes() * static_cast<size_t>(rank());
-  check_overlap(OpKind::kAllGather, output, call.bytes() * world, input, call.bytes(), out + own);
   offer_symmetric(call, output, call.bytes() * world);
   if (!move_blocks(call, {in}, out)) {
     for (int peer = 0; peer < world_size(); ++peer) {
@@ -133,17 +130,9 @@ void SharedMemoryCommunicator::gather(const void* input, void* output, size_t co
                                       int root, const CollectiveOptions& options) {
   Call call = begin(OpKind::kGather, count, dtype, options);
   call.signature.root = root;
-  const auto world = static_cast<size_t>(world_size());
   const auto* in = static_cast<const std::byte*>(input);
   auto* out = rank() == root ? static_cast<std::byte*>(output) : nullptr;
-  check_count(OpKind::kGather, count, world, dtype);
-  check_root(OpKind::kGather, root, topology());
-  check_buffer(OpKind::kGather, "an input", input, call.bytes());
-  if (rank() == root) {
-    check_buffer(OpKind::kGather, "an output on the root", output, call.bytes() * world);
-    check_overlap(OpKind::kGather, output, call.bytes() * world, input, call.bytes(),
-                  out + call.bytes() * static_cast<size_t>(root));
-  }
+  check_gather(topology(), input, output, count, dtype, root);
   move_blocks(call, {in, false, rank() != root}, out);
   finish(call);
 }
@@ -153,9 +142,7 @@ void SharedMemoryCommunicator::broadcast(void* buffer, size_t count, DataType dt
   Call call = begin(OpKind::kBroadcast, count, dtype, options);
   call.signature.root = root;
   auto* data = static_cast<std::byte*>(buffer);
-  check_count(OpKind::kBroadcast, count, 1, dtype);
-  check_root(OpKind::kBroadcast, root, topology());
-  check_buffer(OpKind::kBroadcast, "a buffer", buffer, call.bytes());
+  check_broadcast(topology(), buffer, count, dtype, root);
   offer_symmetric(call, buffer, call.bytes());
   const bool is_root = rank() == root;
   if (!move_blocks(call, {is_root ? data : nullptr}, is_root ? nullptr : data, root)) {
@@ -169,16 +156,8 @@ void SharedMemoryCommunicator::scatter(const void* input, void* output, size_t c
                                        DataType dtype, int root, const CollectiveOptions& options) {
   Call call = begin(OpKind::kScatter, count, dtype, options);
   call.signature.root = root;
-  const auto world = static_cast<size_t>(world_size());
   const auto* in = rank() == root ? static_cast<const std::byte*>(input) : nullptr;
-  check_count(OpKind::kScatter, count, world, dtype);
-  check_root(OpKind::kScatter, root, topology());
-  check_buffer(OpKind::kScatter, "an output", output, call.bytes());
-  if (rank() == root) {
-    check_buffer(OpKind::kScatter, "an input on the root", input, call.bytes() * world);
-    check_overlap(OpKind::kScatter, input, call.bytes() * world, output, call.bytes(),
-                  in + call.bytes() * static_cast<size_t>(root));
-  }
+  check_scatter(topology(), input, output, count, dtype, root);
   move_blocks(call, {in, true}, static_cast<std::byte*>(output), root);
   finish(call);
 }
@@ -186,12 +165,7 @@ void SharedMemoryCommunicator::scatter(const void* input, void* output, size_t c
 void SharedMemoryCommunicator::all_to_all(const void* input, void* output, size_t count,
                                           DataType dtype, const CollectiveOptions& options) {
   Call call = begin(OpKind::kAllToAll, count, dtype, options);
-  const auto world = static_cast<size_t>(world_size());
-  const size_t bytes = call.bytes() * world;
-  check_count(OpKind::kAllToAll, count, world, dtype);
-  check_buffer(OpKind::kAllToAll, "an input", input, bytes);
-  check_buffer(OpKind::kAllToAll, "an output", output, bytes);
-  check_overlap(OpKind::kAllToAll, input, bytes, output, bytes, nullptr);
+  check_all_to_all(topology(), input, output, count, dtype);
   move_blocks(call, {static_cast<const std::byte*>(input), true}, static_cast<std::byte*>(output));
   finish(call);
 }
@@ -204,13 +178,8 @@ void SharedMemoryCommunicator::reduce_scatter(const void* input, void* output, s
   const auto world = static_cast<size_t>(world_size());
   const auto* in = static_cast<const std::byte*>(input);
   auto* out = static_cast<std::byte*>(output);
-  check_count(OpKind::kReduceScatter, count, world, dtype);
-  check_reduction(dtype, op);
-  check_buffer(OpKind::kReduceScatter, "an input", input, call.bytes() * world);
-  check_buffer(OpKind::kReduceScatter, "an output", output, call.bytes());
+  check_reduce_scatter(topology(), input, output, count, dtype, op);
   const size_t own = call.bytes() * static_cast<size_t>(rank());
-  check_overlap(OpKind::kReduceScatter, input, call.bytes() * world, output, call.bytes(),
-                in + own);
   offer_symmetric(call, input, call.bytes() * world);
   if (!reduce_blocks(call, {in, true}, out)) {
     SourceArray sources;
@@ -230,14 +199,7 @@ void SharedMemoryCommunicator::reduce(const void* input, void* output, size_t co
   call.signature.root = root;
   const auto* in = static_cast<const std::byte*>(input);
   auto* out = rank() == root ? static_cast<std::byte*>(output) : nullptr;
-  check_count(OpKind::kReduce, count, 1, dtype);
-  check_root(OpKind::kReduce, root, topology());
-  check_reduction(dtype, op);
-  check_buffer(OpKind::kReduce, "an input", input, call.bytes());
-  if (rank() == root) {
-    check_buffer(OpKind::kReduce, "an output on the root", output, call.bytes());
-    check_overlap(OpKind::kReduce, input, call.bytes(), output, call.bytes(), input);
-  }
+  check_reduce(topology(), input, output, count, dtype, op, root);
   reduce_blocks(call, {in, false, rank() != root}, out);
   finish(call);
 }

@@ -41,11 +41,6 @@ constexpr std::memory_order kLook = std::memory_order_relaxed;
 constexpr std::memory_order kLook = std::memory_order_seq_cst;
 #endif
 
-bool same_call(const Signature& a, const Signature& b) {
-  return a.operation == b.operation && a.dtype == b.dtype && a.reduce_op == b.reduce_op &&
-         a.root == b.root && a.count == b.count;
-}
-
 /// The newest events of this process, one per line, for the end of the `why` of an error.
 std::string recent_history() {
   constexpr size_t kEvents = 16;
@@ -114,6 +109,7 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
 }
 
 void Lockstep::step(const WaitPolicy& wait_policy) {
+  if (wait_policy.counts_from_here) deadline_ = {};
   ranks_[topology_.rank].steps.store(++steps_, std::memory_order_seq_cst);
   wait_for_all(Post::kStep, wait_policy);
 }
@@ -262,12 +258,14 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
                              const std::string& collective) const {
   const std::string reason = ranks_[rank].reason.data();
   const int lost = ranks_[rank].lost_rank;
-  if (lost >= 0 && lost != topology_.rank) {
+  if (lost >= 0 && lost != topology_.rank_in_group(topology_.rank)) {
+    const int here = topology_.rank_here(lost);
+    const bool has_left = here >= 0 && state_of(here) == RankState::kLeft;
     throw PeerFailure("peer-ended-elsewhere",
                       subject + ": " + topology_.describe(rank) + " noticed the end of " +
-                          topology_.describe(lost) + ".",
-                      reason, state_of(lost) == RankState::kLeft ? kFixOfLeaving : kFixOfDeath,
-                      topology_.fault_of({lost}, collective));
+                          topology_.describe_in_group(lost) + ".",
+                      reason, has_left ? kFixOfLeaving : kFixOfDeath,
+                      Fault{{lost}, collective});
   }
   throw AbortedError(
       "aborted", subject + " was aborted by " + topology_.describe(rank) + ".", reason,
@@ -284,7 +282,7 @@ void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fi
   const std::string why = last_reached(rank) + ".";
   fail(std::make_exception_ptr(
            PeerFailure("peer-ended", what, why + recent_history(), fix, fault_of({rank}))),
-       what + " " + why, rank);
+       what + " " + why, topology_.rank_in_group(rank));
 }
 
 void Lockstep::fail_missing(Post post, milliseconds timeout) {
@@ -321,7 +319,7 @@ void Lockstep::fail(const std::exception_ptr& error, const std::string& reason, 
 int Lockstep::differing_rank() const {
   const Signature reference = signature_of(0);
   for (int rank = 1; rank < topology_.world_size; ++rank) {
-    if (!same_call(reference, signature_of(rank))) return rank;
+    if (!is_same_call(reference, signature_of(rank))) return rank;
   }
   return -1;
 }
@@ -335,7 +333,7 @@ void Lockstep::fail_mismatch(int rank) const {
   const Signature reference = signature_of(0);
   std::vector<int> differing;
   for (int other = rank; other < topology_.world_size; ++other) {
-    if (!same_call(reference, signature_of(other))) differing.push_back(other);
+    if (!is_same_call(reference, signature_of(other))) differing.push_back(other);
   }
   throw MismatchError("collective-mismatch",
                       "collective #" + std::to_string(sequence_) + " in group '" + options_.group +
@@ -379,6 +377,11 @@ void Lockstep::abort(const std::string& reason, int lost_rank) {
   group_->broken.store(1, std::memory_order_seq_cst);
   group_->posts.ring();
   if (options_.before_abort) options_.before_abort();
+}
+
+std::pair<std::string, int> Lockstep::own_abort() const {
+  const RankBlock& own = ranks_[topology_.rank];
+  return {own.reason.data(), own.lost_rank};
 }
 
 void Lockstep::leave() {

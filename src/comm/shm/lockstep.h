@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/fork_guard.h"
@@ -68,6 +69,7 @@ class Lockstep {
     bool sleep_at_once = false;
     const Meanwhile* meanwhile =
         nullptr;  ///< null: none; otherwise sleeps at most 500 us at a time
+    bool counts_from_here = false;  ///< the timeout, instead of from the collective's first wait
   };
 
   /// Begins the next collective. Throws MismatchError (the group stays usable) and every CommError
@@ -107,8 +109,11 @@ class Lockstep {
   /// Whether `rank` has ended, runs another program or has left; for waits outside of this class.
   bool is_gone(int rank) const;
   /// Publishes the first reason to the other ranks, then calls before_abort; the caller must hold
-  /// no lock. `lost_rank`: the peer whose end or leave is the reason; -1: another reason.
+  /// no lock. `lost_rank`: the rank whose end or leave is the reason, by its number in the group
+  /// that has all hosts; -1: another reason.
   void abort(const std::string& reason, int lost_rank = -1);
+  /// The reason and lost_rank that abort() has published for this rank. Valid within before_abort.
+  std::pair<std::string, int> own_abort() const;
   /// Publishes that this rank makes no more calls. Does nothing in a forked child.
   void leave();
   /// Throws if the group is over or this is a forked child. Only the thread that calls collectives.

@@ -508,7 +508,7 @@ void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
       ", tag " + std::to_string(operation.request.tag) + ", reached its timeout of " +
       std::to_string(timeout.count()) + " ms on " + topology_.name_of(topology_.rank) + ".";
   Fault fault{{}, operation.name};
-  if (operation.other != kAnySource) fault.ranks.push_back(operation.other);
+  if (operation.other != kAnySource) fault.ranks.push_back(topology_.rank_in_group(operation.other));
   give_up(what,
           std::make_exception_ptr(TimeoutError(
               "transfer-timeout", what, "the peer has not posted the matching send or receive.",
@@ -574,7 +574,7 @@ void PointToPoint::look_for_failures() {
               "transfer-cut-off", what, "that rank ended or left the group.",
               "look at that rank's own output, then restart the job or continue without that rank.",
               topology_.fault_of({gone}))),
-          gone);
+          topology_.rank_in_group(gone));
 }
 
 void PointToPoint::fail_all(const std::exception_ptr& error) {

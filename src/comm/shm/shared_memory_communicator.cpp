@@ -9,12 +9,13 @@
 #include <utility>
 
 #include "comm/diagnosis.h"
-#include "comm/shm/arguments.h"
+#include "comm/arguments.h"
 #include "comm/shm/bootstrap/bootstrap.h"
 #include "comm/shm/buckets/shared_bucket_reduction.h"
 #include "comm/shm/channel.h"
 #include "comm/shm/shared_signals.h"
 #include "comm/shm/system/reason.h"
+#include "comm/shrink.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
 #include "farandole/version.h"
@@ -35,21 +36,13 @@ size_t page_bytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-void check_world(const CommunicatorOptions& options) {
+void check_rank(const CommunicatorOptions& options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
     throw InvalidArgument("no-such-rank",
                           "rank " + std::to_string(options.rank) + " of world size " +
                               std::to_string(options.world_size) + " does not exist.",
                           "ranks count from 0 to world_size - 1.",
                           "pass the rank and world size that the launcher gave this process.");
-  }
-  if (options.world_size > kMaxRanks) {
-    throw NotSupported(
-        "too-many-local-ranks",
-        "a group of " + std::to_string(options.world_size) +
-            " ranks on one host is too large for shared memory.",
-        "at most " + std::to_string(kMaxRanks) + " descriptors fit into one message.",
-        "use fewer ranks per host, with more threads each.");
   }
 }
 
@@ -60,9 +53,9 @@ void check_one_host(const CommunicatorOptions& options, const Topology& topology
       "group '" + options.name + "' spans " + std::to_string(topology.host_count()) +
           " hosts: " + topology.describe(0) + " and " + topology.describe(topology.world_size - 1) +
           ", for example.",
-      "shared memory connects ranks of one host; this version has no transport between hosts.",
-      "run on one host, or use torch's gloo backend across hosts. If all ranks are on one host, "
-      "unset FARANDOLE_HOST_ID.");
+      "backend 'shm' connects ranks of one host.",
+      "use backend 'tcp', which connects hosts. If all ranks are on one host, unset "
+      "FARANDOLE_HOST_ID.");
 }
 
 size_t control_bytes(int world_size) {
@@ -171,20 +164,39 @@ std::shared_ptr<Mapping> share_memory(Bootstrap& bootstrap, DescriptorExchange& 
 
 }  // namespace
 
+namespace {
+
+std::chrono::milliseconds formation_timeout(const CommunicatorOptions& options) {
+  const auto asked = options.formation_timeout;
+  return std::min(asked.count() > 0 ? asked : options.config.timeout, kMostTimeout);
+}
+
+}  // namespace
+
+Topology SharedMemoryCommunicator::discover(Store& store, const CommunicatorOptions& options) {
+  check_rank(options);
+  return discover_topology(
+      store, {options.name, options.rank, options.world_size, options.config.host_id,
+              build_of(options), options.attempt, formation_timeout(options),
+              options.while_forming});
+}
+
 std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
                                                              const CommunicatorOptions& asked) {
+  check_ranks_on_host(asked.world_size);
+  const Topology topology = discover(store, asked);
+  check_one_host(asked, topology);
+  return form(store, asked, topology);
+}
+
+std::unique_ptr<SharedMemoryCommunicator> SharedMemoryCommunicator::form(
+    Store& store, const CommunicatorOptions& asked, const Topology& of_ranks) {
   CommunicatorOptions options = asked;
-  check_world(options);
+  Topology topology = of_ranks;
   Config& config = options.config;
   config.staging_bytes =
       round_up(std::max(config.staging_bytes, Staging::kLeastRingBytes), page_bytes());
-  const auto asked_timeout = options.formation_timeout;
-  const auto timeout =
-      std::min(asked_timeout.count() > 0 ? asked_timeout : config.timeout, kMostTimeout);
-  Topology topology = discover_topology(
-      store, {options.name, options.rank, options.world_size, config.host_id, build_of(options),
-              options.attempt, timeout, options.while_forming});
-  check_one_host(options, topology);
+  const auto timeout = formation_timeout(options);
   Liveness liveness(topology);
   Bootstrap bootstrap(store, options.name, topology, liveness, timeout);
   DescriptorExchange descriptors(topology);
@@ -221,6 +233,15 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(Parts parts)
                           Staging::bytes_for(world_size(), options_.config.staging_bytes),
                       topology(), lockstep_,
                       oversubscribed_ ? std::chrono::microseconds(0) : options_.config.spin) {}
+
+void SharedMemoryCommunicator::check_ranks_on_host(int count) {
+  if (count <= kMaxRanks) return;
+  throw NotSupported("too-many-local-ranks",
+                     "a group of " + std::to_string(count) +
+                         " ranks on one host is too large for shared memory.",
+                     "at most " + std::to_string(kMaxRanks) + " descriptors fit into one message.",
+                     "use fewer ranks per host, with more threads each.");
+}
 
 SharedMemoryCommunicator::~SharedMemoryCommunicator() { lockstep_.leave(); }
 
@@ -297,6 +318,21 @@ std::byte* SharedMemoryCommunicator::peer_address(int rank, uint64_t Signature::
   return symmetric_->address_of(Place(lockstep_.signature_of(rank).*place), rank);
 }
 
+void SharedMemoryCommunicator::enter_for(const Signature& signature,
+                                         const CollectiveOptions& options) {
+  lockstep_.enter(signature, nullptr, 0, {timeout_of(options), options.sleep_at_once});
+}
+
+void SharedMemoryCommunicator::step_for(std::chrono::milliseconds timeout) {
+  Lockstep::WaitPolicy policy{timeout};
+  policy.counts_from_here = true;
+  lockstep_.step(policy);
+}
+
+void SharedMemoryCommunicator::abort_for(const std::string& reason, int lost_rank) {
+  lockstep_.abort(reason, lost_rank);
+}
+
 void SharedMemoryCommunicator::barrier(const CollectiveOptions& options) {
   Call call = begin(OpKind::kBarrier, 0, DataType::kUInt8, options);
   enter(call);
@@ -314,14 +350,6 @@ void check_allocation(size_t bytes) {
       "split it into several allocations, or check for a negative size.");
 }
 
-void check_peer_buffer(const char* call, const void* data, size_t bytes) {
-  if (data != nullptr || bytes == 0) return;
-  throw InvalidArgument(
-      "missing-buffer", std::string(call) + " was called without a buffer.",
-      "the pointer is null but " + std::to_string(bytes) + " bytes were to be read or written.",
-      "pass a buffer of that size.");
-}
-
 }  // namespace
 
 std::shared_ptr<Transfer> SharedMemoryCommunicator::send(const void* data, size_t bytes,
@@ -330,7 +358,7 @@ std::shared_ptr<Transfer> SharedMemoryCommunicator::send(const void* data, size_
   check_peer("send", "destination", destination, 0, world_size());
   lockstep_.check_in_creator();
   lockstep_.check_peers();
-  check_peer_buffer("send", data, bytes);
+  check_message("send", data, bytes);
   auto* bytes_to_send = static_cast<std::byte*>(const_cast<void*>(data));  // only read
   return point_to_point_.send({bytes_to_send, bytes, destination, tag, timeout_of(options)});
 }
@@ -341,7 +369,7 @@ std::shared_ptr<Transfer> SharedMemoryCommunicator::receive(void* data, size_t b
   check_peer("receive", "source", source, kAnySource, world_size());
   lockstep_.check_in_creator();
   lockstep_.check_peers();
-  check_peer_buffer("receive", data, bytes);
+  check_message("receive", data, bytes);
   return point_to_point_.receive(
       {static_cast<std::byte*>(data), bytes, source, tag, timeout_of(options)});
 }
@@ -425,29 +453,8 @@ void SharedMemoryCommunicator::abort(const std::string& reason) { lockstep_.abor
 
 std::unique_ptr<Communicator> SharedMemoryCommunicator::shrink(const std::vector<int>& excluded,
                                                                Store& store) {
-  const auto is_excluded = [&](int peer) {
-    return std::find(excluded.begin(), excluded.end(), peer) != excluded.end();
-  };
-  if (is_excluded(rank())) {
-    throw InvalidArgument("shrink-excluded",
-                          topology().name_of(rank()) + " called shrink() and is excluded.",
-                          "only the ranks that remain may call it.",
-                          "let the excluded rank destroy its group instead.");
-  }
-  CommunicatorOptions options;
-  options.name = name() + "/shrunk";
-  options.config = options_.config;
+  CommunicatorOptions options = options_of_shrunk(*this, options_, excluded);
   options.config.timeout = timeout_;
-  options.formation_timeout = options_.formation_timeout;
-  options.build = options_.build;
-  options.attempt = options_.attempt;
-  options.before_abort = options_.before_abort;
-  options.world_size = 0;
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (is_excluded(peer)) continue;
-    if (peer == rank()) options.rank = options.world_size;
-    ++options.world_size;
-  }
   return make(store, options);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/shm/bootstrap/descriptor_exchange.h"
@@ -33,6 +34,14 @@ class SharedMemoryCommunicator final : public Communicator, public SharedMemory 
  public:
   /// Collective. Throws what make_communicator() lists.
   static std::unique_ptr<Communicator> make(Store& store, const CommunicatorOptions& asked);
+  /// The two halves of make(). First all ranks meet; then those of `topology`, which share a host,
+  /// share memory. The ranks of `topology` may be a part of those that have met.
+  static Topology discover(Store& store, const CommunicatorOptions& options);
+  static std::unique_ptr<SharedMemoryCommunicator> form(Store& store,
+                                                        const CommunicatorOptions& asked,
+                                                        const Topology& topology);
+  /// Throws NotSupported for more ranks than one host can have.
+  static void check_ranks_on_host(int count);
   ~SharedMemoryCommunicator() override;
 
   MemoryKind memory_kind() const override { return MemoryKind::kHost; }
@@ -75,6 +84,20 @@ class SharedMemoryCommunicator final : public Communicator, public SharedMemory 
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_.store(timeout); }
   std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, Store& store) override;
 
+  // For a communicator of several hosts, which has the ranks of a host meet in its own collectives.
+
+  /// Begins its collective `signature`. Throws what collectives throw.
+  void enter_for(const Signature& signature, const CollectiveOptions& options);
+  /// A barrier within it; `timeout` counts from here.
+  void step_for(std::chrono::milliseconds timeout);
+  /// What `rank` of this host has passed to the last enter_for().
+  Signature signature_of(int rank) const { return lockstep_.signature_of(rank); }
+  const Lockstep& lockstep() const { return lockstep_; }
+  /// As abort(), because `lost_rank` of the larger group ended or left; -1: another reason.
+  void abort_for(const std::string& reason, int lost_rank);
+  /// What this rank has passed to abort_for(), or gave up for. Once before_abort is called.
+  std::pair<std::string, int> own_abort() const { return lockstep_.own_abort(); }
+
  private:
   friend class SharedBucketReduction;  // a collective with a state of its own
 
@@ -112,7 +135,6 @@ class SharedMemoryCommunicator final : public Communicator, public SharedMemory 
   void slotted_all_reduce(Call& call, const std::byte* input, std::byte* output);
   bool reads_all_slots(size_t bytes) const;
   std::shared_ptr<Mapping> share_allocation(const Call& call);
-  void check_block_sizes(size_t* largest_block) const;
   void offer_symmetric(Call& call, const void* data, size_t bytes) const;
 
   CommunicatorOptions options_;

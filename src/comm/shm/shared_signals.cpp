@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/shm/arguments.h"
+#include "comm/arguments.h"
 #include "comm/shm/system/pause.h"
 #include "farandole/error.h"
 

@@ -29,6 +29,8 @@ constexpr size_t kMostText = 4096;
 /// How often a wait calls while_waiting.
 constexpr milliseconds kSlice{100};
 
+/// How often a rank that drives a lane looks at what else may have happened.
+constexpr milliseconds kLook{50};
 /// How long the reason of a closed lane is waited for, and how often it is looked for.
 constexpr milliseconds kVerdictTime{1000};
 constexpr milliseconds kVerdictSlice{5};
@@ -483,46 +485,44 @@ void TcpLink::tell(ControlHead::Kind kind, const std::string& text, int lost_ran
 
 // ---- The lanes
 
-void TcpLink::drive(const std::vector<int>& peers, int lane, Clock::time_point deadline,
-                    const std::function<std::string()>& subject) {
-  drive(
-      peers, lane, [&] { return unfinished(peers, lane).empty(); }, deadline, subject);
-}
-
-void TcpLink::drive(const std::vector<int>& peers, int lane, const std::function<bool()>& is_done,
-                    Clock::time_point deadline, const std::function<std::string()>& subject) {
+void TcpLink::drive(int lane, const Wait& wait) {
   std::vector<pollfd> set;
   while (true) {
     bool has_moved = false;
-    for (const int peer : peers) has_moved |= stream(peer, lane).progress();
-    if (is_done()) return;
+    for (const int peer : peers_) has_moved |= stream(peer, lane).progress();
+    if (wait.is_done ? wait.is_done() : unfinished(lane).empty()) return;
     if (has_moved) continue;
-    for (const int peer : peers) check_stream(peer, stream(peer, lane));
-    check_usable(subject);
+    for (const int peer : peers_) check_stream(peer, stream(peer, lane));
+    check_usable(wait.subject);
     set = {{failed_.get(), POLLIN, 0}};
-    for (const int peer : peers) {
+    for (const int peer : peers_) {
       const TcpStream& each = stream(peer, lane);
       set.push_back({each.descriptor(), each.events(), 0});
     }
-    if (poll_for(set, deadline) == 0 && Clock::now() >= deadline) {
-      const std::vector<int> late = unfinished(peers, lane);
-      std::string names;
-      for (const int rank : late) {
-        names += (names.empty() ? "" : ", ") + topology_.describe(rank);
-      }
-      throw TimeoutError("link-timeout",
-                         subject() + " reached its timeout: " + names + " did not arrive.",
-                         "bytes from or to that rank are missing.",
-                         "find out what that rank is doing instead (py-spy dump --pid), or "
-                         "increase the timeout.",
-                         topology_.fault_of(late));
-    }
+    const auto now = Clock::now();
+    if (poll_for(set, std::min(wait.deadline, now + kLook)) != 0) continue;
+    if (wait.look) wait.look();
+    if (Clock::now() >= wait.deadline) throw_late(lane, wait);
   }
 }
 
-std::vector<int> TcpLink::unfinished(const std::vector<int>& peers, int lane) {
+void TcpLink::throw_late(int lane, const Wait& wait) {
+  const std::vector<int> late = unfinished(lane);
+  std::string names;
+  for (const int rank : late) {
+    names += (names.empty() ? "" : ", ") + topology_.describe(rank);
+  }
+  throw TimeoutError("link-timeout", wait.subject() + " reached its timeout: " + names +
+                                         " did not arrive.",
+                     "bytes from or to that rank are missing.",
+                     "find out what that rank is doing instead (py-spy dump --pid), or "
+                     "increase the timeout.",
+                     topology_.fault_of(late));
+}
+
+std::vector<int> TcpLink::unfinished(int lane) {
   std::vector<int> found;
-  for (const int peer : peers) {
+  for (const int peer : peers_) {
     if (!stream(peer, lane).is_idle()) found.push_back(peer);
   }
   return found;

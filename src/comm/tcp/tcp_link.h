@@ -71,15 +71,16 @@ class FARANDOLE_API TcpLink {
   /// Stream `lane` with `peer`.
   TcpStream& stream(int peer, int lane) { return *streams_.at({peer, lane}); }
 
-  /// Moves the bytes that are queued in `lane`'s streams with `peers` until `is_done` returns true,
-  /// which is asked after each progress. `subject` begins the texts of errors. Throws PeerFailure
-  /// if a peer was lost, AbortedError if a rank has aborted, TimeoutError with the peers whose
-  /// bytes are missing.
-  void drive(const std::vector<int>& peers, int lane, const std::function<bool()>& is_done,
-             Clock::time_point deadline, const std::function<std::string()>& subject);
-  /// The same until all that is queued has been moved.
-  void drive(const std::vector<int>& peers, int lane, Clock::time_point deadline,
-             const std::function<std::string()>& subject);
+  /// How long and for what to drive a lane.
+  struct Wait {
+    Clock::time_point deadline;
+    std::function<bool()> is_done;         ///< asked after each progress; empty: all is moved
+    std::function<std::string()> subject;  ///< begins the texts of errors
+    std::function<void()> look = {};  ///< called every 50 ms; what it throws ends the wait
+  };
+  /// Moves the bytes that are queued in `lane`'s streams. Throws PeerFailure if a peer was lost,
+  /// AbortedError if a rank has aborted, TimeoutError with the peers whose bytes are missing.
+  void drive(int lane, const Wait& wait);
 
   /// Fails the link on this rank and tells the peers. Only the first reason counts.
   void abort(const std::string& reason, int lost_rank = -1);
@@ -150,7 +151,8 @@ class FARANDOLE_API TcpLink {
   void tell(ControlHead::Kind kind, const std::string& text, int lost_rank);
   [[noreturn]] void throw_failure(const std::string& subject) const;
   void check_stream(int peer, const TcpStream& stream);
-  std::vector<int> unfinished(const std::vector<int>& peers, int lane);
+  [[noreturn]] void throw_late(int lane, const Wait& wait);
+  std::vector<int> unfinished(int lane);
 
   Topology topology_;
   std::vector<int> peers_;

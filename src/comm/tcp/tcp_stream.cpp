@@ -19,12 +19,14 @@ constexpr size_t kRanges = 16;
 
 }  // namespace
 
-void TcpStream::send(const void* data, size_t bytes) {
+uint64_t TcpStream::send(const void* data, size_t bytes) {
   if (bytes > 0) outgoing_.push_back({static_cast<char*>(const_cast<void*>(data)), bytes});
+  return queued_to_send_ += bytes;
 }
 
-void TcpStream::receive(void* data, size_t bytes) {
+uint64_t TcpStream::receive(void* data, size_t bytes) {
   if (bytes > 0) incoming_.push_back({static_cast<char*>(data), bytes});
+  return queued_to_receive_ += bytes;
 }
 
 short TcpStream::events() const {

@@ -22,11 +22,11 @@ class FARANDOLE_API TcpStream {
   TcpStream() = default;
   explicit TcpStream(shm::Descriptor socket) : socket_(std::move(socket)) {}
 
-  /// Queues `bytes` of `data`, which must stay unchanged until sent() has counted them.
-  void send(const void* data, size_t bytes);
-  /// Queues a place for the next `bytes`; `data` belongs to the stream until received() has counted
-  /// them.
-  void receive(void* data, size_t bytes);
+  /// Queues `bytes` of `data`, which must stay unchanged until sent() has reached what this returns.
+  uint64_t send(const void* data, size_t bytes);
+  /// Queues a place for the next `bytes`; `data` belongs to the stream until received() has reached
+  /// what this returns.
+  uint64_t receive(void* data, size_t bytes);
   /// Moves what the connection takes and gives without waiting, in a bounded amount, so that
   /// several streams share a thread. Returns whether bytes were moved.
   bool progress();
@@ -56,6 +56,8 @@ class FARANDOLE_API TcpStream {
   shm::Descriptor socket_;
   std::deque<Range> outgoing_;
   std::deque<Range> incoming_;
+  uint64_t queued_to_send_ = 0;     ///< what sent_ becomes
+  uint64_t queued_to_receive_ = 0;  ///< what received_ becomes
   uint64_t sent_ = 0;
   uint64_t received_ = 0;
   State state_ = State::kOpen;

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/shm/arguments.h"
+#include "comm/arguments.h"
 #include "comm/shm/buckets/bucket_layout.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
