@@ -95,7 +95,7 @@ TEST(TcpLink, MovesBytesBetweenAllRanksBothWaysAtOnce) {
             stream.send(out[static_cast<size_t>(peer)].data(), count * 4);
             stream.receive(in[static_cast<size_t>(peer)].data(), count * 4);
           }
-          link.drive(lane, {Clock::now() + kPatience, nullptr, subject});
+          link.drive(lane, {kPatience, Clock::now() + kPatience, nullptr, subject});
           for (const int peer : link.peers()) {
             EXPECT_EQ(in[static_cast<size_t>(peer)], pattern(count, peer, rank));
           }
@@ -118,7 +118,7 @@ TEST(TcpLink, CountsBytesWhileAMessageIsUnderWay) {
       most = stream.sent() + stream.received();
       return most >= kBytes;
     };
-    link.drive(0, {Clock::now() + kPatience, is_done, subject});
+    link.drive(0, {kPatience, Clock::now() + kPatience, is_done, subject});
     EXPECT_EQ(most, kBytes);
   });
 }
@@ -132,7 +132,7 @@ TEST(TcpLink, AnAbortReachesRanksThatWait) {
     char byte = 0;
     link.stream(1, 0).receive(&byte, 1);
     try {
-      link.drive(0, {Clock::now() + kPatience, nullptr, subject});
+      link.drive(0, {kPatience, Clock::now() + kPatience, nullptr, subject});
       FAIL() << "nothing was thrown";
     } catch (const AbortedError& error) {
       EXPECT_THAT(error.what(),
@@ -149,7 +149,7 @@ TEST(TcpLink, ARankThatLeavesWhilePeersNeedItIsNamed) {
     char byte = 0;
     link.stream(1, 0).receive(&byte, 1);
     try {
-      link.drive(0, {Clock::now() + kPatience, nullptr, subject});
+      link.drive(0, {kPatience, Clock::now() + kPatience, nullptr, subject});
       FAIL() << "nothing was thrown";
     } catch (const PeerFailure& error) {
       EXPECT_EQ(error.rank(), 1);
@@ -186,7 +186,7 @@ TEST(TcpLink, ARankThatReachesItsDeadlineNamesTheLateOne) {
     char byte = 0;
     link.stream(1, 0).receive(&byte, 1);
     try {
-      link.drive(0, {Clock::now() + milliseconds(200), nullptr, subject});
+      link.drive(0, {milliseconds(200), Clock::now() + milliseconds(200), nullptr, subject});
       ADD_FAILURE() << "nothing was thrown";
     } catch (const TimeoutError& error) {
       EXPECT_EQ(error.rank(), 1);
@@ -236,7 +236,7 @@ TEST(TcpLink, AKilledProcessIsNamedOnEveryRankAndTellsTheProgram) {
         ::kill(child, SIGKILL);
         link.stream(2, 0).receive(&byte, 1);
         try {
-          link.drive(0, {Clock::now() + kPatience, nullptr, subject});
+          link.drive(0, {kPatience, Clock::now() + kPatience, nullptr, subject});
           ADD_FAILURE() << "nothing was thrown";
         } catch (const PeerFailure& error) {
           EXPECT_EQ(error.rank(), 2);
@@ -293,7 +293,7 @@ TEST(TcpLink, StrangersNeitherJoinNorHoldUpTheRanks) {
     int other = 0;
     link.stream(1 - rank, 0).send(&mine, sizeof(mine));
     link.stream(1 - rank, 0).receive(&other, sizeof(other));
-    link.drive(0, {Clock::now() + kPatience, nullptr, subject});
+    link.drive(0, {kPatience, Clock::now() + kPatience, nullptr, subject});
     EXPECT_EQ(other, 41 - rank);
   };
   std::thread rank0([&] { exchange(0); });

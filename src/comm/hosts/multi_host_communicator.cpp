@@ -25,9 +25,8 @@ constexpr size_t kArrived = 2;
 /// The lane of collectives.
 constexpr int kCollectives = 0;
 constexpr int kLanes = 1;
-/// By which part of the timeout ranks of the late rank's host give up earlier than the link, and
-/// those who wait for a rank that waits for the link later.
-constexpr int kMargin = 20;
+/// By how much the link gives up later than ranks that wait for a rank of their own host to enter.
+milliseconds margin_of(milliseconds timeout) { return std::max(timeout / 20, milliseconds(200)); }
 
 size_t index_of(int number) { return static_cast<size_t>(number); }
 
@@ -172,7 +171,12 @@ MultiHostCommunicator::Call MultiHostCommunicator::begin(OpKind operation, size_
                                                          DataType dtype,
                                                          const CollectiveOptions& options) {
   if (failure_ && island_->lockstep().in_creator()) std::rethrow_exception(failure_);
-  check_usable();
+  try {
+    check_usable();
+  } catch (const CommError&) {
+    failure_ = std::current_exception();
+    throw;
+  }
   Call call{};
   call.signature.operation = operation;
   call.signature.dtype = dtype;
@@ -181,7 +185,7 @@ MultiHostCommunicator::Call MultiHostCommunicator::begin(OpKind operation, size_
   call.element_bytes = size_of(dtype);
   call.timeout = timeout_of(options);
   call.sleep_at_once = options.sleep_at_once;
-  call.deadline = Clock::now() + call.timeout;
+  call.deadline = Clock::now() + call.timeout + margin_of(call.timeout);
   call.begin_ticks = kDiagnosis ? event_ticks() : 0;
   return call;
 }
@@ -235,7 +239,7 @@ void MultiHostCommunicator::meet(Call& call) {
   if (call.has_entered) return step(call);
   call.has_entered = true;
   CollectiveOptions options;
-  options.timeout = std::max(call.timeout - call.timeout / kMargin, milliseconds(1));
+  options.timeout = call.timeout;
   options.sleep_at_once = call.sleep_at_once;
   try {
     island_->enter_for(call.signature, options);
@@ -246,7 +250,7 @@ void MultiHostCommunicator::meet(Call& call) {
 }
 
 void MultiHostCommunicator::step(const Call& call) const {
-  island_->step_for(call.timeout + std::max(call.timeout / kMargin, milliseconds(100)));
+  island_->step_for(call.timeout + 2 * margin_of(call.timeout));  // later than the link
 }
 
 /// Queues what this rank sends and receives in a turn, with each peer in the order of the lists.
@@ -277,7 +281,7 @@ bool MultiHostCommunicator::has_moved(const std::vector<Mark>& marks) const {
 }
 
 void MultiHostCommunicator::drive(const Call& call, const std::function<bool()>& is_done) const {
-  link_->drive(kCollectives, {call.deadline, is_done, [&] { return text_of(call); },
+  link_->drive(kCollectives, {call.timeout, call.deadline, is_done, [&] { return text_of(call); },
                               [&] { island_->check_usable(); }});
 }
 

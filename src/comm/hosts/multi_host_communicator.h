@@ -49,7 +49,7 @@ namespace farandole::comm::hosts {
 /// Failures. What ends the island ends the link and the other way round, so that every rank learns
 /// of each failure: the link at once, the island where it calls before_abort. A rank that waits for
 /// the link looks at its island every 50 ms. Errors name ranks by their numbers in the group. A late
-/// rank is named by those of its own host first (they give up a twentieth of the timeout earlier).
+/// rank is named by those of its own host: they give up at the timeout, others a little later.
 class MultiHostCommunicator final : public Communicator {
  public:
   /// Collective. Ranks that share one host get a SharedMemoryCommunicator. Throws what

@@ -167,7 +167,7 @@ void TcpLink::tune(int socket) const {
 
 void TcpLink::listen() {
   const NetworkAddress own = address_of_this_host(options_.network_interface);
-  listener_ = shm::Descriptor(
+  listener_ = Socket(
       ::socket(own.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   constexpr const char* kFix = "check that FARANDOLE_NETWORK_INTERFACE names a working interface.";
   if (!listener_.valid()) shm::throw_errno("socket", kFix);
@@ -194,7 +194,7 @@ void TcpLink::connect_all(Store& store) {
     }
     const NetworkAddress target = NetworkAddress::parse(*address);
     for (int lane = kControlLane; lane < lanes_; ++lane) {
-      shm::Descriptor made = connect_to(target, peer, lane);
+      Socket made = connect_to(target, peer, lane);
       const std::lock_guard<std::mutex> lock(mutex_);
       connections_[{peer, lane}] = std::move(made);
     }
@@ -203,8 +203,8 @@ void TcpLink::connect_all(Store& store) {
 
 /// Connects and says hello; the answer is read later, so that ranks do not wait for each other one
 /// after the other.
-shm::Descriptor TcpLink::connect_to(const NetworkAddress& address, int peer, int lane) {
-  shm::Descriptor made(
+Socket TcpLink::connect_to(const NetworkAddress& address, int peer, int lane) {
+  Socket made(
       ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!made.valid()) shm::throw_errno("socket", "use fewer ranks, or raise ulimit -n.");
   tune(made.get());
@@ -346,7 +346,7 @@ void TcpLink::run() {
 
 void TcpLink::accept_some() {
   while (true) {
-    shm::Descriptor made(
+    Socket made(
         ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!made.valid()) return;  // EAGAIN; or no descriptor is left, and the peer's wait ends
     if (strangers_.size() >= kMostStrangers) strangers_.erase(strangers_.begin());
@@ -512,7 +512,8 @@ void TcpLink::throw_late(int lane, const Wait& wait) {
   for (const int rank : late) {
     names += (names.empty() ? "" : ", ") + topology_.describe(rank);
   }
-  throw TimeoutError("link-timeout", wait.subject() + " reached its timeout: " + names +
+  throw TimeoutError("link-timeout", wait.subject() + " reached its timeout of " +
+                                         std::to_string(wait.timeout.count()) + " ms: " + names +
                                          " did not arrive.",
                      "bytes from or to that rank are missing.",
                      "find out what that rank is doing instead (py-spy dump --pid), or "

@@ -18,6 +18,7 @@
 #include "comm/fork_guard.h"
 #include "comm/shm/system/descriptor.h"
 #include "comm/tcp/network_address.h"
+#include "comm/tcp/socket.h"
 #include "comm/tcp/tcp_stream.h"
 #include "farandole/comm/store.h"
 #include "farandole/comm/topology.h"
@@ -73,6 +74,7 @@ class FARANDOLE_API TcpLink {
 
   /// How long and for what to drive a lane.
   struct Wait {
+    std::chrono::milliseconds timeout;  ///< for texts
     Clock::time_point deadline;
     std::function<bool()> is_done;         ///< asked after each progress; empty: all is moved
     std::function<std::string()> subject;  ///< begins the texts of errors
@@ -106,7 +108,7 @@ class FARANDOLE_API TcpLink {
   };
   /// A connection that has not shown the session yet.
   struct Stranger {
-    shm::Descriptor socket;
+    Socket socket;
     Clock::time_point until;
     size_t bytes = 0;
     Hello hello{};
@@ -114,7 +116,7 @@ class FARANDOLE_API TcpLink {
   /// The control connection with a peer.
   struct Control {
     int peer;
-    shm::Descriptor socket;
+    Socket socket;
     std::string buffer;
     bool has_left = false;
     bool is_open = true;
@@ -134,7 +136,7 @@ class FARANDOLE_API TcpLink {
   bool is_right(const Hello& hello, int rank, int lane) const;
   void listen();
   void connect_all(Store& store);
-  shm::Descriptor connect_to(const NetworkAddress& address, int peer, int lane);
+  Socket connect_to(const NetworkAddress& address, int peer, int lane);
   void await_all();
   void take_over_connections();
   std::string key(int rank) const;
@@ -161,7 +163,7 @@ class FARANDOLE_API TcpLink {
   ForkGuard fork_guard_;
   Clock::time_point formation_deadline_;
 
-  shm::Descriptor listener_;
+  Socket listener_;
   shm::Descriptor wake_;    ///< eventfd: the thread is to end or to look at its connections
   shm::Descriptor failed_;  ///< eventfd: readable from the first failure on
   std::map<std::pair<int, int>, std::unique_ptr<TcpStream>> streams_;  ///< by peer and lane
@@ -171,7 +173,7 @@ class FARANDOLE_API TcpLink {
 
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
-  std::map<std::pair<int, int>, shm::Descriptor> connections_;  ///< guarded by mutex_; see above
+  std::map<std::pair<int, int>, Socket> connections_;  ///< guarded by mutex_; see above
   std::optional<Failure> failure_;                              ///< guarded by mutex_
   std::set<int> left_;                                          ///< guarded by mutex_
   bool watches_ = false;  ///< guarded by mutex_; controls_ is complete

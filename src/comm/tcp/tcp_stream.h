@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <deque>
 
-#include "comm/shm/system/descriptor.h"
+#include "comm/tcp/socket.h"
 #include "farandole/export.h"
 
 namespace farandole::comm::tcp {
@@ -20,7 +20,7 @@ class FARANDOLE_API TcpStream {
   enum class State { kOpen, kClosed, kFailed };
 
   TcpStream() = default;
-  explicit TcpStream(shm::Descriptor socket) : socket_(std::move(socket)) {}
+  explicit TcpStream(Socket socket) : socket_(std::move(socket)) {}
 
   /// Queues `bytes` of `data`, which must stay unchanged until sent() has reached what this returns.
   uint64_t send(const void* data, size_t bytes);
@@ -53,7 +53,7 @@ class FARANDOLE_API TcpStream {
   bool receive_some();
   static void advance(std::deque<Range>& queue, size_t bytes);
 
-  shm::Descriptor socket_;
+  Socket socket_;
   std::deque<Range> outgoing_;
   std::deque<Range> incoming_;
   uint64_t queued_to_send_ = 0;     ///< what sent_ becomes

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/tcp/socket.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "comm/fork_safe_mutex.h"
+
+namespace farandole::comm::tcp {
+namespace {
+
+struct SocketsOfProcess {};
+
+std::mutex& mutex() { return fork_safe_mutex<SocketsOfProcess>(); }
+
+/// Guarded by mutex(); never destroyed.
+std::set<int>& numbers() {
+  static auto* const all = new std::set<int>;
+  return *all;
+}
+
+/// Only system calls that a child of a process with threads may make.
+void replace_in_child() {
+  if (numbers().empty()) return;
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int number : numbers()) {
+    if (null < 0 || ::dup3(null, number, O_CLOEXEC) < 0) ::close(number);
+  }
+  if (null >= 0) ::close(null);
+  numbers().clear();  // what the child does with them is its own
+}
+
+void add(int number) {
+  // First: fork() then finds the set as it was between two calls.
+  std::mutex& guard = mutex();
+  static const int registered = ::pthread_atfork(nullptr, nullptr, replace_in_child);
+  static_cast<void>(registered);
+  const std::lock_guard<std::mutex> lock(guard);
+  numbers().insert(number);
+}
+
+}  // namespace
+
+Socket::Socket(int number) : number_(number) {
+  if (valid()) add(number);
+}
+
+Socket::~Socket() { reset(); }
+
+Socket::Socket(Socket&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+  if (this != &other) {
+    reset();
+    number_ = std::exchange(other.number_, -1);
+  }
+  return *this;
+}
+
+void Socket::reset() {
+  if (!valid()) return;
+  const std::lock_guard<std::mutex> lock(mutex());
+  numbers().erase(number_);
+  ::close(std::exchange(number_, -1));
+}
+
+}  // namespace farandole::comm::tcp
