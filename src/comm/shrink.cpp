@@ -14,11 +14,11 @@ CommunicatorOptions options_of_shrunk(const Communicator& group, CommunicatorOpt
     return std::find(excluded.begin(), excluded.end(), peer) != excluded.end();
   };
   if (is_excluded(group.rank())) {
-    throw InvalidArgument("shrink-excluded",
-                          group.topology().name_of(group.rank()) +
-                              " called shrink() and is excluded.",
-                          "only the ranks that remain may call it.",
-                          "let the excluded rank destroy its group instead.");
+    throw InvalidArgument(
+        "shrink-excluded",
+        group.topology().name_of(group.rank()) + " called shrink() and is excluded.",
+        "only the ranks that remain may call it.",
+        "let the excluded rank destroy its group instead.");
   }
   options.name = group.name() + "/shrunk";
   options.while_forming = nullptr;

@@ -26,10 +26,10 @@ size_t check_split_sizes(const std::string& group, const Topology& topology,
               ", which expects " + std::to_string(expected) + ".",
           "the split sizes of the two ranks do not agree.",
           "exchange the split sizes first (all_to_all of one number per rank).",
-          topology.fault_of(from == to ? std::vector<int>{sender}
-                                       : std::vector<int>{std::min(sender, receiver),
-                                                          std::max(sender, receiver)},
-                            "all_to_all"));
+          topology.fault_of(
+              from == to ? std::vector<int>{sender}
+                         : std::vector<int>{std::min(sender, receiver), std::max(sender, receiver)},
+              "all_to_all"));
     }
   }
   return largest;

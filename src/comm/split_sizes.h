@@ -9,10 +9,10 @@
 
 namespace farandole::comm {
 
-/// What each rank passed to all_to_all_v: rows[r] holds the elements that rank r sends to each rank,
-/// then those that it expects from each. Every rank checks every pair, so that all ranks throw or
-/// none does. Returns the largest block for another rank. Throws MismatchError with the two ranks
-/// that disagree.
+/// What each rank passed to all_to_all_v: rows[r] holds the elements that rank r sends to each
+/// rank, then those that it expects from each. Every rank checks every pair, so that all ranks
+/// throw or none does. Returns the largest block for another rank. Throws MismatchError with the
+/// two ranks that disagree.
 size_t check_split_sizes(const std::string& group, const Topology& topology,
                          const std::vector<const size_t*>& rows);
 

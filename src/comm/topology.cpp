@@ -41,6 +41,8 @@ int Topology::rank_here(int in_group) const {
 }
 
 std::string Topology::describe_in_group(int in_group) const {
+  const auto index = static_cast<size_t>(in_group);
+  if (index < described_in_group.size()) return described_in_group[index];
   const int here = rank_here(in_group);
   return here < 0 ? "rank " + std::to_string(in_group) : describe(here);
 }

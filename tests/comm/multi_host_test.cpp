@@ -40,7 +40,8 @@ constexpr DataType kFloat = DataType::kFloat32;
 using Hosts = std::vector<int>;
 
 /// Two hosts, hosts of different sizes, ranks alone on theirs.
-const std::vector<Hosts> kHosts{{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 1}, {1, 0, 0, 2, 2}, {0, 1, 2}};
+const std::vector<Hosts> kHosts{
+    {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 1}, {1, 0, 0, 2, 2}, {0, 1, 2}};
 
 RankOptions on(const Hosts& hosts, std::vector<int> expected_to_die = {}) {
   return {Config(), std::move(expected_to_die), "tcp", hosts};
@@ -84,7 +85,8 @@ void die() {
   ::raise(SIGKILL);
 }
 
-/// Ranks of a host first, in rank order, then hosts by their first rank: floats that show the order.
+/// Ranks of a host first, in rank order, then hosts by their first rank: floats that show the
+/// order.
 TEST(MultiHost, SumsRanksOfAHostThenHosts) {
   const std::vector<float> values{1.0F, 1e8F, 3.0F, -1e8F};
   const float expected = ((1.0F + 3.0F)) + (1e8F + -1e8F);
@@ -174,8 +176,8 @@ TEST(MultiHost, NamesASplitThatDiffersOnEveryRankAndGoesOn) {
         std::vector<float> input(40);
         std::vector<float> output(40);
         EXPECT_THAT(raised<MismatchError>([&] {
-                      group.all_to_all_v(input.data(), sends.data(), output.data(),
-                                         receives.data(), kFloat);
+                      group.all_to_all_v(input.data(), sends.data(), output.data(), receives.data(),
+                                         kFloat);
                     }),
                     HasSubstr("rank 3 sends 9 elements to rank 0, which expects 10"));
         sum(group, 1000);
@@ -191,9 +193,8 @@ TEST(MultiHost, RefusesBadArgumentsBeforeAnythingIsSent) {
           raised<InvalidArgument>([&] { group.broadcast(nullptr, 4, kFloat, 0); });
           std::vector<float> data(8);
           raised<InvalidArgument>([&] { group.broadcast(data.data(), 4, kFloat, 2); });
-          raised<InvalidArgument>([&] {
-            group.all_reduce(data.data(), data.data() + 1, 4, kFloat, ReduceOp::kSum);
-          });
+          raised<InvalidArgument>(
+              [&] { group.all_reduce(data.data(), data.data() + 1, 4, kFloat, ReduceOp::kSum); });
         }
         sum(group, 10);
       },
@@ -250,8 +251,7 @@ TEST(MultiHost, NamesALateRankAtTheTimeout) {
             return;
           }
           const auto begin = steady_clock::now();
-          const std::string text =
-              raised<CommError>([&] { sum(group, 10, milliseconds(400)); });
+          const std::string text = raised<CommError>([&] { sum(group, 10, milliseconds(400)); });
           EXPECT_LT(steady_clock::now() - begin, milliseconds(400) + detection_limit());
           EXPECT_THAT(text, AllOf(HasSubstr("rank 1 (pid "), HasSubstr("timeout")));
         },

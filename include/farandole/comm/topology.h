@@ -30,6 +30,7 @@ struct FARANDOLE_API Topology {
   /// name them. Empty: they are the whole group.
   std::vector<int> ranks_in_group;
   int group_size = 0;  ///< ranks of the larger group; 0: world_size
+  std::vector<std::string> described_in_group;  ///< by rank in it: describe(); may be empty
 
   int host_count() const { return static_cast<int>(host_names.size()); }
   /// The number that messages give to `peer`.
@@ -42,7 +43,7 @@ struct FARANDOLE_API Topology {
   std::string own_position() const;
   /// "rank 2 (pid 4711 on node-a)"
   std::string describe(int peer) const;
-  /// As describe(), for any rank of the larger group; "rank 2" where it is not among these.
+  /// As describe(), for any rank of the larger group; "rank 2" where no more is known.
   std::string describe_in_group(int in_group) const;
   /// What an error about `peers` tells programs.
   Fault fault_of(std::vector<int> peers, std::string collective = {}) const;

@@ -9,9 +9,9 @@ namespace farandole::comm::hosts {
 
 /// Which ranks are on which host, and who talks to whom.
 ///
-/// Bytes for rank j of host B that come from host A are sent by rank (j mod ranks of A) of A: so each
-/// rank receives from one rank of every other host, and hosts may have different numbers of ranks.
-/// Ranks within a host are counted in rank order.
+/// Bytes for rank j of host B that come from host A are sent by rank (j mod ranks of A) of A: so
+/// each rank receives from one rank of every other host, and hosts may have different numbers of
+/// ranks. Ranks within a host are counted in rank order.
 class HostMap {
  public:
   explicit HostMap(const Topology& topology) : ranks_(static_cast<size_t>(topology.host_count())) {

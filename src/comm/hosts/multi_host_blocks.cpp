@@ -82,9 +82,8 @@ void MultiHostCommunicator::gather_blocks(Call& call, const std::byte* input, st
     await(call, chunk);
     step(call);
     for (int source = 0; output != nullptr && chunk.size > 0 && source < world_size(); ++source) {
-      const std::byte* from = map_.host_of(source) == host_
-                                  ? filled(map_.local_of(source), chunk)
-                                  : arrives_at(source, chunk);
+      const std::byte* from = map_.host_of(source) == host_ ? filled(map_.local_of(source), chunk)
+                                                            : arrives_at(source, chunk);
       std::memcpy(output + index_of(source) * bytes + chunk.begin, from, chunk.size);
     }
   };
@@ -148,7 +147,8 @@ void MultiHostCommunicator::broadcast(void* buffer, size_t count, DataType dtype
       const size_t begin = begin_of(chunk, stripe);
       const size_t size = size_of_stripe(chunk, stripe);
       if (here) sends.push_back({peer, filled(map_.local_of(root), chunk) + begin, size});
-      if (host == map_.host_of(root)) receives.push_back({peer, arrived(local_, chunk) + begin, size});
+      if (host == map_.host_of(root))
+        receives.push_back({peer, arrived(local_, chunk) + begin, size});
     }
     queue(call, chunk, sends, receives);
   };
@@ -156,8 +156,8 @@ void MultiHostCommunicator::broadcast(void* buffer, size_t count, DataType dtype
     await(call, chunk);
     step(call);
     for (size_t stripe = 0; rank() != root && chunk.size > 0 && stripe < stripes; ++stripe) {
-      const std::byte* from = here ? filled(map_.local_of(root), chunk)
-                                   : arrived(static_cast<int>(stripe), chunk);
+      const std::byte* from =
+          here ? filled(map_.local_of(root), chunk) : arrived(static_cast<int>(stripe), chunk);
       const size_t begin = begin_of(chunk, stripe);
       std::memcpy(data + chunk.begin + begin, from + begin, size_of_stripe(chunk, stripe));
     }
@@ -191,7 +191,8 @@ void MultiHostCommunicator::scatter(const void* input, void* output, size_t coun
       if (here && map_.sends(rank(), peer)) sends.push_back({peer, block(peer, chunk), chunk.size});
     }
     if (!here) {
-      receives.push_back({map_.sender_to(rank(), map_.host_of(root)), out + chunk.begin, chunk.size});
+      receives.push_back(
+          {map_.sender_to(rank(), map_.host_of(root)), out + chunk.begin, chunk.size});
     }
     queue(call, chunk, sends, receives);
   };
@@ -268,8 +269,7 @@ struct MultiHostCommunicator::Exchange {
 
   void run(size_t largest_block) const {
     const Phases phases{[&](const Chunk& chunk) { fill(chunk); },
-                        [&](Chunk& chunk) { launch(chunk); },
-                        [&](Chunk& chunk) { finish(chunk); }};
+                        [&](Chunk& chunk) { launch(chunk); }, [&](Chunk& chunk) { finish(chunk); }};
     group.pass(call, largest_block, group.area_bytes_ / index_of(group.world_size()), phases);
   }
 };

@@ -42,6 +42,9 @@ Topology island_of(const Topology& group, const HostMap& map) {
   island.host_names = {group.host_names[index_of(host)]};
   island.session = group.session + "-" + std::to_string(host);
   island.group_size = group.world_size;
+  for (int rank = 0; rank < group.world_size; ++rank) {
+    island.described_in_group.push_back(group.describe(rank));
+  }
   for (const int rank : map.ranks_of(host)) {
     island.host_of_rank.push_back(0);
     island.pids.push_back(group.pids[index_of(rank)]);
@@ -54,25 +57,24 @@ Topology island_of(const Topology& group, const HostMap& map) {
 /// A word that rank 0 of the group chooses for all ranks.
 size_t adopt(Store& store, const CommunicatorOptions& options, const Topology& topology,
              const std::string& name, size_t own) {
-  const std::string key =
-      "farandole/" + options.name + "/" + topology.session + "/hosts/" + name;
+  const std::string key = "farandole/" + options.name + "/" + topology.session + "/hosts/" + name;
   if (topology.rank == 0) {
     store.set(key, std::to_string(own));
     return own;
   }
   const auto asked = options.formation_timeout;
-  const auto deadline = std::chrono::steady_clock::now() +
-                        (asked.count() > 0 ? asked : options.config.timeout);
+  const auto deadline =
+      std::chrono::steady_clock::now() + (asked.count() > 0 ? asked : options.config.timeout);
   while (std::chrono::steady_clock::now() < deadline) {
     if (const auto value = store.get(key, milliseconds(100))) return std::stoull(*value);
     if (options.while_forming) options.while_forming();
   }
-  throw TimeoutError("group-not-formed",
-                     "group '" + options.name + "' did not form within its timeout: " +
-                         topology.describe(0) + " did not publish its settings.",
-                     "it had come, and then stopped.",
-                     "look at that rank's own output, then restart the job.",
-                     topology.fault_of({0}));
+  throw TimeoutError(
+      "group-not-formed",
+      "group '" + options.name + "' did not form within its timeout: " + topology.describe(0) +
+          " did not publish its settings.",
+      "it had come, and then stopped.", "look at that rank's own output, then restart the job.",
+      topology.fault_of({0}));
 }
 
 }  // namespace
@@ -80,15 +82,15 @@ size_t adopt(Store& store, const CommunicatorOptions& options, const Topology& t
 /// What a rank sends to another host ahead of the first bytes of a collective.
 struct MultiHostCommunicator::Announcement {
   uint64_t sequence;
-  uint64_t bytes;  ///< of the first turn, that follow in this connection
-  shm::Signature call;    ///< of the host's first rank
-  int64_t differing;      ///< a rank of the host that has called something else; -1: none
-  shm::Signature other;   ///< what it has called
+  uint64_t bytes;        ///< of the first turn, that follow in this connection
+  shm::Signature call;   ///< of the host's first rank
+  int64_t differing;     ///< a rank of the host that has called something else; -1: none
+  shm::Signature other;  ///< what it has called
 };
 
 struct MultiHostCommunicator::LinkOfIsland {
   std::mutex mutex;
-  tcp::TcpLink* link = nullptr;               ///< guarded by mutex; null before and after its life
+  tcp::TcpLink* link = nullptr;  ///< guarded by mutex; null before and after its life
   shm::SharedMemoryCommunicator* island = nullptr;  ///< likewise
 };
 
@@ -103,8 +105,8 @@ std::unique_ptr<Communicator> MultiHostCommunicator::make(Store& store,
   CommunicatorOptions options = asked;
   options.config.staging_bytes =
       adopt(store, options, topology, "staging_bytes", options.config.staging_bytes);
-  std::unique_ptr<Communicator> made(new MultiHostCommunicator(store, options, topology));
-  made->barrier({});
+  std::unique_ptr<MultiHostCommunicator> made(new MultiHostCommunicator(store, options, topology));
+  made->exchange_addresses();
   return made;
 }
 
@@ -119,13 +121,10 @@ MultiHostCommunicator::MultiHostCommunicator(Store& store, const CommunicatorOpt
       area_bytes_(std::max(options.config.staging_bytes / 2, 64 * index_of(topology.world_size))),
       event_group_(group_id(options.name)),
       link_of_island_(std::make_shared<LinkOfIsland>()) {
-  const auto formation_timeout =
-      options.formation_timeout.count() > 0 ? options.formation_timeout : options.config.timeout;
   CommunicatorOptions of_island = options;
   of_island.rank = local_;
   of_island.world_size = map_.size_of(host_);
   of_island.before_abort = [ends = link_of_island_, next = options.before_abort] {
-    std::string reason;
     {
       const std::lock_guard<std::mutex> lock(ends->mutex);
       if (ends->link != nullptr) {
@@ -137,22 +136,37 @@ MultiHostCommunicator::MultiHostCommunicator(Store& store, const CommunicatorOpt
   };
   island_ = shm::SharedMemoryCommunicator::form(store, of_island, island_of(topology, map_));
   areas_ = island_->allocate_symmetric(area_bytes_ * (kFilled + kArrived));
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (map_.host_of(peer) != host_) remote_.push_back(peer);
+  }
+  relay_ = std::make_unique<tcp::MessageRelay>(tcp::MessageRelay::Options{
+      remote_, topology.session, rank(), [this] { island_->point_to_point().wake(); },
+      [this](const std::string& reason, int lost) { island_->abort_for(reason, lost); }});
+  connect(store, options);
+}
+
+void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& options) {
   tcp::LinkOptions of_link;
   of_link.group = name();
   of_link.network_interface = options.config.network_interface;
   of_link.silence = options.config.link_timeout;
-  of_link.timeout = formation_timeout;
+  of_link.timeout =
+      options.formation_timeout.count() > 0 ? options.formation_timeout : options.config.timeout;
   of_link.while_waiting = [this, &options] {
     if (options.while_forming) options.while_forming();
     island_->check_alive();
   };
-  of_link.on_failure = [island = island_.get()](const std::string& reason, int lost_rank) {
-    island->abort_for(reason, lost_rank);
+  of_link.on_failure = [this](const std::string& reason, int lost_rank) {
+    island_->abort_for(reason, lost_rank);
+  };
+  of_link.on_messages = [this](int from, tcp::Socket socket) {
+    relay_->accept(from, std::move(socket));
   };
   try {
-    link_ = std::make_unique<tcp::TcpLink>(store, topology, map_.peers_of(rank()), kLanes, of_link);
+    link_ =
+        std::make_unique<tcp::TcpLink>(store, topology(), map_.peers_of(rank()), kLanes, of_link);
   } catch (const Error& error) {
-    island_->abort(topology.name_of(rank()) + " gave up: " + shm::reason_of(error.what()));
+    island_->abort(topology().name_of(rank()) + " gave up: " + shm::reason_of(error.what()));
     throw;
   }
   const std::lock_guard<std::mutex> lock(link_of_island_->mutex);
@@ -160,9 +174,44 @@ MultiHostCommunicator::MultiHostCommunicator(Store& store, const CommunicatorOpt
   link_of_island_->link = link_.get();
 }
 
+/// Every rank learns where all others take messages. The first collective, so all ranks have come.
+void MultiHostCommunicator::exchange_addresses() {
+  using Text = std::array<char, 64>;
+  Text own{};
+  link_->address().copy(own.data(), own.size() - 1);
+  std::vector<Text> all(index_of(world_size()));
+  all_gather(own.data(), all.data(), own.size(), DataType::kUInt8, {});
+  std::vector<tcp::NetworkAddress> addresses;
+  Topology peers = topology();
+  const auto put = [&](int peer) {
+    const size_t index = index_of(peer);
+    peers.ranks_in_group.push_back(peer);
+    peers.pids.push_back(topology().pids[index]);
+    peers.processes.push_back(topology().processes[index]);
+    peers.host_of_rank.push_back(topology().host_of_rank[index]);
+  };
+  peers.ranks_in_group.clear();
+  peers.pids.clear();
+  peers.processes.clear();
+  peers.host_of_rank.clear();
+  for (const int peer : map_.ranks_of(host_)) put(peer);
+  for (const int peer : remote_) {
+    put(peer);
+    addresses.push_back(tcp::NetworkAddress::parse(all[index_of(peer)].data()));
+  }
+  peers.rank = local_;
+  peers.group_size = world_size();
+  relay_->set_addresses(*link_, std::move(addresses));
+  island_->point_to_point().add_remote(*relay_, peers);
+}
+
 MultiHostCommunicator::~MultiHostCommunicator() {
-  const std::lock_guard<std::mutex> lock(link_of_island_->mutex);
-  link_of_island_->link = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(link_of_island_->mutex);
+    link_of_island_->link = nullptr;
+  }
+  link_.reset();  // its thread passes connections on to the relay
+  relay_->stop();
 }
 
 // ---- A call
@@ -336,11 +385,12 @@ void MultiHostCommunicator::hear_announcements(const Call& call, bool differs) {
   drive(call, [&] { return has_moved(marks); });
   const Announcement& own = heard[index_of(host_)];
   for (const Announcement& each : heard) {
-    if (each.sequence == own.sequence && each.bytes <= area_bytes_ * index_of(world_size())) continue;
+    if (each.sequence == own.sequence && each.bytes <= area_bytes_ * index_of(world_size()))
+      continue;
     throw CommError("hosts-out-of-step",
                     text_of(call) + ": another host sent what does not belong there.",
-                    "it counts " + std::to_string(each.sequence) + " collectives so far, this one " +
-                        std::to_string(own.sequence) + ".",
+                    "it counts " + std::to_string(each.sequence) +
+                        " collectives so far, this one " + std::to_string(own.sequence) + ".",
                     "report it, with the logs of all ranks.");
   }
   const bool all_agree = std::all_of(heard.begin(), heard.end(), [&](const Announcement& each) {
@@ -379,14 +429,14 @@ void MultiHostCommunicator::throw_mismatch(const Call& own_call,
     add(map_.rank_of(host, 0), each.call);
     if (each.differing >= 0) add(static_cast<int>(each.differing), each.other);
   }
-  throw MismatchError(
-      "collective-mismatch",
-      "collective #" + std::to_string(heard.front().sequence) + " in group '" + name() +
-          "': " + topology().name_of(map_.rank_of(0, 0)) + " called " + shm::text_of(reference) +
-          ", " + topology().name_of(differing.front()) + " called " + shm::text_of(*other) + ".",
-      "every rank of a group must call the same collectives in the same order.",
-      "look for code that depends on the rank, or for tensors of different sizes.",
-      topology().fault_of(differing, comm::name_of(own_call.signature.operation)));
+  throw MismatchError("collective-mismatch",
+                      "collective #" + std::to_string(heard.front().sequence) + " in group '" +
+                          name() + "': " + topology().name_of(map_.rank_of(0, 0)) + " called " +
+                          shm::text_of(reference) + ", " + topology().name_of(differing.front()) +
+                          " called " + shm::text_of(*other) + ".",
+                      "every rank of a group must call the same collectives in the same order.",
+                      "look for code that depends on the rank, or for tensors of different sizes.",
+                      topology().fault_of(differing, comm::name_of(own_call.signature.operation)));
 }
 
 std::string MultiHostCommunicator::text_of(const Call& call) const {
@@ -427,25 +477,40 @@ void MultiHostCommunicator::barrier(const CollectiveOptions& options) {
   Call call = begin(OpKind::kBarrier, 0, DataType::kUInt8, options);
   run(call, [&] {
     // A rank that has heard a host knows that all ranks of that host have entered.
-    const Phases phases{[](const Chunk&) {},
-                        [&](Chunk& chunk) { queue(call, chunk, {}, {}); },
+    const Phases phases{[](const Chunk&) {}, [&](Chunk& chunk) { queue(call, chunk, {}, {}); },
                         [&](Chunk& chunk) { await(call, chunk); }};
     pass(call, 0, 1, phases);
   });
   record_event(call, 0);
 }
 
+/// Ranks of this host come first, then the others; see PointToPoint.
+int MultiHostCommunicator::transfer_peer(int rank) const {
+  if (rank == kAnySource) return rank;
+  if (map_.host_of(rank) == host_) return map_.local_of(rank);
+  const auto found = std::lower_bound(remote_.begin(), remote_.end(), rank);
+  return map_.size_of(host_) + static_cast<int>(found - remote_.begin());
+}
+
 std::shared_ptr<Transfer> MultiHostCommunicator::send(const void* data, size_t bytes,
                                                       int destination, uint64_t tag,
                                                       const CollectiveOptions& options) {
   check_peer("send", "destination", destination, 0, world_size());
-  return island_->send(data, bytes, map_.local_of(destination), tag, options);
+  check_usable();
+  check_message("send", data, bytes);
+  auto* bytes_to_send = static_cast<std::byte*>(const_cast<void*>(data));  // only read
+  return island_->point_to_point().send(
+      {bytes_to_send, bytes, transfer_peer(destination), tag, timeout_of(options)});
 }
+
 std::shared_ptr<Transfer> MultiHostCommunicator::receive(void* data, size_t bytes, int source,
                                                          uint64_t tag,
                                                          const CollectiveOptions& options) {
   check_peer("receive", "source", source, kAnySource, world_size());
-  return island_->receive(data, bytes, map_.local_of(source), tag, options);
+  check_usable();
+  check_message("receive", data, bytes);
+  return island_->point_to_point().receive(
+      {static_cast<std::byte*>(data), bytes, transfer_peer(source), tag, timeout_of(options)});
 }
 
 void MultiHostCommunicator::check_usable() const {

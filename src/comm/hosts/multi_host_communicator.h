@@ -17,6 +17,7 @@
 #include "comm/hosts/host_reduction.h"
 #include "comm/shm/control_block.h"
 #include "comm/shm/shared_memory_communicator.h"
+#include "comm/tcp/message_relay.h"
 #include "comm/tcp/tcp_link.h"
 #include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
@@ -40,16 +41,17 @@ namespace farandole::comm::hosts {
 /// What arrives in turn t + 1 is queued after the ranks have met in it, and they have finished turn
 /// t - 1 before. Turns count on from collective to collective.
 ///
-/// Mismatches. All ranks of a host show each other their calls when they enter. Then each rank sends
-/// the call of its host, with the number of bytes that follow, ahead of the first chunk, so that no
-/// round trip is added. Each rank receives from every other host, so all ranks know the calls of all
-/// hosts and agree on whether they differ, before an output is written. Bytes that follow another
-/// call are read and dropped: the connections stay in step, and the group stays usable.
+/// Mismatches. All ranks of a host show each other their calls when they enter. Then each rank
+/// sends the call of its host, with the number of bytes that follow, ahead of the first chunk, so
+/// that no round trip is added. Each rank receives from every other host, so all ranks know the
+/// calls of all hosts and agree on whether they differ, before an output is written. Bytes that
+/// follow another call are read and dropped: the connections stay in step, and the group stays
+/// usable.
 ///
 /// Failures. What ends the island ends the link and the other way round, so that every rank learns
 /// of each failure: the link at once, the island where it calls before_abort. A rank that waits for
-/// the link looks at its island every 50 ms. Errors name ranks by their numbers in the group. A late
-/// rank is named by those of its own host: they give up at the timeout, others a little later.
+/// the link looks at its island every 50 ms. Errors name ranks by their numbers in the group. A
+/// late rank is named by those of its own host: they give up at the timeout, others a little later.
 class MultiHostCommunicator final : public Communicator {
  public:
   /// Collective. Ranks that share one host get a SharedMemoryCommunicator. Throws what
@@ -135,6 +137,9 @@ class MultiHostCommunicator final : public Communicator {
   struct LinkOfIsland;
 
   MultiHostCommunicator(Store& store, const CommunicatorOptions& options, const Topology& topology);
+  void connect(Store& store, const CommunicatorOptions& options);
+  void exchange_addresses();
+  int transfer_peer(int rank) const;
 
   Call begin(OpKind operation, size_t count, DataType dtype, const CollectiveOptions& options);
   void run(Call& call, const std::function<void()>& body);
@@ -178,10 +183,12 @@ class MultiHostCommunicator final : public Communicator {
   size_t area_bytes_;  ///< of one slot
   uint32_t event_group_;
   std::shared_ptr<LinkOfIsland> link_of_island_;
+  std::vector<int> remote_;                   ///< ranks of other hosts, ascending
+  std::unique_ptr<tcp::MessageRelay> relay_;  ///< outlives the island's transfers
   std::unique_ptr<shm::SharedMemoryCommunicator> island_;
   std::shared_ptr<SymmetricMemory> areas_;
   std::unique_ptr<tcp::TcpLink> link_;
-  std::vector<Announcement> announced_;  ///< what is on its way to peers
+  std::vector<Announcement> announced_;             ///< what is on its way to peers
   std::array<std::vector<std::byte>, 2> partials_;  ///< by turn: what this rank sends
   std::array<std::vector<std::byte>, 2> inboxes_;   ///< by turn: what it receives and combines
   uint64_t turn_ = 0;

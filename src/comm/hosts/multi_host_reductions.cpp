@@ -93,8 +93,7 @@ struct MultiHostCommunicator::Stripes {
     if (stripe.size == 0) return;
     std::vector<const void*> sources;
     for (int local = 0; local < group.map_.size_of(group.host_); ++local) {
-      const std::byte* source =
-          direct ? input + chunk.begin * element : group.filled(local, chunk);
+      const std::byte* source = direct ? input + chunk.begin * element : group.filled(local, chunk);
       sources.push_back(source + stripe.begin * element);
     }
     reduction.reduce_on_host(sources, partial(chunk), stripe.size);
@@ -176,12 +175,9 @@ struct MultiHostCommunicator::Stripes {
 
 void MultiHostCommunicator::reduce_stripes(Call& call, const std::byte* input, std::byte* output,
                                            ReduceOp op, int to_host) {
-  const Stripes stripes{*this,
-                        call,
-                        input,
-                        output,
-                        HostReduction(call.signature.dtype, op, map_, world_size()),
-                        to_host};
+  const Stripes stripes{
+      *this,  call, input, output, HostReduction(call.signature.dtype, op, map_, world_size()),
+      to_host};
   const Phases phases{[&](const Chunk& chunk) { stripes.fill(chunk); },
                       [&](Chunk& chunk) { stripes.launch(chunk); },
                       [&](Chunk& chunk) { stripes.finish(chunk); }};
@@ -250,8 +246,8 @@ void MultiHostCommunicator::reduce_scatter(const void* input, void* output, size
     }
     for (int host = 0; host < map_.count(); ++host) {
       if (host == host_) continue;
-      receives.push_back({map_.sender_to(rank(), host),
-                          inbox_of(chunk).data() + index_of(host) * bytes, bytes});
+      receives.push_back(
+          {map_.sender_to(rank(), host), inbox_of(chunk).data() + index_of(host) * bytes, bytes});
     }
     queue(call, chunk, sends, receives);
   };

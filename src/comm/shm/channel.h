@@ -51,6 +51,28 @@ struct Channel {
     return n;
   }
 
+  /// Offers what is readable in one piece to `use`, which returns how many bytes of it it has
+  /// taken.
+  template <class Use>
+  size_t take_piece(size_t capacity, const Use& use) {
+    const uint64_t begin = read.load(std::memory_order_relaxed);
+    const size_t place = begin % capacity;
+    const size_t length = std::min(readable(), capacity - place);
+    const size_t used = length == 0 ? 0 : use(data + place, length);
+    read.store(begin + used, std::memory_order_seq_cst);
+    return used;
+  }
+  /// Offers what is writable in one piece to `use`, which returns how many bytes it has written.
+  template <class Use>
+  size_t write_piece(size_t capacity, const Use& use) {
+    const uint64_t begin = written.load(std::memory_order_relaxed);
+    const size_t place = begin % capacity;
+    const size_t length = std::min(writable(capacity), capacity - place);
+    const size_t used = length == 0 ? 0 : use(data + place, length);
+    written.store(begin + used, std::memory_order_seq_cst);
+    return used;
+  }
+
  private:
   /// Pieces are published one by one, so that the other side works at the same time.
   template <class Move>

@@ -60,7 +60,7 @@ struct alignas(kNoSharing) RankBlock {
   std::atomic<int> core;  ///< 1 + where the rank last entered a collective; a hint, 0: unknown
   alignas(kNoSharing) std::atomic<RankState> state;
   std::array<char, 512> reason;  ///< why kAborted; written before it
-  int lost_rank;                 ///< that ended or left, by its number in the group of all hosts; else -1
+  int lost_rank;  ///< that ended or left, by its number in the group of all hosts; else -1
 };
 
 struct alignas(kNoSharing) GroupBlock {

@@ -264,8 +264,7 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
     throw PeerFailure("peer-ended-elsewhere",
                       subject + ": " + topology_.describe(rank) + " noticed the end of " +
                           topology_.describe_in_group(lost) + ".",
-                      reason, has_left ? kFixOfLeaving : kFixOfDeath,
-                      Fault{{lost}, collective});
+                      reason, has_left ? kFixOfLeaving : kFixOfDeath, Fault{{lost}, collective});
   }
   throw AbortedError(
       "aborted", subject + " was aborted by " + topology_.describe(rank) + ".", reason,

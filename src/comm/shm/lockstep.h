@@ -68,7 +68,7 @@ class Lockstep {
     std::chrono::milliseconds timeout;  ///< for all waits of the collective together
     bool sleep_at_once = false;
     const Meanwhile* meanwhile =
-        nullptr;  ///< null: none; otherwise sleeps at most 500 us at a time
+        nullptr;                    ///< null: none; otherwise sleeps at most 500 us at a time
     bool counts_from_here = false;  ///< the timeout, instead of from the collective's first wait
   };
 

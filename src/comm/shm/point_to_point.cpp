@@ -74,14 +74,18 @@ class PointToPoint::Operation final : public Transfer {
       owner.ask_helper();
     }
   }
-  int peer() const override { return other; }
+  int peer() const override {
+    const int found = other;
+    return found == kAnySource ? found : owner.topology_.rank_in_group(found);
+  }
 
   PointToPoint& owner;
   const Request request;
   const char* const name;      ///< "send" or "recv"
   std::atomic<int> other;      ///< the peer; kAnySource until a message has come
   size_t envelope_moved = 0;   ///< bytes of the envelope already sent
-  size_t moved = 0;            ///< bytes already sent
+  size_t moved = 0;            ///< bytes already in the channel
+  uint64_t end = 0;            ///< what the channel's `written` was then; 0: they are not all in it
   std::exception_ptr error;    ///< written before done
   std::function<void()> wake;  ///< may be empty
   std::atomic<bool> done{false};
@@ -166,10 +170,27 @@ PointToPoint::~PointToPoint() {
   }
 }
 
-Channel& PointToPoint::channel(int source, int destination) const {
+void PointToPoint::add_remote(RemoteChannels& remote, const Topology& all) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int world_size = topology_.world_size;
+  topology_ = all;
+  topology_.world_size = world_size;
+  remote_ = &remote;
+  sends_.resize(all.pids.size());
+  current_.resize(all.pids.size(), incoming_.end());
+}
+
+/// One of the two is this rank. Null: nothing was ever sent there.
+Channel* PointToPoint::channel(int source, int destination) const {
+  if (is_remote(destination)) return remote_->to(remote_of(destination));
+  if (is_remote(source)) return remote_->from(remote_of(source));
   const auto world_size = static_cast<size_t>(topology_.world_size);
   const size_t index = static_cast<size_t>(source) * world_size + static_cast<size_t>(destination);
-  return *reinterpret_cast<Channel*>(channels_ + index * Channel::bytes_for(capacity_));
+  return reinterpret_cast<Channel*>(channels_ + index * Channel::bytes_for(capacity_));
+}
+
+bool PointToPoint::is_gone(int peer) const {
+  return is_remote(peer) ? remote_->is_gone(remote_of(peer)) : lockstep_.is_gone(peer);
 }
 
 /// The common beginning of send() and receive(). Needs mutex_.
@@ -183,6 +204,7 @@ std::shared_ptr<Transfer> PointToPoint::send(const Request& request) {
   auto operation = std::make_shared<Operation>(*this, request, "send");
   Lock lock(mutex_);
   begin();
+  if (is_remote(request.peer)) remote_->open(remote_of(request.peer));
   sends_[static_cast<size_t>(request.peer)].push_back(operation);
   ++pending_;
   ++posts_;
@@ -224,7 +246,7 @@ bool PointToPoint::matches(const Operation& receive, const Incoming& message) co
 /// Moves all bytes that can be moved now. Returns whether there were any. Needs mutex_.
 bool PointToPoint::advance() {
   bool moved = false;
-  for (int peer = 0; peer < topology_.world_size && !is_over(); ++peer) {
+  for (int peer = 0; peer < peers() && !is_over(); ++peer) {
     moved = advance_sends(peer) || moved;
     moved = advance_receives(peer) || moved;
   }
@@ -235,35 +257,47 @@ bool PointToPoint::advance() {
 bool PointToPoint::advance_sends(int destination) {
   auto& queue = sends_[static_cast<size_t>(destination)];
   if (queue.empty()) return false;
-  Channel& to = channel(topology_.rank, destination);
+  Channel& to = *channel(topology_.rank, destination);
+  const size_t capacity = capacity_of(destination);
   size_t total = 0;
-  while (!queue.empty()) {
-    Operation& send = *queue.front();
-    const Envelope envelope{send.request.tag, send.request.bytes};
+  for (const auto& send : queue) {
+    if (send->end != 0) continue;
+    const Envelope envelope{send->request.tag, send->request.bytes};
     const auto* head = reinterpret_cast<const std::byte*>(&envelope);
     size_t n =
-        to.write(head + send.envelope_moved, sizeof(envelope) - send.envelope_moved, capacity_);
-    send.envelope_moved += n;
+        to.write(head + send->envelope_moved, sizeof(envelope) - send->envelope_moved, capacity);
+    send->envelope_moved += n;
     total += n;
-    if (send.envelope_moved < sizeof(envelope)) break;
-    n = to.write(send.request.data + send.moved, send.request.bytes - send.moved, capacity_);
-    send.moved += n;
+    if (send->envelope_moved < sizeof(envelope)) break;
+    n = to.write(send->request.data + send->moved, send->request.bytes - send->moved, capacity);
+    send->moved += n;
     total += n;
-    if (send.moved < send.request.bytes) break;
-    finish(send, nullptr);
-    queue.pop_front();
+    if (send->moved < send->request.bytes) break;
+    send->end = to.written.load(std::memory_order_relaxed);
   }
-  if (total == 0) return false;
-  ring_wanted(destination);
-  return true;
+  bool has_finished = false;
+  const auto is_done = [&](const Operation& send) {
+    return send.end != 0 &&
+           (!is_remote(destination) || to.read.load(std::memory_order_seq_cst) >= send.end);
+  };
+  while (!queue.empty() && is_done(*queue.front())) {
+    finish(*queue.front(), nullptr);
+    queue.pop_front();
+    has_finished = true;
+  }
+  if (total != 0) ring_wanted(destination);
+  return total != 0 || has_finished;
 }
 
 bool PointToPoint::advance_receives(int source) {
-  Channel& from = channel(source, topology_.rank);
+  Channel* const there = channel(source, topology_.rank);
+  if (there == nullptr) return false;
+  Channel& from = *there;
+  const size_t capacity = capacity_of(source);
   auto& place = current_[static_cast<size_t>(source)];
   bool moved = false;
   size_t total = 0;
-  while (from.readable() != 0 && total < capacity_) {  // bounded: others need mutex_
+  while (from.readable() != 0 && total < capacity) {  // bounded: others need mutex_
     if (place == incoming_.end()) {
       incoming_.emplace_back();
       place = std::prev(incoming_.end());
@@ -277,7 +311,7 @@ bool PointToPoint::advance_receives(int source) {
     if (!message.receive && !message.kept && !message.complete() && !keep(message)) break;
     std::byte* to = message.place();
     const size_t taken = from.take(to == nullptr ? nullptr : to + message.moved,
-                                   message.envelope.bytes - message.moved, capacity_);
+                                   message.envelope.bytes - message.moved, capacity);
     message.moved += taken;
     total += taken;
     moved = moved || taken != 0;
@@ -295,9 +329,10 @@ bool PointToPoint::advance_receives(int source) {
 /// Returns whether the envelope is there, and looks whether a receive waits for it.
 bool PointToPoint::take_envelope(Incoming& message) {
   auto* head = reinterpret_cast<std::byte*>(&message.envelope);
-  message.envelope_moved += channel(message.source, topology_.rank)
-                                .take(head + message.envelope_moved,
-                                      sizeof(Envelope) - message.envelope_moved, capacity_);
+  message.envelope_moved +=
+      channel(message.source, topology_.rank)
+          ->take(head + message.envelope_moved, sizeof(Envelope) - message.envelope_moved,
+                 capacity_of(message.source));
   if (!message.has_envelope()) return false;
   const auto receive = std::find_if(receives_.begin(), receives_.end(),
                                     [&](const auto& each) { return matches(*each, message); });
@@ -313,9 +348,9 @@ bool PointToPoint::must_keep(const Incoming& message) const {
   for (const auto& receive : receives_) {
     if (receive->other == kAnySource || receive->other == message.source) return true;
   }
-  for (int peer = 0; peer < topology_.world_size; ++peer) {
+  for (int peer = 0; peer < peers(); ++peer) {
     const bool sends = !sends_[static_cast<size_t>(peer)].empty();
-    if (sends && channel(topology_.rank, peer).writable(capacity_) == 0) return true;
+    if (sends && channel(topology_.rank, peer)->writable(capacity_of(peer)) == 0) return true;
   }
   return false;
 }
@@ -380,6 +415,7 @@ void PointToPoint::ring(Doorbell& doorbell, Doorbell::Who who) {
 /// Wakes the threads of `rank` that wait for bytes, because bytes have moved between it and this
 /// rank.
 void PointToPoint::ring_wanted(int rank) {
+  if (is_remote(rank)) return remote_->moved(remote_of(rank));
   Doorbell& bell = doorbells_[rank];
   const auto who = static_cast<Doorbell::Who>(bell.wanted.load(std::memory_order_seq_cst));
   if (who != Doorbell::kNobody) ring(bell, who);
@@ -414,7 +450,8 @@ void PointToPoint::spin(const Operation& operation, Clock::time_point deadline, 
     const auto now = Clock::now();
     if (std::exchange(moves, moves_) != moves_) end = now + spin_;
     if (now >= end || now >= deadline) break;
-    if (operation.other != kAnySource && lockstep_.shares_core_with(operation.other)) break;
+    const int other = operation.other;
+    if (other != kAnySource && !is_remote(other) && lockstep_.shares_core_with(other)) break;
   }
   --spinning_;
   say_who_is_wanted();
@@ -455,7 +492,7 @@ bool PointToPoint::sleep(Doorbell::Who who, const Operation* operation, microsec
 /// Needs mutex_.
 void PointToPoint::refuse_endless(Operation& operation) {
   const int own = topology_.rank;
-  const bool is_alone = topology_.world_size == 1;
+  const bool is_alone = peers() == 1;
   if (operation.other != own && !(is_alone && operation.other == kAnySource)) return;
   const auto receive = std::find_if(receives_.begin(), receives_.end(),
                                     [&](const auto& each) { return each.get() == &operation; });
@@ -508,7 +545,8 @@ void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
       ", tag " + std::to_string(operation.request.tag) + ", reached its timeout of " +
       std::to_string(timeout.count()) + " ms on " + topology_.name_of(topology_.rank) + ".";
   Fault fault{{}, operation.name};
-  if (operation.other != kAnySource) fault.ranks.push_back(topology_.rank_in_group(operation.other));
+  if (operation.other != kAnySource)
+    fault.ranks.push_back(topology_.rank_in_group(operation.other));
   give_up(what,
           std::make_exception_ptr(TimeoutError(
               "transfer-timeout", what, "the peer has not posted the matching send or receive.",
@@ -545,23 +583,23 @@ void PointToPoint::look_for_failures() {
     fail_all(std::current_exception());
     return;
   }
-  std::vector<bool> is_gone(static_cast<size_t>(topology_.world_size));
+  std::vector<bool> gone_peers(sends_.size());
   int others_left = 0;
-  for (int peer = 0; peer < topology_.world_size; ++peer) {
+  for (int peer = 0; peer < peers(); ++peer) {
     if (peer == topology_.rank) continue;
-    is_gone[static_cast<size_t>(peer)] = lockstep_.is_gone(peer);
-    if (!is_gone[static_cast<size_t>(peer)]) ++others_left;
+    gone_peers[static_cast<size_t>(peer)] = is_gone(peer);
+    if (!gone_peers[static_cast<size_t>(peer)]) ++others_left;
   }
   advance();  // messages that a peer sent before it ended are received
-  const auto lost = [&](int peer) { return is_gone[static_cast<size_t>(peer)]; };
+  const auto lost = [&](int peer) { return gone_peers[static_cast<size_t>(peer)]; };
   int gone = -1;
-  for (int peer = 0; peer < topology_.world_size; ++peer) {
+  for (int peer = 0; peer < peers(); ++peer) {
     if (!sends_[static_cast<size_t>(peer)].empty() && lost(peer)) gone = peer;
   }
   for (const auto& receive : receives_) {
     if (receive->other != kAnySource && lost(receive->other)) gone = receive->other;
     const bool nobody_left = receive->other == kAnySource && others_left == 0;
-    if (nobody_left && topology_.world_size > 1) gone = topology_.rank == 0 ? 1 : 0;
+    if (nobody_left && peers() > 1) gone = topology_.rank == 0 ? 1 : 0;
   }
   for (const Incoming& message : incoming_) {
     if (message.receive && lost(message.source)) gone = message.source;

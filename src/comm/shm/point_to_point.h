@@ -16,6 +16,7 @@
 
 #include "comm/shm/channel.h"
 #include "comm/shm/lockstep.h"
+#include "comm/shm/remote_channels.h"
 #include "farandole/comm/transfer.h"
 
 namespace farandole::comm::shm {
@@ -39,6 +40,10 @@ namespace farandole::comm::shm {
 /// more and only then sleeps until that count changes. Counters of channels and `wanted` are
 /// seq_cst: of a rank that moves bytes and one that falls asleep at least one sees the other.
 ///
+/// Ranks of other hosts are peers behind those of this host, through RemoteChannels. A send to one
+/// of them is done when its bytes have left the channel, so that it does not depend on this
+/// process.
+///
 /// Threads: any.
 class PointToPoint {
  public:
@@ -52,12 +57,18 @@ class PointToPoint {
   /// Ends the helper. Transfers that are not done fail.
   ~PointToPoint();
 
+  /// Adds peers of other hosts, before any transfer. `remote` outlives this; `all` is the topology
+  /// with these peers at the end of its lists by rank.
+  void add_remote(RemoteChannels& remote, const Topology& all);
+  /// Bytes have moved in a remote channel.
+  void wake() { ring_wanted(topology_.rank); }
+
   static constexpr int kAnySource = -1;
   /// One side of a message.
   struct Request {
     std::byte* data;
     size_t bytes;
-    int peer;  ///< for a receive possibly kAnySource
+    int peer;  ///< ranks of this host come first; for a receive possibly kAnySource
     uint64_t tag;
     std::chrono::milliseconds timeout;
   };
@@ -99,9 +110,15 @@ class PointToPoint {
   void start_helper();
   void ask_helper();
   void help();
-  Channel& channel(int source, int destination) const;
+  int peers() const { return static_cast<int>(sends_.size()); }
+  bool is_remote(int peer) const { return peer >= topology_.world_size; }
+  int remote_of(int peer) const { return peer - topology_.world_size; }
+  size_t capacity_of(int peer) const { return is_remote(peer) ? remote_->capacity() : capacity_; }
+  bool is_gone(int peer) const;
+  Channel* channel(int source, int destination) const;
 
-  Topology topology_;
+  Topology topology_;  ///< world_size: the ranks of this host
+  RemoteChannels* remote_ = nullptr;
   Lockstep& lockstep_;
   std::chrono::microseconds spin_;
   size_t capacity_;

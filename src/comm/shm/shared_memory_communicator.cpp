@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "comm/diagnosis.h"
 #include "comm/arguments.h"
+#include "comm/diagnosis.h"
 #include "comm/shm/bootstrap/bootstrap.h"
 #include "comm/shm/buckets/shared_bucket_reduction.h"
 #include "comm/shm/channel.h"
@@ -48,14 +48,13 @@ void check_rank(const CommunicatorOptions& options) {
 
 void check_one_host(const CommunicatorOptions& options, const Topology& topology) {
   if (topology.host_count() == 1) return;
-  throw NotSupported(
-      "several-hosts",
-      "group '" + options.name + "' spans " + std::to_string(topology.host_count()) +
-          " hosts: " + topology.describe(0) + " and " + topology.describe(topology.world_size - 1) +
-          ", for example.",
-      "backend 'shm' connects ranks of one host.",
-      "use backend 'tcp', which connects hosts. If all ranks are on one host, unset "
-      "FARANDOLE_HOST_ID.");
+  throw NotSupported("several-hosts",
+                     "group '" + options.name + "' spans " + std::to_string(topology.host_count()) +
+                         " hosts: " + topology.describe(0) + " and " +
+                         topology.describe(topology.world_size - 1) + ", for example.",
+                     "backend 'shm' connects ranks of one host.",
+                     "use backend 'tcp', which connects hosts. If all ranks are on one host, unset "
+                     "FARANDOLE_HOST_ID.");
 }
 
 size_t control_bytes(int world_size) {
@@ -175,10 +174,9 @@ std::chrono::milliseconds formation_timeout(const CommunicatorOptions& options) 
 
 Topology SharedMemoryCommunicator::discover(Store& store, const CommunicatorOptions& options) {
   check_rank(options);
-  return discover_topology(
-      store, {options.name, options.rank, options.world_size, options.config.host_id,
-              build_of(options), options.attempt, formation_timeout(options),
-              options.while_forming});
+  return discover_topology(store, {options.name, options.rank, options.world_size,
+                                   options.config.host_id, build_of(options), options.attempt,
+                                   formation_timeout(options), options.while_forming});
 }
 
 std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
@@ -236,11 +234,11 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(Parts parts)
 
 void SharedMemoryCommunicator::check_ranks_on_host(int count) {
   if (count <= kMaxRanks) return;
-  throw NotSupported("too-many-local-ranks",
-                     "a group of " + std::to_string(count) +
-                         " ranks on one host is too large for shared memory.",
-                     "at most " + std::to_string(kMaxRanks) + " descriptors fit into one message.",
-                     "use fewer ranks per host, with more threads each.");
+  throw NotSupported(
+      "too-many-local-ranks",
+      "a group of " + std::to_string(count) + " ranks on one host is too large for shared memory.",
+      "at most " + std::to_string(kMaxRanks) + " descriptors fit into one message.",
+      "use fewer ranks per host, with more threads each.");
 }
 
 SharedMemoryCommunicator::~SharedMemoryCommunicator() { lockstep_.leave(); }

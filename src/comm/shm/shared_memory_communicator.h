@@ -93,6 +93,8 @@ class SharedMemoryCommunicator final : public Communicator, public SharedMemory 
   /// What `rank` of this host has passed to the last enter_for().
   Signature signature_of(int rank) const { return lockstep_.signature_of(rank); }
   const Lockstep& lockstep() const { return lockstep_; }
+  /// Which reaches ranks of other hosts once they are added.
+  PointToPoint& point_to_point() { return point_to_point_; }
   /// As abort(), because `lost_rank` of the larger group ended or left; -1: another reason.
   void abort_for(const std::string& reason, int lost_rank);
   /// What this rank has passed to abort_for(), or gave up for. Once before_abort is called.

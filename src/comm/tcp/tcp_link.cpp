@@ -20,10 +20,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr char kMagic[8] = {'F', 'A', 'R', 'A', 'N', 'D', 'O', 'L'};
-constexpr uint32_t kVersion = 1;
 constexpr size_t kMostStrangers = 256;
 constexpr milliseconds kStrangerTime{5000};
+constexpr milliseconds kStrangerSlice{200};
 /// A reason longer than this is cut off; a peer that announces more is not one of ours.
 constexpr size_t kMostText = 4096;
 /// How often a wait calls while_waiting.
@@ -130,25 +129,8 @@ std::string TcpLink::key(int rank) const {
   return options_.group + "/" + topology_.session + "/tcp/" + std::to_string(rank);
 }
 
-TcpLink::Hello TcpLink::own_hello(int lane) const {
-  Hello hello{};
-  std::memcpy(hello.magic, kMagic, sizeof(kMagic));
-  hello.version = kVersion;
-  hello.rank = topology_.rank;
-  hello.lane = lane;
-  topology_.session.copy(hello.session, sizeof(hello.session));
-  return hello;
-}
-
-bool TcpLink::is_right(const Hello& hello, int rank, int lane) const {
-  Hello expected = own_hello(lane);
-  expected.rank = rank;
-  // Every byte is looked at, so that the time does not tell how many are right.
-  const auto* a = reinterpret_cast<const volatile unsigned char*>(&expected);
-  const auto* b = reinterpret_cast<const volatile unsigned char*>(&hello);
-  unsigned difference = 0;
-  for (size_t i = 0; i < sizeof(Hello); ++i) difference |= a[i] ^ b[i];
-  return difference == 0;
+Hello TcpLink::own_hello(int lane) const {
+  return make_hello(topology_.session, topology_.rank, lane);
 }
 
 /// What makes TCP itself notice a host that vanished: probes of an idle connection, and a bound on
@@ -167,8 +149,8 @@ void TcpLink::tune(int socket) const {
 
 void TcpLink::listen() {
   const NetworkAddress own = address_of_this_host(options_.network_interface);
-  listener_ = Socket(
-      ::socket(own.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  listener_ =
+      Socket(::socket(own.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   constexpr const char* kFix = "check that FARANDOLE_NETWORK_INTERFACE names a working interface.";
   if (!listener_.valid()) shm::throw_errno("socket", kFix);
   if (::bind(listener_.get(), own.get(), own.size()) != 0) {
@@ -183,7 +165,8 @@ void TcpLink::connect_all(Store& store) {
   if (::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
     shm::throw_errno("getsockname", "report it.");
   }
-  store.set(key(topology_.rank), NetworkAddress(reinterpret_cast<sockaddr*>(&bound), size).text());
+  address_ = NetworkAddress(reinterpret_cast<sockaddr*>(&bound), size).text();
+  store.set(key(topology_.rank), address_);
   for (const int peer : peers_) {
     if (peer > topology_.rank) continue;
     std::optional<std::string> address;
@@ -201,31 +184,41 @@ void TcpLink::connect_all(Store& store) {
   }
 }
 
+namespace {
+
+constexpr const char* kFixOfConnect =
+    "check that hosts reach each other there (firewalls, routes), or choose another interface "
+    "with FARANDOLE_NETWORK_INTERFACE.";
+
+}  // namespace
+
+Socket TcpLink::begin_connection(const NetworkAddress& address, int rank) const {
+  Socket made(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (!made.valid()) shm::throw_errno("socket", "use fewer ranks, or raise ulimit -n.");
+  tune(made.get());
+  if (::connect(made.get(), address.get(), address.size()) != 0 && errno != EINPROGRESS) {
+    shm::throw_errno("connecting to " + topology_.describe(rank) + " at " + address.text(),
+                     kFixOfConnect);
+  }
+  return made;
+}
+
 /// Connects and says hello; the answer is read later, so that ranks do not wait for each other one
 /// after the other.
 Socket TcpLink::connect_to(const NetworkAddress& address, int peer, int lane) {
-  Socket made(
-      ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
-  if (!made.valid()) shm::throw_errno("socket", "use fewer ranks, or raise ulimit -n.");
-  tune(made.get());
+  Socket made = begin_connection(address, peer);
   const std::string subject = "connecting to " + topology_.describe(peer) + " at " + address.text();
-  const std::string fix =
-      "check that hosts reach each other there (firewalls, routes), or choose another interface "
-      "with FARANDOLE_NETWORK_INTERFACE.";
-  if (::connect(made.get(), address.get(), address.size()) != 0) {
-    if (errno != EINPROGRESS) shm::throw_errno(subject, fix);
-    std::vector<pollfd> set{{made.get(), POLLOUT, 0}};
-    while (poll_for(set, std::min(formation_deadline_, Clock::now() + kSlice)) <= 0) {
-      if (Clock::now() >= formation_deadline_) throw_missing({peer});
-      if (options_.while_waiting) options_.while_waiting();
-    }
-    int error = 0;
-    socklen_t size = sizeof(error);
-    ::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) shm::throw_errno(subject, fix, error);
+  std::vector<pollfd> set{{made.get(), POLLOUT, 0}};
+  while (poll_for(set, std::min(formation_deadline_, Clock::now() + kSlice)) <= 0) {
+    if (Clock::now() >= formation_deadline_) throw_missing({peer});
+    if (options_.while_waiting) options_.while_waiting();
   }
+  int error = 0;
+  socklen_t size = sizeof(error);
+  ::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) shm::throw_errno(subject, kFixOfConnect, error);
   const Hello hello = own_hello(lane);
-  if (!send_at_once(made.get(), &hello, sizeof(hello))) shm::throw_errno(subject, fix);
+  if (!send_at_once(made.get(), &hello, sizeof(hello))) shm::throw_errno(subject, kFixOfConnect);
   return made;
 }
 
@@ -255,7 +248,7 @@ void TcpLink::await_all() {
           if (got <= 0 && !(got < 0 && errno == EAGAIN)) throw_missing({peer});
           if (got > 0) bytes += static_cast<size_t>(got);
         }
-        if (!is_right(answer, peer, lane)) throw_missing({peer});
+        if (!is_right(answer, topology_.session, peer, lane)) throw_missing({peer});
       } else {
         std::unique_lock<std::mutex> lock(mutex_);
         while (connections_.count({peer, lane}) == 0) {
@@ -303,52 +296,43 @@ void TcpLink::take_over_connections() {
 // ---- The thread
 
 void TcpLink::run() {
-  bool watches = false;
   std::vector<pollfd> set;
   while (true) {
-    set = {{wake_.get(), POLLIN, 0}};
+    set = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    const size_t first_stranger = set.size();
+    for (const Stranger& each : strangers_) set.push_back({each.socket.get(), POLLIN, 0});
     const size_t first_control = set.size();
-    if (watches) {
+    if (watches_by_thread_) {
       for (const Control& each : controls_) {
         set.push_back({each.is_open ? each.socket.get() : -1, POLLIN, 0});
       }
     }
-    const size_t first_stranger = set.size();
-    // Once all are there nobody else may connect.
-    if (!watches) {
-      set.push_back({listener_.get(), POLLIN, 0});
-      for (const Stranger& each : strangers_) set.push_back({each.socket.get(), POLLIN, 0});
-    }
-    const auto until = Clock::now() + (watches ? std::chrono::hours(1) : milliseconds(200));
-    poll_for(set, until);
+    poll_for(set, Clock::now() + (strangers_.empty() ? std::chrono::hours(1) : kStrangerSlice));
     if (set[0].revents != 0) {
       clear_eventfd(wake_.get());
       const std::lock_guard<std::mutex> lock(mutex_);
       if (ends_) return;
-      if (watches_ && !watches) {
-        watches = true;
-        strangers_.clear();
-        listener_.reset();
-        continue;
-      }
+      watches_by_thread_ = watches_;
     }
-    for (size_t i = first_control; i < first_stranger; ++i) {
+    for (size_t i = first_control; i < set.size(); ++i) {
       if (set[i].revents != 0) hear_control(controls_[i - first_control]);
     }
-    if (watches) continue;
-    for (size_t i = first_stranger + 1; i < set.size(); ++i) {
-      if (set[i].revents != 0) hear_stranger(strangers_[i - first_stranger - 1]);
+    for (size_t i = first_stranger; i < first_control; ++i) {
+      if (set[i].revents != 0) hear_stranger(strangers_[i - first_stranger]);
     }
     drop_strangers();
-    if (set[first_stranger].revents != 0) accept_some();
+    if (set[1].revents != 0) accept_some();
   }
 }
 
 void TcpLink::accept_some() {
   while (true) {
-    Socket made(
-        ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!made.valid()) return;  // EAGAIN; or no descriptor is left, and the peer's wait ends
+    Socket made(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!made.valid()) {
+      // Without a descriptor left the connection stays in the queue, and poll() would not sleep.
+      if (errno != EAGAIN) std::this_thread::sleep_for(kVerdictSlice);
+      return;
+    }
     if (strangers_.size() >= kMostStrangers) strangers_.erase(strangers_.begin());
     tune(made.get());
     strangers_.push_back({std::move(made), Clock::now() + kStrangerTime});
@@ -369,23 +353,35 @@ void TcpLink::hear_stranger(Stranger& stranger) {
   }
   stranger.bytes += static_cast<size_t>(got);
   if (stranger.bytes < sizeof(Hello)) return;
-  const int rank = stranger.hello.rank;
-  const int lane = stranger.hello.lane;
-  const bool is_expected = rank > topology_.rank && lane >= kControlLane && lane < lanes_ &&
-                           std::find(peers_.begin(), peers_.end(), rank) != peers_.end();
-  if (!is_expected || !is_right(stranger.hello, rank, lane)) {
+  if (!is_expected(stranger.hello)) {
     log(LogLevel::kDebug, "a stranger connected to rank " + std::to_string(topology_.rank) +
                               " of group '" + options_.group + "' and was disconnected.");
     stranger.socket.reset();
     return;
   }
+  const int rank = stranger.hello.rank;
+  const int lane = stranger.hello.lane;
   const Hello answer = own_hello(lane);
-  if (send_at_once(stranger.socket.get(), &answer, sizeof(answer))) {
+  const bool is_answered = send_at_once(stranger.socket.get(), &answer, sizeof(answer));
+  if (is_answered && lane == kMessageLane) {
+    options_.on_messages(rank, std::move(stranger.socket));
+  } else if (is_answered) {
     const std::lock_guard<std::mutex> lock(mutex_);
     connections_.try_emplace({rank, lane}, std::move(stranger.socket));
     arrived_.notify_all();
   }
   stranger.socket.reset();
+}
+
+/// Whether a rank of this group may open this connection now.
+bool TcpLink::is_expected(const Hello& hello) const {
+  if (!is_right(hello, topology_.session, hello.rank, hello.lane)) return false;
+  if (hello.lane == kMessageLane) {
+    return options_.on_messages && hello.rank >= 0 && hello.rank < topology_.world_size;
+  }
+  if (watches_by_thread_) return false;  // all have come
+  return hello.rank > topology_.rank && hello.lane >= kControlLane && hello.lane < lanes_ &&
+         std::find(peers_.begin(), peers_.end(), hello.rank) != peers_.end();
 }
 
 void TcpLink::drop_strangers() {
@@ -512,9 +508,10 @@ void TcpLink::throw_late(int lane, const Wait& wait) {
   for (const int rank : late) {
     names += (names.empty() ? "" : ", ") + topology_.describe(rank);
   }
-  throw TimeoutError("link-timeout", wait.subject() + " reached its timeout of " +
-                                         std::to_string(wait.timeout.count()) + " ms: " + names +
-                                         " did not arrive.",
+  throw TimeoutError("link-timeout",
+                     wait.subject() + " reached its timeout of " +
+                         std::to_string(wait.timeout.count()) + " ms: " + names +
+                         " did not arrive.",
                      "bytes from or to that rank are missing.",
                      "find out what that rank is doing instead (py-spy dump --pid), or "
                      "increase the timeout.",

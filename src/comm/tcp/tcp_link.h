@@ -17,6 +17,7 @@
 
 #include "comm/fork_guard.h"
 #include "comm/shm/system/descriptor.h"
+#include "comm/tcp/hello.h"
 #include "comm/tcp/network_address.h"
 #include "comm/tcp/socket.h"
 #include "comm/tcp/tcp_stream.h"
@@ -36,6 +37,9 @@ struct LinkOptions {
   /// Called once when the link has failed for another reason than this rank's own abort(), on the
   /// thread of the link or on the one that drives a lane. Must not block. May be empty.
   std::function<void(const std::string& reason, int lost_rank)> on_failure;
+  /// Called with the connection of a rank that begins to send messages, on the thread of the link.
+  /// Must not block. Empty: no rank may.
+  std::function<void(int rank, Socket socket)> on_messages;
 };
 
 /// TCP connections between this rank and its peers, ranks of other hosts: `lanes` streams with each
@@ -45,6 +49,7 @@ struct LinkOptions {
 /// the store. Of two peers the one with the higher rank connects. Both sides begin with a Hello
 /// that holds the group's session, a random token that only the ranks know through the store;
 /// whoever shows another one is disconnected, and a client that sends nothing holds up nobody.
+/// Later connections are those for messages (MessageRelay), opened by whoever sends first.
 ///
 /// Failures. A thread sleeps in poll() on the control connections. A control connection that closes
 /// without a goodbye means that the peer's process has ended. A host that vanishes does not close
@@ -69,6 +74,12 @@ class FARANDOLE_API TcpLink {
   TcpLink& operator=(const TcpLink&) = delete;
 
   const std::vector<int>& peers() const { return peers_; }
+  /// Where this rank listens, for the messages of ranks of other hosts that are no peers.
+  const std::string& address() const { return address_; }
+  /// Begins to connect to the address of `rank`, without waiting. Throws SystemError.
+  Socket begin_connection(const NetworkAddress& address, int rank) const;
+  /// The lane of connections for messages.
+  static constexpr int kMessageLane = -2;
   /// Stream `lane` with `peer`.
   TcpStream& stream(int peer, int lane) { return *streams_.at({peer, lane}); }
 
@@ -78,7 +89,7 @@ class FARANDOLE_API TcpLink {
     Clock::time_point deadline;
     std::function<bool()> is_done;         ///< asked after each progress; empty: all is moved
     std::function<std::string()> subject;  ///< begins the texts of errors
-    std::function<void()> look = {};  ///< called every 50 ms; what it throws ends the wait
+    std::function<void()> look = {};       ///< called every 50 ms; what it throws ends the wait
   };
   /// Moves the bytes that are queued in `lane`'s streams. Throws PeerFailure if a peer was lost,
   /// AbortedError if a rank has aborted, TimeoutError with the peers whose bytes are missing.
@@ -86,19 +97,12 @@ class FARANDOLE_API TcpLink {
 
   /// Fails the link on this rank and tells the peers. Only the first reason counts.
   void abort(const std::string& reason, int lost_rank = -1);
+  /// False in a forked child.
+  bool in_creator() const { return fork_guard_.in_creator(); }
   /// Throws what drive() would if the link has failed.
   void check_usable(const std::function<std::string()>& subject) const;
 
  private:
-  /// What both sides of a connection send first. Bytes in network order would not help: ranks have
-  /// the same build.
-  struct Hello {
-    char magic[8];
-    uint32_t version;
-    int32_t rank;
-    int32_t lane;
-    char session[32];
-  };
   /// Begins a message on a control connection; `bytes` of text follow.
   struct ControlHead {
     enum Kind : uint32_t { kGoodbye = 1, kAbort = 2 };
@@ -133,7 +137,7 @@ class FARANDOLE_API TcpLink {
   static constexpr int kControlLane = -1;
 
   Hello own_hello(int lane) const;
-  bool is_right(const Hello& hello, int rank, int lane) const;
+  bool is_expected(const Hello& hello) const;
   void listen();
   void connect_all(Store& store);
   Socket connect_to(const NetworkAddress& address, int peer, int lane);
@@ -163,21 +167,23 @@ class FARANDOLE_API TcpLink {
   ForkGuard fork_guard_;
   Clock::time_point formation_deadline_;
 
+  std::string address_;
   Socket listener_;
   shm::Descriptor wake_;    ///< eventfd: the thread is to end or to look at its connections
   shm::Descriptor failed_;  ///< eventfd: readable from the first failure on
   std::map<std::pair<int, int>, std::unique_ptr<TcpStream>> streams_;  ///< by peer and lane
 
   std::vector<Stranger> strangers_;  ///< of the thread
+  bool watches_by_thread_ = false;   ///< of the thread: watches_, as it has seen it
   std::vector<Control> controls_;    ///< of the thread, once it watches
 
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::map<std::pair<int, int>, Socket> connections_;  ///< guarded by mutex_; see above
-  std::optional<Failure> failure_;                              ///< guarded by mutex_
-  std::set<int> left_;                                          ///< guarded by mutex_
-  bool watches_ = false;  ///< guarded by mutex_; controls_ is complete
-  bool ends_ = false;     ///< guarded by mutex_
+  std::optional<Failure> failure_;                     ///< guarded by mutex_
+  std::set<int> left_;                                 ///< guarded by mutex_
+  bool watches_ = false;                               ///< guarded by mutex_; controls_ is complete
+  bool ends_ = false;                                  ///< guarded by mutex_
   std::thread thread_;
 };
 

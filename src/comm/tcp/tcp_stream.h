@@ -22,7 +22,8 @@ class FARANDOLE_API TcpStream {
   TcpStream() = default;
   explicit TcpStream(Socket socket) : socket_(std::move(socket)) {}
 
-  /// Queues `bytes` of `data`, which must stay unchanged until sent() has reached what this returns.
+  /// Queues `bytes` of `data`, which must stay unchanged until sent() has reached what this
+  /// returns.
   uint64_t send(const void* data, size_t bytes);
   /// Queues a place for the next `bytes`; `data` belongs to the stream until received() has reached
   /// what this returns.

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/tcp/message_relay.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "comm/shm/system/system_call.h"
+#include "farandole/error.h"
+#include "signals_blocked.h"
+
+namespace farandole::comm::tcp {
+namespace {
+
+/// Bytes of a channel. Like a socket's buffer: what is under way while both sides do other things.
+constexpr size_t kCapacity = size_t{256} * 1024;
+
+ssize_t receive_at_once(int socket, void* data, size_t bytes) {
+  return shm::retried([&] { return ::recv(socket, data, bytes, MSG_DONTWAIT); });
+}
+
+}  // namespace
+
+MessageRelay::MessageRelay(Options options)
+    : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_.valid()) shm::throw_errno("eventfd", "use fewer groups or fewer open files.");
+  for (const int rank : options_.ranks) {
+    peers_.push_back(std::make_unique<Peer>());
+    peers_.back()->rank = rank;
+  }
+}
+
+MessageRelay::~MessageRelay() { stop(); }
+
+void MessageRelay::set_addresses(TcpLink& link, std::vector<NetworkAddress> addresses) {
+  link_ = &link;
+  for (size_t i = 0; i < peers_.size(); ++i) peers_[i]->address = addresses[i];
+}
+
+void MessageRelay::FreeChannel::operator()(shm::Channel* channel) const {
+  ::operator delete(channel, std::align_val_t(alignof(shm::Channel)));
+}
+
+MessageRelay::OwnedChannel MessageRelay::make_channel() {
+  const size_t bytes = shm::Channel::bytes_for(kCapacity);
+  void* const memory = ::operator new(bytes, std::align_val_t(alignof(shm::Channel)));
+  return OwnedChannel(new (memory) shm::Channel());
+}
+
+size_t MessageRelay::capacity() const { return kCapacity; }
+
+shm::Channel* MessageRelay::to(int peer) const {
+  return peers_[static_cast<size_t>(peer)]->to.channel.load(std::memory_order_acquire);
+}
+
+shm::Channel* MessageRelay::from(int peer) const {
+  return peers_[static_cast<size_t>(peer)]->from.channel.load(std::memory_order_acquire);
+}
+
+bool MessageRelay::is_gone(int peer) const {
+  return peers_[static_cast<size_t>(peer)]->is_gone.load(std::memory_order_acquire);
+}
+
+void MessageRelay::open(int peer) {
+  Way& way = peers_[static_cast<size_t>(peer)]->to;
+  if (way.channel.load(std::memory_order_acquire) != nullptr) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  start();
+  way.owned = make_channel();
+  way.channel.store(way.owned.get(), std::memory_order_release);
+  to_open_.push_back(peer);
+  moved(peer);
+}
+
+void MessageRelay::accept(int rank, Socket socket) {
+  const auto found = std::find_if(peers_.begin(), peers_.end(),
+                                  [&](const auto& each) { return each->rank == rank; });
+  if (found == peers_.end()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (ends_) return;
+  start();
+  accepted_.emplace_back(static_cast<int>(found - peers_.begin()), std::move(socket));
+  moved(0);
+}
+
+void MessageRelay::moved(int) {
+  const uint64_t one = 1;
+  // A full counter is readable, too.
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+/// Needs mutex_.
+void MessageRelay::start() {
+  if (thread_.joinable()) return;
+  const SignalsBlocked blocked;
+  thread_ = std::thread([this] { run(); });
+}
+
+void MessageRelay::stop() {
+  std::thread thread;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ends_ = true;
+    thread.swap(thread_);
+  }
+  if (!thread.joinable()) return;
+  if (link_ != nullptr && !link_->in_creator()) return thread.detach();  // it runs in the parent
+  moved(0);
+  thread.join();
+}
+
+// ---- The thread
+
+void MessageRelay::run() {
+  std::vector<pollfd> set;
+  while (true) {
+    bool has_moved = false;
+    for (const auto& peer : peers_) {
+      advance_connection(*peer);
+      has_moved |= send_some(*peer);
+      has_moved |= receive_some(*peer);
+    }
+    if (has_moved) options_.on_moved();
+    set = {{wake_.get(), POLLIN, 0}};
+    for (const auto& peer : peers_) {
+      const Way& to = peer->to;
+      const bool writes = to.state == Way::State::kConnecting ||
+                          (to.state == Way::State::kOpen && to.channel.load()->readable() != 0);
+      if (to.socket.valid()) {
+        set.push_back({to.socket.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
+      }
+      const Way& from = peer->from;
+      if (from.socket.valid() && from.channel.load()->writable(kCapacity) != 0) {
+        set.push_back({from.socket.get(), POLLIN, 0});
+      }
+    }
+    ::poll(set.data(), set.size(), has_moved ? 0 : -1);
+    if (set[0].revents != 0) {
+      uint64_t count = 0;
+      [[maybe_unused]] const ssize_t read = ::read(wake_.get(), &count, sizeof(count));
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (ends_) return;
+    }
+    take_over();
+  }
+}
+
+/// New connections, of both kinds.
+void MessageRelay::take_over() {
+  std::vector<int> to_open;
+  std::vector<std::pair<int, Socket>> accepted;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    to_open.swap(to_open_);
+    accepted.swap(accepted_);
+  }
+  for (const int peer : to_open) connect(*peers_[static_cast<size_t>(peer)]);
+  for (auto& [peer, socket] : accepted) {
+    Way& way = peers_[static_cast<size_t>(peer)]->from;
+    if (way.state != Way::State::kNone) continue;  // a rank opens one
+    way.socket = std::move(socket);
+    way.state = Way::State::kOpen;
+    way.owned = make_channel();
+    way.channel.store(way.owned.get(), std::memory_order_release);
+  }
+}
+
+void MessageRelay::connect(Peer& peer) {
+  try {
+    peer.to.socket = link_->begin_connection(peer.address, peer.rank);
+    peer.to.state = Way::State::kConnecting;
+  } catch (const Error& error) {
+    peer.to.state = Way::State::kEnded;
+    options_.on_failure(error.what(), peer.rank);
+  }
+}
+
+/// Says hello on a new connection, and waits for the answer.
+void MessageRelay::advance_connection(Peer& peer) {
+  Way& way = peer.to;
+  if (way.state == Way::State::kConnecting) {
+    pollfd one{way.socket.get(), POLLOUT, 0};
+    if (::poll(&one, 1, 0) <= 0) return;
+    int error = 0;
+    socklen_t size = sizeof(error);
+    ::getsockopt(way.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return fail(peer, "the connection failed", error);
+    const Hello hello = make_hello(options_.session, options_.own_rank, TcpLink::kMessageLane);
+    const ssize_t sent =
+        ::send(way.socket.get(), &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent != static_cast<ssize_t>(sizeof(hello)))
+      return fail(peer, "it took no greeting", errno);
+    way.state = Way::State::kGreeting;
+  }
+  if (way.state != Way::State::kGreeting) return;
+  const ssize_t got =
+      receive_at_once(way.socket.get(), reinterpret_cast<char*>(&way.answer) + way.answered,
+                      sizeof(Hello) - way.answered);
+  if (got < 0 && errno == EAGAIN) return;
+  if (got <= 0) return fail(peer, "it closed the connection", got < 0 ? errno : 0);
+  way.answered += static_cast<size_t>(got);
+  if (way.answered < sizeof(Hello)) return;
+  if (!is_right(way.answer, options_.session, peer.rank, TcpLink::kMessageLane)) {
+    return fail(peer, "its answer is not that of the rank", 0);
+  }
+  way.state = Way::State::kOpen;
+}
+
+void MessageRelay::fail(Peer& peer, const std::string& what, int error) {
+  peer.to.state = Way::State::kEnded;
+  peer.to.socket.reset();
+  std::string reason = "no connection for messages to " + peer.address.text() + ": " + what + ".";
+  if (error != 0) {
+    reason += std::string(" ") + std::strerror(error) + " (errno " + std::to_string(error) + ").";
+  }
+  options_.on_failure(reason, peer.rank);
+}
+
+bool MessageRelay::send_some(Peer& peer) {
+  Way& way = peer.to;
+  if (way.state != Way::State::kOpen) return false;
+  shm::Channel& channel = *way.channel.load(std::memory_order_relaxed);
+  bool has_ended = false;
+  const size_t moved = channel.take_piece(kCapacity, [&](const std::byte* data, size_t bytes) {
+    const ssize_t sent = shm::retried(
+        [&] { return ::send(way.socket.get(), data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL); });
+    if (sent < 0 && errno != EAGAIN) has_ended = true;
+    return sent < 0 ? size_t{0} : static_cast<size_t>(sent);
+  });
+  if (!has_ended && channel.readable() == 0) {
+    // The peer sends nothing here: all there is to read is the end.
+    char byte = 0;
+    const ssize_t got = receive_at_once(way.socket.get(), &byte, 1);
+    has_ended = got == 0 || (got < 0 && errno != EAGAIN);
+  }
+  if (has_ended) end(peer, way);
+  return moved != 0 || has_ended;
+}
+
+bool MessageRelay::receive_some(Peer& peer) {
+  Way& way = peer.from;
+  if (way.state != Way::State::kOpen) return false;
+  shm::Channel& channel = *way.channel.load(std::memory_order_relaxed);
+  bool has_ended = false;
+  const size_t moved = channel.write_piece(kCapacity, [&](std::byte* data, size_t bytes) {
+    const ssize_t got = receive_at_once(way.socket.get(), data, bytes);
+    if (got == 0 || (got < 0 && errno != EAGAIN)) has_ended = true;
+    return got < 0 ? size_t{0} : static_cast<size_t>(got);
+  });
+  if (has_ended) end(peer, way);
+  return moved != 0 || has_ended;
+}
+
+/// Nothing more comes or goes this way: the peer has left or died.
+void MessageRelay::end(Peer& peer, Way& way) {
+  way.state = Way::State::kEnded;
+  way.socket.reset();
+  peer.is_gone.store(true, std::memory_order_release);
+}
+
+}  // namespace farandole::comm::tcp
