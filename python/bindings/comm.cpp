@@ -9,7 +9,7 @@ namespace py = pybind11;
 
 void bind_comm(py::module_& module) {
   py::class_<comm::BackendInfo>(module, "BackendInfo", "One way to communicate.")
-      .def_readonly("name", &comm::BackendInfo::name, "\"shm\", \"mpi\" or \"nccl\".")
+      .def_readonly("name", &comm::BackendInfo::name, "\"tcp\", \"shm\", \"mpi\" or \"nccl\".")
       .def_readonly("built", &comm::BackendInfo::built, "Whether this build holds it.")
       .def_readonly("detail", &comm::BackendInfo::detail, "What it serves, or how to get it.");
   module.def("backends", &comm::backends, "All backends that Farandole knows, built or not.");

@@ -32,7 +32,11 @@ PYBIND11_MODULE(_C, module) {
   py::class_<Config>(module, "Config", "Every FARANDOLE_* environment variable, read.")
       .def_static("from_environment", &Config::from_environment,
                   "Read the environment; raise InvalidArgument for a value that cannot be.")
-      .def_readonly("host_id", &Config::host_id, "FARANDOLE_HOST_ID; empty: the kernel's boot id.")
+      .def_readonly("host_id", &Config::host_id,
+                    "FARANDOLE_HOST_ID; empty: of the kernel, network and user.")
+      .def_readonly("network_interface", &Config::network_interface,
+                    "FARANDOLE_NETWORK_INTERFACE; empty: the first one that is up.")
+      .def_readonly("link_timeout", &Config::link_timeout, "FARANDOLE_LINK_TIMEOUT_S.")
       .def_readonly("spin", &Config::spin, "FARANDOLE_SPIN_US: how long a waiting rank spins.")
       .def_readonly("staging_bytes", &Config::staging_bytes, "FARANDOLE_STAGING_BYTES of one ring.")
       .def_readonly("segments", &Config::segments, "FARANDOLE_SEGMENTS.")

@@ -121,12 +121,22 @@ class Config:
     @property
     def host_id(self) -> str:
         """
-        FARANDOLE_HOST_ID; empty: the kernel's boot id.
+        FARANDOLE_HOST_ID; empty: of the kernel, network and user.
+        """
+    @property
+    def link_timeout(self) -> datetime.timedelta:
+        """
+        FARANDOLE_LINK_TIMEOUT_S.
         """
     @property
     def log_level(self) -> str:
         """
         FARANDOLE_LOG.
+        """
+    @property
+    def network_interface(self) -> str:
+        """
+        FARANDOLE_NETWORK_INTERFACE; empty: the first one that is up.
         """
     @property
     def segments(self) -> SegmentBacking:
@@ -165,7 +175,7 @@ class BackendInfo:
     @property
     def name(self) -> str:
         """
-        "shm", "mpi" or "nccl".
+        "tcp", "shm", "mpi" or "nccl".
         """
 class Event:
     """

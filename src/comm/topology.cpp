@@ -27,6 +27,14 @@ std::string host_name() {
   return name;
 }
 
+/// What ranks have in common that can share memory. The boot id alone is not enough: pods have one
+/// kernel, and clones of a virtual machine one boot id.
+std::string host_id() {
+  char network[64] = {};
+  if (::readlink("/proc/self/ns/net", network, sizeof(network) - 1) < 0) network[0] = '\0';
+  return boot_id() + " " + network + " " + host_name() + " " + std::to_string(::geteuid());
+}
+
 }  // namespace
 
 int Topology::rank_in_group(int peer) const {
@@ -72,7 +80,7 @@ Topology discover_topology(Store& store, const MeetingOptions& options) {
   Presence own;
   own.build = options.build;
   own.attempt = options.attempt;
-  own.host_id = options.host_id.empty() ? boot_id() : options.host_id;
+  own.host_id = options.host_id.empty() ? host_id() : options.host_id;
   own.host_name = host_name();
   own.cores = allowed_cores();
   own.process = identity_of(read_process_stat("self"));

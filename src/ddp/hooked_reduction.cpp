@@ -55,14 +55,14 @@ void check_size(const at::Tensor& result, const at::Tensor& flat, size_t bucket)
 HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
                                  std::vector<std::vector<at::Tensor>> parameters,
                                  std::shared_ptr<ReplicaGroup> group,
-                                 std::shared_ptr<c10d::CommHookInterface> hook, Result result,
-                                 size_t report_bytes)
+                                 std::shared_ptr<c10d::CommHookInterface> hook,
+                                 const Options& options)
     : buckets_(std::move(buckets)),
       parameters_(std::move(parameters)),
       group_(std::move(group)),
       hook_(std::move(hook)),
       is_foreign_(dynamic_cast<const CommHook*>(hook_.get()) == nullptr),
-      result_(result),
+      options_(options),
       started_before_(buckets_->size()),
       is_skipped_(buckets_->size()),
       is_awaited_(buckets_->size()),
@@ -70,7 +70,7 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       futures_(buckets_->size()),
       results_(buckets_->size()),
       times_(buckets_->size()),
-      reports_(*group_, has_nonfinite_.size() + report_bytes) {}
+      reports_(*group_, has_nonfinite_.size() + options.report_bytes) {}
 
 void HookedReduction::begin(double weight, bool /*checks_finite*/) {
   weight_ = weight;
@@ -87,8 +87,11 @@ void HookedReduction::begin(double weight, bool /*checks_finite*/) {
   std::fill(is_awaited_.begin(), is_awaited_.end(), false);
 }
 
-/// Our backend of the program's group, which hooks use too; null if the group has another backend.
+/// Our backend of the group that the hook uses, where ranks may be in step again after one of them
+/// has left out a collective. Null if the group has another backend, or if all ranks know of such a
+/// failure anyway.
 c10::intrusive_ptr<ProcessGroupFarandole> HookedReduction::own_backend() const {
+  if (options_.uses_group_apart) return nullptr;
   return ProcessGroupFarandole::of(*group_->of_program());
 }
 
@@ -97,7 +100,8 @@ uint64_t HookedReduction::started() const { return group_->started_by_program();
 /// Whether a peer has died, a collective has timed out or a rank has aborted. Then nothing can be
 /// sent.
 bool HookedReduction::is_group_over() const {
-  const auto backend = own_backend();
+  const auto backend = ProcessGroupFarandole::of(options_.uses_group_apart ? *group_->group()
+                                                                           : *group_->of_program());
   return backend && backend->getError() != c10d::ErrorType::SUCCESS;
 }
 
@@ -239,7 +243,7 @@ void HookedReduction::collect(size_t bucket) {
   try {
     const at::Tensor result = std::exchange(results_[bucket], at::Tensor());
     times_[bucket].reduced_ns = comm::now_ns();
-    if (result_ == Result::kElsewhere) return;
+    if (options_.result == Result::kElsewhere) return;
     const at::Tensor flat = buckets_->flat(bucket);
     check_size(result, flat, bucket);
     if (result.const_data_ptr() != flat.const_data_ptr()) {
@@ -270,7 +274,7 @@ bool HookedReduction::finish(const RankReport& report, bool complete) {
   }
   if (reports_.any([](const Head& each) { return each.failed != 0; })) make_up();
   if (reports_.any([](const Head& each) { return each.complete == 0; })) return false;
-  if (result_ == Result::kAverages) {
+  if (options_.result == Result::kAverages) {
     divide_by_weights();
     poison();
   }

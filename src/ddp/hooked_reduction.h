@@ -32,13 +32,20 @@ class HookedReduction final : public BucketConsumer {
     kElsewhere,  ///< it keeps its result; buckets stay unchanged
   };
 
+  struct Options {
+    Result result = Result::kAverages;
+    /// The hook is one of ours and talks through ReplicaGroup::group(), as reports do, so that all
+    /// ranks meet its mismatches. Other hooks use the program's group.
+    bool uses_group_apart = false;
+    size_t report_bytes = 0;
+  };
+
   /// `parameters`: of each bucket, in the order of its slots. `hook` may be null if its result is
   /// elsewhere: then nothing is done.
   HookedReduction(std::shared_ptr<const Buckets> buckets,
                   std::vector<std::vector<at::Tensor>> parameters,
                   std::shared_ptr<ReplicaGroup> group,
-                  std::shared_ptr<c10d::CommHookInterface> hook, Result result,
-                  size_t report_bytes);
+                  std::shared_ptr<c10d::CommHookInterface> hook, const Options& options);
 
   bool in_plan_order() const override { return true; }
   void begin(double weight, bool checks_finite) override;
@@ -85,7 +92,7 @@ class HookedReduction final : public BucketConsumer {
   /// (torch's PowerSGD): were two under way, ranks would start them in different orders. And they
   /// may lose an Inf or NaN, which buckets are looked at for; then averages become NaN.
   const bool is_foreign_;
-  const Result result_;
+  const Options options_;
   double weight_ = 1;
   size_t launched_ = 0;
   std::exception_ptr failure_;            ///< the first of this rank in the last backward

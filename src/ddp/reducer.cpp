@@ -254,10 +254,13 @@ std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
   } else if (!hook && !sharded_) {
     hook = std::make_shared<AllReduceHook>(group_->group());
   }
-  const auto result =
+  HookedReduction::Options options;
+  options.result =
       sharded_ ? HookedReduction::Result::kElsewhere : HookedReduction::Result::kAverages;
+  options.uses_group_apart = !hook_ || sharded_;
+  options.report_bytes = report_bytes;
   return std::make_unique<HookedReduction>(buckets, std::move(parameters), group_, std::move(hook),
-                                           result, report_bytes);
+                                           options);
 }
 
 /// Launches every bucket that is not yet. False if a gradient is missing or came too late.

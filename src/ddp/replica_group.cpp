@@ -82,12 +82,13 @@ ReplicaGroup::ReplicaGroup(const Group& group, const std::string& purpose)
   adopt_other_devices(*group_, *of_program_);
 }
 
-std::shared_ptr<comm::Communicator> ReplicaGroup::host_communicator() const {
-  return own_ ? own_->communicator(c10::DeviceType::CPU) : nullptr;
+std::shared_ptr<comm::Communicator> ReplicaGroup::shared_communicator() const {
+  auto communicator = own_ ? own_->communicator(c10::DeviceType::CPU) : nullptr;
+  return communicator && communicator->shared_memory() ? communicator : nullptr;
 }
 
 std::shared_ptr<comm::SharedMemory> ReplicaGroup::shared_memory() const {
-  const auto communicator = host_communicator();
+  const auto communicator = shared_communicator();
   return {communicator, communicator ? communicator->shared_memory() : nullptr};
 }
 
@@ -148,20 +149,38 @@ uint64_t ReplicaGroup::started_by_program() const {
 std::vector<std::byte> ReplicaGroup::all_gather(
     const std::vector<std::byte>& bytes, std::optional<std::chrono::milliseconds> timeout) const {
   if (world_size_ == 1 || bytes.empty()) return bytes;
-  at::Tensor input = message(bytes.data(), bytes.size());
+  const at::Tensor received = gather(message(bytes.data(), bytes.size()), timeout);
+  const auto* first = static_cast<const std::byte*>(received.const_data_ptr());
+  return {first, first + received.numel()};
+}
+
+/// On all ranks, in host memory.
+at::Tensor ReplicaGroup::gather(const at::Tensor& own,
+                                std::optional<std::chrono::milliseconds> timeout) const {
+  at::Tensor input = own;
   at::Tensor output = at::empty({world_size_ * input.numel()}, input.options());
   c10d::AllgatherOptions options;
   options.asyncOp = false;
   if (timeout) options.timeout = *timeout;
   const auto work = all_gather_single(*group_, output, input, options);
   if (work) work->wait();
-  const at::Tensor received = output.cpu();
-  const auto* first = static_cast<const std::byte*>(received.const_data_ptr());
-  return {first, first + received.numel()};
+  return output.cpu();
+}
+
+std::vector<double> ReplicaGroup::all_gather(const std::vector<double>& numbers) const {
+  if (world_size_ == 1 || numbers.empty()) return numbers;
+  std::vector<double> all(numbers.size() * static_cast<size_t>(world_size_));
+  if (const auto communicator = shared_communicator()) {
+    communicator->all_gather(numbers.data(), all.data(), numbers.size(), comm::DataType::kFloat64);
+    return all;
+  }
+  const at::Tensor received = gather(at::tensor(numbers, at::kDouble).to(device_), {});
+  std::memcpy(all.data(), received.const_data_ptr(), all.size() * sizeof(double));
+  return all;
 }
 
 void ReplicaGroup::exchange(const void* own, void* all, size_t bytes) const {
-  if (const auto communicator = host_communicator()) {
+  if (const auto communicator = shared_communicator()) {
     communicator->all_gather(own, all, bytes, comm::DataType::kUInt8);
     return;
   }
@@ -180,14 +199,12 @@ std::vector<uint64_t> ReplicaGroup::all_gather(uint64_t number) const {
 }
 
 std::vector<std::string> ReplicaGroup::all_gather(const std::string& text) const {
-  const uint64_t size = text.size();
+  if (world_size_ == 1) return {text};
   std::vector<uint64_t> sizes(static_cast<size_t>(world_size_));
-  if (const auto communicator = host_communicator()) {
-    // Not as bytes: a rank that tells why it failed must not meet a number of another rank.
-    communicator->all_gather(&size, sizes.data(), 1, comm::DataType::kInt64);
-  } else {
-    sizes = all_gather(size);
-  }
+  // Not as bytes: a rank that tells why it failed must not meet a number of another rank.
+  const at::Tensor own = at::tensor({static_cast<int64_t>(text.size())}, at::kLong).to(device_);
+  const at::Tensor received = gather(own, {});
+  std::memcpy(sizes.data(), received.const_data_ptr(), sizes.size() * sizeof(uint64_t));
   const size_t longest = *std::max_element(sizes.begin(), sizes.end());
   if (longest == 0) return std::vector<std::string>(sizes.size());
   std::vector<std::byte> packed(longest);

@@ -63,8 +63,8 @@ TEST(ReplicaGroup, LeavesTensorsOfOtherDevicesToTheirBackend) {
   const ReplicaGroup replicas(group);
   EXPECT_EQ(replicas.group()->getBackend(c10::DeviceType::CUDA).get(), other.get());
   EXPECT_EQ(other->getBoundDeviceId(), at::Device(at::kCUDA, 0));
-  EXPECT_NE(replicas.host_communicator(), nullptr);
-  EXPECT_NE(replicas.host_communicator(), ours->communicator(c10::DeviceType::CPU));
+  EXPECT_NE(replicas.shared_communicator(), nullptr);
+  EXPECT_NE(replicas.shared_communicator(), ours->communicator(c10::DeviceType::CPU));
 }
 
 TEST(ReplicaGroup, TakesOverNewTimeouts) {
@@ -77,7 +77,7 @@ TEST(ReplicaGroup, TakesOverNewTimeouts) {
     }
     EXPECT_THAT(error_of<TimeoutError>([&] { replicas.all_gather(uint64_t{1}); }),
                 HasSubstr("timeout of 300 ms"));
-    EXPECT_THAT(error_of<CommError>([&] { replicas.host_communicator()->barrier({}); }),
+    EXPECT_THAT(error_of<CommError>([&] { replicas.shared_communicator()->barrier({}); }),
                 HasSubstr("timeout of 300 ms"));
   });
 }

@@ -32,7 +32,8 @@ Body = Callable[..., Any]
 class Setup:
     """How each rank starts."""
 
-    backend: str | None = "farandole"  # None: the body makes the group
+    # None: the body makes the group; "hosts": farandole, every second rank on another host
+    backend: str | None = "farandole"
     timeout_s: float = TIMEOUT_S
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -69,6 +70,13 @@ def run(
                 if process.is_alive():
                     process.kill()
                 process.join()
+
+
+def share_memory() -> bool:
+    """Whether the ranks of the default group do."""
+    import torch.distributed as dist
+
+    return dist.get_backend() == "farandole" and "FARANDOLE_HOST_ID" not in os.environ
 
 
 def _collect(
@@ -109,22 +117,27 @@ def _enter(
     # torch 2.15 records every collective and takes seconds to dump them at a failure.
     os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
     os.environ.update(setup.env)
+    backend = setup.backend
+    if backend == "hosts":
+        backend = "farandole"
+        os.environ["FARANDOLE_HOST_ID"] = f"host{rank % 2}"
+        os.environ["FARANDOLE_NETWORK_INTERFACE"] = "lo"
     import torch
     import torch.distributed as dist
 
     dist.set_debug_level_from_env()
     torch.set_num_threads(1)
     try:
-        if setup.backend is not None:
+        if backend is not None:
             dist.init_process_group(
-                setup.backend,
+                backend,
                 store=dist.FileStore(store, world_size),
                 rank=rank,
                 world_size=world_size,
                 timeout=timedelta(seconds=setup.timeout_s),
             )
         result = body(rank, world_size, *args)
-        if setup.backend is not None and dist.is_initialized():
+        if backend is not None and dist.is_initialized():
             dist.destroy_process_group()
         sender.send((None, result))
     except BaseException:

@@ -169,6 +169,7 @@ def test_events_and_backends_are_there() -> None:
     ranks.run(events, 2)
     names = {info.name: info.built for info in _C.backends()}
     assert names["shm"]
+    assert names["tcp"]
 
 
 def events(rank: int, world_size: int) -> None:

@@ -247,6 +247,6 @@ def run_checks(rank: int, world_size: int) -> None:
         check()
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_comm_hooks(backend: str) -> None:
     ranks.run(run_checks, 2, setup=ranks.Setup(backend=backend))

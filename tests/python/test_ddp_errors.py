@@ -91,7 +91,7 @@ def exceptions(rank: int, world_size: int) -> None:
     goes_on_after_an_exception("backward", rank, world_size)
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_an_exception_in_backward_is_told_to_the_others(backend: str) -> None:
     ranks.run(exceptions, 2, setup=ranks.Setup(backend=backend))
 
@@ -144,7 +144,7 @@ def unused_parameters(rank: int, world_size: int) -> None:
     loss.backward()  # all are used: good again
 
 
-@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("gloo", 2)])
+@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("hosts", 3), ("gloo", 2)])
 def test_unused_parameters_are_named_on_every_rank(backend: str, world_size: int) -> None:
     ranks.run(unused_parameters, world_size, setup=ranks.Setup(backend=backend))
 

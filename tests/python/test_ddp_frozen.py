@@ -218,7 +218,7 @@ def toggles(rank: int, world_size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "world_size"), [("farandole", 2), ("farandole", 3), ("gloo", 2)]
+    ("backend", "world_size"), [("farandole", 2), ("farandole", 3), ("hosts", 2), ("gloo", 2)]
 )
 def test_toggled_parameters(backend: str, world_size: int) -> None:
     ranks.run(toggles, world_size, setup=ranks.Setup(backend=backend))

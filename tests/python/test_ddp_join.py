@@ -59,7 +59,13 @@ def uneven(rank: int, world_size: int, by_all: bool) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "world_size", "by_all"),
-    [("farandole", 3, True), ("farandole", 2, False), ("gloo", 2, True), ("gloo", 3, False)],
+    [
+        ("farandole", 3, True),
+        ("farandole", 2, False),
+        ("hosts", 3, False),
+        ("gloo", 2, True),
+        ("gloo", 3, False),
+    ],
 )
 def test_uneven_inputs(backend: str, world_size: int, by_all: bool) -> None:
     ranks.run(uneven, world_size, by_all, setup=ranks.Setup(backend=backend))
@@ -270,6 +276,6 @@ def run_checks(rank: int, world_size: int) -> None:
         check(rank, world_size)
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_weights_buffers_and_early_ends(backend: str) -> None:
     ranks.run(run_checks, 3, setup=ranks.Setup(backend=backend))

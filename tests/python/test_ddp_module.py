@@ -434,7 +434,7 @@ def run_checks(rank: int, world_size: int) -> None:
         check()
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_the_module(backend: str) -> None:
     ranks.run(run_checks, 2, setup=ranks.Setup(backend=backend))
 

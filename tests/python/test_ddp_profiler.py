@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from farandole import DistributedDataParallel
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -46,7 +45,7 @@ def profiled(rank: int, world_size: int) -> None:
         assert len(plan) > 1
         events = trace_of(ddp, rank)
         # A hook is started, and its result taken.
-        is_ours = dist.get_backend() == "farandole" and not hooked
+        is_ours = ranks.share_memory() and not hooked
         assert len(events) == len(plan) * (2 if is_ours else 4)
         for bucket, planned in enumerate(plan):
             of_bucket = [event for event in events if int(event["args"]["bucket"]) == bucket]
@@ -55,6 +54,6 @@ def profiled(rank: int, world_size: int) -> None:
         ddp(batch(rank, 0, 4, 8)).sum().backward()  # and without one again
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_the_profiler_shows_bucket_reductions(backend: str) -> None:
     ranks.run(profiled, 2, setup=ranks.Setup(backend=backend))

@@ -113,7 +113,7 @@ def train(rank: int, world_size: int) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "world_size"),
-    [("farandole", 1), ("farandole", 2), ("farandole", 3), ("gloo", 2), ("gloo", 3)],
+    [("farandole", 1), ("farandole", 2), ("farandole", 3), ("hosts", 2), ("gloo", 2), ("gloo", 3)],
 )
 def test_every_kind_of_model_trains_as_in_one_process(backend: str, world_size: int) -> None:
     ranks.run(train, world_size, setup=ranks.Setup(backend=backend))
@@ -175,6 +175,6 @@ def weighted(rank: int, world_size: int) -> None:
     dist.barrier()
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_gradients_are_means_over_items_with_loss_weights(backend: str) -> None:
     ranks.run(weighted, 2, setup=ranks.Setup(backend=backend))

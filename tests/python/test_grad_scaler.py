@@ -313,7 +313,7 @@ def trains_as_alone(rank: int, world_size: int, kind: str, explicit: bool, torch
 @pytest.mark.parametrize("explicit", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("backend", "world_size"), [("farandole", 1), ("farandole", 3), ("gloo", 2)]
+    ("backend", "world_size"), [("farandole", 1), ("farandole", 3), ("hosts", 2), ("gloo", 2)]
 )
 def test_a_step_is_left_out_on_every_rank(
     backend: str, world_size: int, kind: str, explicit: bool
@@ -516,7 +516,13 @@ def lacks_gradients(rank: int, world_size: int, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "kind"),
-    [("farandole", "plain"), ("farandole", "full"), ("farandole", "shard"), ("gloo", "plain")],
+    [
+        ("farandole", "plain"),
+        ("farandole", "full"),
+        ("farandole", "shard"),
+        ("hosts", "shard"),
+        ("gloo", "plain"),
+    ],
 )
 def test_a_rank_without_gradients_is_named(backend: str, kind: str) -> None:
     ranks.run(lacks_gradients, 2, kind, setup=ranks.Setup(backend))

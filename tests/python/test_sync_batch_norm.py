@@ -107,7 +107,7 @@ def run_checks(rank: int, world_size: int) -> None:
     converted_model(rank, world_size)
 
 
-@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("gloo", 2)])
+@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("hosts", 2), ("gloo", 2)])
 def test_it_normalizes_the_whole_batch(backend: str, world_size: int) -> None:
     ranks.run(run_checks, world_size, setup=ranks.Setup(backend=backend))
 

@@ -173,7 +173,7 @@ def step_errors(rank: int, world_size: int, gradients: str) -> None:
 
 
 @pytest.mark.parametrize("gradients", MODES)
-@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("gloo", 2)])
+@pytest.mark.parametrize(("backend", "world_size"), [("farandole", 3), ("hosts", 3), ("gloo", 2)])
 def test_what_one_rank_does_wrong_is_told_to_all(
     backend: str, world_size: int, gradients: str
 ) -> None:
@@ -362,7 +362,7 @@ def clips_and_gradients(rank: int, world_size: int) -> None:
     trial.zero_grad()
     trial.train(range(2))
     trial.check("after a clip that was in the way")
-    if dist.get_backend() == "gloo":
+    if not ranks.share_memory():
         with pytest.raises(farandole.NotSupported, match="are sent in buckets"):
             sharded.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
         trial.backward(2)
@@ -401,7 +401,7 @@ def misuse(rank: int, world_size: int) -> None:
         check(rank, world_size)
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_misuse_is_told(backend: str) -> None:
     ranks.run(misuse, 2, setup=ranks.Setup(backend=backend))
 

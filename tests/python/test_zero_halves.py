@@ -63,7 +63,8 @@ def reach_the_loss_of_float32(rank: int, world_size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "world_size"), [("farandole", 1), ("farandole", 2), ("farandole", 3), ("gloo", 2)]
+    ("backend", "world_size"),
+    [("farandole", 1), ("farandole", 2), ("farandole", 3), ("hosts", 2), ("gloo", 2)],
 )
 def test_half_models_reach_the_loss_of_float32(backend: str, world_size: int) -> None:
     ranks.run(reach_the_loss_of_float32, world_size, setup=ranks.Setup(backend=backend))
@@ -102,7 +103,7 @@ class Sum(nn.Module):
         return torch.stack([weight.sum() for weight in self.weights]).sum()
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_tiny_float16_gradients_do_not_vanish(backend: str) -> None:
     ranks.run(tiny_gradients, 2, setup=ranks.Setup(backend=backend))
 

@@ -152,8 +152,8 @@ def raises(where: str, trial: Trial, step: int) -> Callable[[], Any]:
 
 def raises_in_closures(rank: int, world_size: int, gradients: str) -> None:
     everywhere = ["before forward", "before backward", "in backward"]
-    # A group without signatures cannot tell that a rank is in another call.
-    for where in everywhere if dist.get_backend() == "farandole" else everywhere[2:]:
+    # Without shared memory buckets that are under way cannot be called back.
+    for where in everywhere if ranks.share_memory() else everywhere[2:]:
         trial = Trial(Bowl(SMALL), optim.SGD, gradients=gradients, lr=0.1)
         trial.train(range(2))
         if rank == 1:
@@ -346,7 +346,7 @@ def inner_steps_fail(rank: int, world_size: int, gradients: str) -> None:
         assert all(state["square_avg"].shape == SMALL[i][0] for i, state in states.items())
     unfreeze(trial)
     trial.requires_grad_has_changed()
-    if gradients == "full" or dist.get_backend() == "farandole":  # else there is no newcomer
+    if gradients == "full" or ranks.share_memory():  # else there is no newcomer
         fails(trial, 1, "make")
         trial.sharded.consolidate_state_dict()
     before = [p.detach().clone() for p in trial.model.parameters()]
@@ -398,13 +398,13 @@ IN_SHARED_MEMORY = [shared_memory, added_between, clips_of_newcomers]
 
 
 def misuse(rank: int, world_size: int, gradients: str) -> None:
-    is_shared = dist.get_backend() == "farandole"
+    is_shared = ranks.share_memory()
     for check in [*EVERYWHERE, *IN_SHARED_MEMORY] if is_shared else [hooked, *EVERYWHERE]:
         check(rank, world_size, gradients)
 
 
 @pytest.mark.parametrize("gradients", MODES)
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_what_is_refused_leaves_the_rest_as_it_was(backend: str, gradients: str) -> None:
     ranks.run(misuse, 2, gradients, setup=ranks.Setup(backend=backend, timeout_s=15))
 

@@ -127,7 +127,7 @@ def round_trips(rank: int, world_size: int, gradients: str) -> None:
 
 @pytest.mark.parametrize(("backend", "gradients"), PAIRS)
 def test_round_trips(backend: str, gradients: str) -> None:
-    world_size = 2 if backend == "gloo" else 3
+    world_size = 3 if backend == "farandole" else 2
     ranks.run(round_trips, world_size, gradients, setup=ranks.Setup(backend=backend))
 
 
@@ -505,6 +505,6 @@ def run_checks(rank: int, world_size: int) -> None:
         check(rank, world_size)
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_half_parameters_bytes_and_bad_states(backend: str) -> None:
     ranks.run(run_checks, 2, setup=ranks.Setup(backend=backend))

@@ -158,7 +158,7 @@ def clipping(rank: int, world_size: int, gradients: str) -> None:
 
 @pytest.mark.parametrize(("backend", "gradients"), PAIRS)
 def test_clipping(backend: str, gradients: str) -> None:
-    world_size = 2 if backend == "gloo" else 3
+    world_size = 3 if backend == "farandole" else 2
     ranks.run(clipping, world_size, gradients, setup=ranks.Setup(backend=backend))
 
 
@@ -365,7 +365,7 @@ def run_checks(rank: int, world_size: int) -> None:
         check(rank, world_size)
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_names_closures_hooks_and_scalers(backend: str) -> None:
     ranks.run(run_checks, 2, setup=ranks.Setup(backend=backend))
 

@@ -115,7 +115,7 @@ def plain_lists(rank: int, world_size: int) -> None:
         trial.check(optimizer.__name__, exact=optimizer is optim.SGD)
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_plain_parameter_lists(backend: str) -> None:
     ranks.run(plain_lists, 2, setup=ranks.Setup(backend=backend))
 

@@ -380,7 +380,7 @@ def made_before(rank: int, world_size: int) -> None:
         assert_same_everywhere(model)
 
 
-@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
 def test_a_model_that_is_wrapped_after_its_optimizer(backend: str) -> None:
     ranks.run(made_before, 2, setup=ranks.Setup(backend=backend))
 

@@ -34,6 +34,7 @@ TOLERANCE = {
 PAIRS = [
     ("farandole", "full"),
     ("farandole", "shard"),
+    ("hosts", "shard"),
     ("gloo", "shard"),
     *([("gloo", "full")] if ranks.WHOLE_MATRIX else []),
 ]
@@ -153,7 +154,7 @@ class Trial:
 
     def requires_grad_has_changed(self) -> None:
         """Where gradients travel in buckets as planned, the program must say so."""
-        if self.gradients == "shard" and dist.get_backend() == "gloo":
+        if self.gradients == "shard" and not ranks.share_memory():
             self.sharded.rebuild()
 
     def train(self, steps: range) -> None:

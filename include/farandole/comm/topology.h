@@ -29,7 +29,7 @@ struct FARANDOLE_API Topology {
   /// If the ranks are a part of a larger group: their ranks in it, by which messages and errors
   /// name them. Empty: they are the whole group.
   std::vector<int> ranks_in_group;
-  int group_size = 0;  ///< ranks of the larger group; 0: world_size
+  int group_size = 0;                           ///< ranks of the larger group; 0: world_size
   std::vector<std::string> described_in_group;  ///< by rank in it: describe(); may be empty
 
   int host_count() const { return static_cast<int>(host_names.size()); }
@@ -54,7 +54,7 @@ struct MeetingOptions {
   std::string group;  ///< for messages and keys
   int rank = 0;
   int world_size = 1;
-  std::string host_id;                   ///< overrides the kernel's boot id where not empty
+  std::string host_id;                   ///< see Config::host_id
   std::string build;                     ///< versions and sizes in which ranks must be the same
   std::string attempt;                   ///< the launcher's count of restarts; may be empty
   std::chrono::milliseconds timeout{0};  ///< for the others to come

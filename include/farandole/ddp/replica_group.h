@@ -41,8 +41,9 @@ class FARANDOLE_API ReplicaGroup {
   /// Collectives that this rank has started in the program's group; 0 if its backend does not
   /// count.
   uint64_t started_by_program() const;
-  /// Our communicator below it for data in host memory; null over another backend.
-  std::shared_ptr<comm::Communicator> host_communicator() const;
+  /// Our communicator below it for data in host memory, if ranks share memory: then it takes calls
+  /// at any time. Null elsewhere, where what was started is still under way.
+  std::shared_ptr<comm::Communicator> shared_communicator() const;
   /// What its ranks share, if each maps the memory of the others; null if not. Keeps the
   /// communicator alive.
   std::shared_ptr<comm::SharedMemory> shared_memory() const;
@@ -56,8 +57,11 @@ class FARANDOLE_API ReplicaGroup {
   std::vector<std::byte> all_gather(
       const std::vector<std::byte>& bytes,
       std::optional<std::chrono::milliseconds> timeout = std::nullopt) const;
-  /// `bytes` bytes from `own` of every rank to `all`, in rank order. At once, whatever else is
-  /// under way in the group; over our own communicator without a tensor or an allocation.
+  /// As many numbers of every rank. As numbers: ranks that are in another collective differ in the
+  /// dtype.
+  std::vector<double> all_gather(const std::vector<double>& numbers) const;
+  /// `bytes` bytes from `own` of every rank to `all`, in rank order. Among ranks that share memory
+  /// at once, whatever else is under way in the group, and without a tensor or an allocation.
   void exchange(const void* own, void* all, size_t bytes) const;
   /// A number of every rank.
   std::vector<uint64_t> all_gather(uint64_t number) const;
@@ -66,6 +70,7 @@ class FARANDOLE_API ReplicaGroup {
 
  private:
   void send(const at::Tensor& message, int root) const;
+  at::Tensor gather(const at::Tensor& own, std::optional<std::chrono::milliseconds> timeout) const;
   /// On the device that the group's messages travel from.
   at::Tensor message(const void* data, size_t bytes) const;
 

@@ -48,12 +48,12 @@ struct ScaledStep {
 /// memory, step() makes one pass over it and needs no message: update and store are one pass, with
 /// kShard averaging too. Over other groups shards are sent by reduce_scatter during backward (with
 /// a wire_dtype of the DistributedDataParallel by all_to_all, see gradient_scatter.h) and by
-/// all_gather after step(), which the next forward of the DistributedDataParallel waits for.
+/// all_gather at the end of step().
 ///
 /// A profiler shows a step as "farandole:sharded_step". A step is either step(), with rules that
 /// run here, or begin_step(), any change of the tensors of shards(), and end_step(). No parameter
 /// is stored before every rank has entered the step, and no rank returns before all stores are
-/// visible (if they are sent: wait()).
+/// visible.
 ///
 /// Parameters with requires_grad get shards when they are added; others in the first step in which
 /// they have a gradient. Parameters of half types have float32 master weights on the rank that owns
@@ -115,7 +115,7 @@ class FARANDOLE_API ShardedOptimizer {
   bool unscale(double factor);
   /// Whether `yes` is true on all ranks. Collective.
   bool all_agree(bool yes) const;
-  /// Returns when the parameters of the last step have arrived. Local.
+  /// Returns when the parameters of a step that an error has left have arrived. Local.
   void wait();
 
   /// Limits the total norm of all averaged gradients to `max_norm`, as

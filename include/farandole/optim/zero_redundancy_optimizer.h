@@ -108,8 +108,7 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
   /// other ranks (empty: the current ones) after set_process_group() of the model. Throws
   /// InvalidArgument if the state of a shard is on a lost rank. Collective.
   void rebuild(const Group& group = {});
-  /// Returns when the parameters of the last step have arrived. Local. Needed only over groups
-  /// without shared memory, to read parameters before the next forward of the model.
+  /// Returns when the parameters of a step that an error has left have arrived. Local.
   void wait();
 
   /// Collects the state of all shards on one rank, for its save(), until the next step. Collective.

@@ -248,9 +248,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def wait(self) -> None:
         """Return when the new parameters of the last step() are here. Local.
 
-        Where ranks share memory they are when step() returns. Over other groups they arrive during
-        what follows; the forward of the DistributedDataParallel and whatever this optimizer does
-        next await them. Call it before parameters are read in any other way.
+        They are when step() returns, unless it raised.
         """
         self._engine.wait()
 

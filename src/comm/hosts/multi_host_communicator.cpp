@@ -7,6 +7,8 @@
 
 #include "comm/arguments.h"
 #include "comm/diagnosis.h"
+#include "comm/shm/bootstrap/bootstrap.h"
+#include "comm/shm/bootstrap/liveness.h"
 #include "comm/shm/signature_text.h"
 #include "comm/shm/system/reason.h"
 #include "comm/shrink.h"
@@ -54,27 +56,43 @@ Topology island_of(const Topology& group, const HostMap& map) {
   return island;
 }
 
-/// A word that rank 0 of the group chooses for all ranks.
-size_t adopt(Store& store, const CommunicatorOptions& options, const Topology& topology,
-             const std::string& name, size_t own) {
-  const std::string key = "farandole/" + options.name + "/" + topology.session + "/hosts/" + name;
-  if (topology.rank == 0) {
-    store.set(key, std::to_string(own));
-    return own;
+/// Processes of other hosts are not seen from here, whatever their pids.
+Topology with_own_processes(Topology topology, const HostMap& map) {
+  for (int rank = 0; rank < topology.world_size; ++rank) {
+    if (map.host_of(rank) != map.host_of(topology.rank)) topology.processes[index_of(rank)].clear();
   }
+  return topology;
+}
+
+milliseconds formation_timeout(const CommunicatorOptions& options) {
   const auto asked = options.formation_timeout;
-  const auto deadline =
-      std::chrono::steady_clock::now() + (asked.count() > 0 ? asked : options.config.timeout);
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (const auto value = store.get(key, milliseconds(100))) return std::stoull(*value);
-    if (options.while_forming) options.while_forming();
+  return asked.count() > 0 ? asked : options.config.timeout;
+}
+
+/// All hosts cut tensors into the same chunks: those of rank 0.
+size_t adopt_staging_bytes(shm::Bootstrap& bootstrap, const Topology& topology, size_t own) {
+  if (topology.rank != 0) return std::stoull(bootstrap.get("staging_bytes"));
+  bootstrap.set("staging_bytes", std::to_string(own));
+  return own;
+}
+
+/// Says once a process how ranks are joined.
+void log_choice(const std::string& group, const HostMap& map, const std::string& address) {
+  static std::atomic<bool> is_said{false};
+  if (is_said.exchange(true)) return;
+  std::string sizes;
+  int ranks = 0;
+  for (int host = 0; host < map.count(); ++host) {
+    sizes += (host == 0                ? ""
+              : host + 1 < map.count() ? ", "
+                                       : " and ") +
+             std::to_string(map.size_of(host));
+    ranks += map.size_of(host);
   }
-  throw TimeoutError(
-      "group-not-formed",
-      "group '" + options.name + "' did not form within its timeout: " + topology.describe(0) +
-          " did not publish its settings.",
-      "it had come, and then stopped.", "look at that rank's own output, then restart the job.",
-      topology.fault_of({0}));
+  log(LogLevel::kInfo, "group '" + group + "' has " + std::to_string(ranks) + " ranks on " +
+                           std::to_string(map.count()) + " hosts (" + sizes +
+                           "): shared memory within a host, TCP between hosts; rank 0 is at " +
+                           address + ".");
 }
 
 }  // namespace
@@ -102,11 +120,26 @@ std::unique_ptr<Communicator> MultiHostCommunicator::make(Store& store,
     shm::SharedMemoryCommunicator::check_ranks_on_host(map.size_of(host));
   }
   if (map.count() == 1) return shm::SharedMemoryCommunicator::form(store, asked, topology);
-  CommunicatorOptions options = asked;
-  options.config.staging_bytes =
-      adopt(store, options, topology, "staging_bytes", options.config.staging_bytes);
-  std::unique_ptr<MultiHostCommunicator> made(new MultiHostCommunicator(store, options, topology));
-  made->exchange_addresses();
+  const Topology watched = with_own_processes(topology, map);
+  const shm::Liveness liveness(watched);
+  shm::Bootstrap bootstrap(store, asked.name, watched, liveness, formation_timeout(asked));
+  std::unique_ptr<MultiHostCommunicator> made;
+  try {
+    CommunicatorOptions options = asked;
+    options.config.staging_bytes =
+        adopt_staging_bytes(bootstrap, topology, options.config.staging_bytes);
+    options.while_forming = [&] {
+      if (asked.while_forming) asked.while_forming();
+      bootstrap.check();
+    };
+    made.reset(new MultiHostCommunicator(store, options, topology));
+    made->options_.while_forming = nullptr;
+    made->exchange_addresses();
+  } catch (const std::exception& error) {
+    bootstrap.tell(error);
+    throw;
+  }
+  if (topology.rank == 0) log_choice(asked.name, map, made->link_->address());
   return made;
 }
 
@@ -150,10 +183,9 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
   of_link.group = name();
   of_link.network_interface = options.config.network_interface;
   of_link.silence = options.config.link_timeout;
-  of_link.timeout =
-      options.formation_timeout.count() > 0 ? options.formation_timeout : options.config.timeout;
+  of_link.timeout = formation_timeout(options);
   of_link.while_waiting = [this, &options] {
-    if (options.while_forming) options.while_forming();
+    options.while_forming();
     island_->check_alive();
   };
   of_link.on_failure = [this](const std::string& reason, int lost_rank) {
@@ -206,7 +238,7 @@ void MultiHostCommunicator::exchange_addresses() {
 }
 
 MultiHostCommunicator::~MultiHostCommunicator() {
-  {
+  if (island_->lockstep().in_creator()) {  // else another thread may have held the mutex
     const std::lock_guard<std::mutex> lock(link_of_island_->mutex);
     link_of_island_->link = nullptr;
   }
@@ -331,7 +363,8 @@ bool MultiHostCommunicator::has_moved(const std::vector<Mark>& marks) const {
 
 void MultiHostCommunicator::drive(const Call& call, const std::function<bool()>& is_done) const {
   link_->drive(kCollectives, {call.timeout, call.deadline, is_done, [&] { return text_of(call); },
-                              [&] { island_->check_usable(); }});
+                              comm::name_of(call.signature.operation),
+                              [&] { island_->lockstep().check_peers_in_collective(); }});
 }
 
 // ---- Announcements

@@ -424,6 +424,14 @@ void Lockstep::check_peers() const {
   }
 }
 
+void Lockstep::check_peers_in_collective() const {
+  if (group_->broken.load(std::memory_order_relaxed) == 0) return;
+  for (int rank = 0; rank < topology_.world_size; ++rank) {
+    if (state_of(rank) != RankState::kAborted) continue;
+    throw_aborted(rank, describe_current(), fault_of({}).collective);
+  }
+}
+
 std::string Lockstep::describe_current() const {
   return "collective #" + std::to_string(sequence_) + " " + text_of(signature_of(topology_.rank)) +
          " in group '" + options_.group + "' on " + topology_.own_position();

@@ -123,6 +123,8 @@ class Lockstep {
   /// Throws if a rank has aborted: PeerFailure if the reason was a peer that ended or left,
   /// otherwise AbortedError. Any thread.
   void check_peers() const;
+  /// The same within the current collective. Only the thread that calls collectives.
+  void check_peers_in_collective() const;
   /// Throws in a forked child. Any thread.
   void check_in_creator() const;
   /// False in a forked child.

@@ -104,6 +104,10 @@ void MessageRelay::start() {
 }
 
 void MessageRelay::stop() {
+  if (!fork_guard_.in_creator()) {  // the thread runs in the parent alone, and may hold the mutex
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   std::thread thread;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -111,7 +115,6 @@ void MessageRelay::stop() {
     thread.swap(thread_);
   }
   if (!thread.joinable()) return;
-  if (link_ != nullptr && !link_->in_creator()) return thread.detach();  // it runs in the parent
   moved(0);
   thread.join();
 }

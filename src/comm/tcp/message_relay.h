@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/fork_guard.h"
 #include "comm/shm/channel.h"
 #include "comm/shm/remote_channels.h"
 #include "comm/shm/system/descriptor.h"
@@ -98,6 +99,7 @@ class MessageRelay final : public shm::RemoteChannels {
   void fail(Peer& peer, const std::string& what, int error);
 
   Options options_;
+  ForkGuard fork_guard_;
   TcpLink* link_ = nullptr;
   std::vector<std::unique_ptr<Peer>> peers_;
   shm::Descriptor wake_;  ///< eventfd

@@ -23,6 +23,8 @@ using std::chrono::milliseconds;
 constexpr size_t kMostStrangers = 256;
 constexpr milliseconds kStrangerTime{5000};
 constexpr milliseconds kStrangerSlice{200};
+/// How long the end of a peer is not told to ranks that do not need it.
+constexpr milliseconds kAfterEnd{200};
 /// A reason longer than this is cut off; a peer that announces more is not one of ours.
 constexpr size_t kMostText = 4096;
 /// How often a wait calls while_waiting.
@@ -307,7 +309,8 @@ void TcpLink::run() {
         set.push_back({each.is_open ? each.socket.get() : -1, POLLIN, 0});
       }
     }
-    poll_for(set, Clock::now() + (strangers_.empty() ? std::chrono::hours(1) : kStrangerSlice));
+    const bool looks_soon = fail_for_ended() || !strangers_.empty();
+    poll_for(set, Clock::now() + (looks_soon ? kStrangerSlice : std::chrono::hours(1)));
     if (set[0].revents != 0) {
       clear_eventfd(wake_.get());
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -408,10 +411,28 @@ void TcpLink::hear_control(Control& control) {
   control.is_open = false;
   if (control.has_left) return;
   if (error == 0 || error == ECONNRESET || error == EPIPE) {
-    fail({Failure::Kind::kEnded, control.peer, "its process ended.", -1});
+    control.ended = Clock::now();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended_.insert(control.peer);
   } else {
     fail({Failure::Kind::kSilent, control.peer, text_of_errno(error), -1});
   }
+}
+
+/// Fails the link for peers that have ended some time ago; whether one has ended since.
+bool TcpLink::fail_for_ended() {
+  if (!watches_by_thread_) return false;
+  bool has_new = false;
+  for (Control& control : controls_) {
+    if (!control.ended) continue;
+    if (Clock::now() < *control.ended + kAfterEnd) {
+      has_new = true;
+      continue;
+    }
+    control.ended.reset();
+    fail({Failure::Kind::kEnded, control.peer, "its process ended.", -1});
+  }
+  return has_new;
 }
 
 void TcpLink::read_messages(Control& control) {
@@ -489,7 +510,7 @@ void TcpLink::drive(int lane, const Wait& wait) {
     if (wait.is_done ? wait.is_done() : unfinished(lane).empty()) return;
     if (has_moved) continue;
     for (const int peer : peers_) check_stream(peer, stream(peer, lane));
-    check_usable(wait.subject);
+    check_usable(wait.subject, wait.collective);
     set = {{failed_.get(), POLLIN, 0}};
     for (const int peer : peers_) {
       const TcpStream& each = stream(peer, lane);
@@ -515,7 +536,7 @@ void TcpLink::throw_late(int lane, const Wait& wait) {
                      "bytes from or to that rank are missing.",
                      "find out what that rank is doing instead (py-spy dump --pid), or "
                      "increase the timeout.",
-                     topology_.fault_of(late));
+                     topology_.fault_of(late, wait.collective));
 }
 
 std::vector<int> TcpLink::unfinished(int lane) {
@@ -537,19 +558,25 @@ void TcpLink::check_stream(int peer, const TcpStream& stream) {
   const auto until = Clock::now() + kVerdictTime;
   std::vector<pollfd> set{{failed_.get(), POLLIN, 0}};
   bool has_left = false;
-  while (!has_left && poll_for(set, std::min(until, Clock::now() + kVerdictSlice)) <= 0 &&
+  bool has_ended = false;
+  while (!has_left && !has_ended &&
+         poll_for(set, std::min(until, Clock::now() + kVerdictSlice)) <= 0 &&
          Clock::now() < until) {
     const std::lock_guard<std::mutex> lock(mutex_);
     has_left = left_.count(peer) != 0;
+    has_ended = ended_.count(peer) != 0;
   }
-  if (has_left) {
+  if (has_ended) {
+    fail({Failure::Kind::kEnded, peer, "its process ended.", -1});
+  } else if (has_left) {
     fail({Failure::Kind::kLeft, peer, "it left the group, and this rank still needs it.", -1});
   } else {
     fail({Failure::Kind::kEnded, peer, "it closed its connection.", -1});
   }
 }
 
-void TcpLink::check_usable(const std::function<std::string()>& subject) const {
+void TcpLink::check_usable(const std::function<std::string()>& subject,
+                           const std::string& collective) const {
   if (!fork_guard_.in_creator()) {
     throw CommError("forked-child",
                     "group '" + options_.group + "' was used in a forked child process.",
@@ -563,10 +590,10 @@ void TcpLink::check_usable(const std::function<std::string()>& subject) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     has_failed = failure_.has_value();
   }
-  if (has_failed) throw_failure(subject());
+  if (has_failed) throw_failure(subject(), collective);
 }
 
-void TcpLink::throw_failure(const std::string& subject) const {
+void TcpLink::throw_failure(const std::string& subject, const std::string& collective) const {
   Failure failure;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -575,7 +602,7 @@ void TcpLink::throw_failure(const std::string& subject) const {
   const std::string who = topology_.describe(failure.rank);
   if (failure.kind == Failure::Kind::kEnded || failure.kind == Failure::Kind::kLeft) {
     throw PeerFailure("peer-ended", subject + ": " + who + " ended or left the group.",
-                      failure.text, kFixOfEnd, topology_.fault_of({failure.rank}));
+                      failure.text, kFixOfEnd, topology_.fault_of({failure.rank}, collective));
   }
   if (failure.kind == Failure::Kind::kSilent) {
     throw PeerFailure("link-silent",
@@ -584,18 +611,18 @@ void TcpLink::throw_failure(const std::string& subject) const {
                       failure.text,
                       "check that host and the network; then restart the job or continue without "
                       "that rank.",
-                      topology_.fault_of({failure.rank}));
+                      topology_.fault_of({failure.rank}, collective));
   }
   if (failure.lost_rank >= 0) {
     throw PeerFailure(
         "peer-ended-elsewhere",
         subject + ": " + who + " noticed the end of " + topology_.describe(failure.lost_rank) + ".",
-        failure.text, kFixOfEnd, topology_.fault_of({failure.lost_rank}));
+        failure.text, kFixOfEnd, topology_.fault_of({failure.lost_rank}, collective));
   }
   throw AbortedError(
       "aborted", subject + " was aborted by " + who + ".", failure.text,
       "fix the cause on that rank; destroy this group and make a new one to continue.",
-      topology_.fault_of({failure.rank}));
+      topology_.fault_of({failure.rank}, collective));
 }
 
 }  // namespace farandole::comm::tcp

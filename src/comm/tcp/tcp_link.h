@@ -52,10 +52,12 @@ struct LinkOptions {
 /// Later connections are those for messages (MessageRelay), opened by whoever sends first.
 ///
 /// Failures. A thread sleeps in poll() on the control connections. A control connection that closes
-/// without a goodbye means that the peer's process has ended. A host that vanishes does not close
-/// anything: its silence is noticed by TCP itself (keepalive and TCP_USER_TIMEOUT) within
-/// `silence`. In either case, and when a rank aborts, the link fails: each rank tells its own
-/// peers, and whoever drives a lane is woken by failed_, an eventfd in its poll set.
+/// without a goodbye means that the peer's process has ended. Whoever needs bytes of it fails at
+/// once, all others a moment later: what it has sent before still arrives, and ranks that need no
+/// more finish their collective, as they do if a rank exits after its part. A host that vanishes
+/// does not close anything: its silence is noticed by TCP itself (keepalive and TCP_USER_TIMEOUT)
+/// within `silence`. In either case, and when a rank aborts, the link fails: each rank tells its
+/// own peers, and whoever drives a lane is woken by failed_, an eventfd in its poll set.
 ///
 /// Memory order: failure_ is written once with mutex_ held, before failed_ becomes readable.
 ///
@@ -89,6 +91,7 @@ class FARANDOLE_API TcpLink {
     Clock::time_point deadline;
     std::function<bool()> is_done;         ///< asked after each progress; empty: all is moved
     std::function<std::string()> subject;  ///< begins the texts of errors
+    std::string collective = {};           ///< of errors' Fault
     std::function<void()> look = {};       ///< called every 50 ms; what it throws ends the wait
   };
   /// Moves the bytes that are queued in `lane`'s streams. Throws PeerFailure if a peer was lost,
@@ -97,10 +100,9 @@ class FARANDOLE_API TcpLink {
 
   /// Fails the link on this rank and tells the peers. Only the first reason counts.
   void abort(const std::string& reason, int lost_rank = -1);
-  /// False in a forked child.
-  bool in_creator() const { return fork_guard_.in_creator(); }
   /// Throws what drive() would if the link has failed.
-  void check_usable(const std::function<std::string()>& subject) const;
+  void check_usable(const std::function<std::string()>& subject,
+                    const std::string& collective = {}) const;
 
  private:
   /// Begins a message on a control connection; `bytes` of text follow.
@@ -124,6 +126,7 @@ class FARANDOLE_API TcpLink {
     std::string buffer;
     bool has_left = false;
     bool is_open = true;
+    std::optional<Clock::time_point> ended = {};  ///< when it closed without a goodbye
   };
   /// Why the link is over.
   struct Failure {
@@ -152,10 +155,11 @@ class FARANDOLE_API TcpLink {
   void hear_stranger(Stranger& stranger);
   void drop_strangers();
   void hear_control(Control& control);
+  bool fail_for_ended();
   void read_messages(Control& control);
   void fail(Failure failure);
   void tell(ControlHead::Kind kind, const std::string& text, int lost_rank);
-  [[noreturn]] void throw_failure(const std::string& subject) const;
+  [[noreturn]] void throw_failure(const std::string& subject, const std::string& collective) const;
   void check_stream(int peer, const TcpStream& stream);
   [[noreturn]] void throw_late(int lane, const Wait& wait);
   std::vector<int> unfinished(int lane);
@@ -181,9 +185,10 @@ class FARANDOLE_API TcpLink {
   std::condition_variable arrived_;
   std::map<std::pair<int, int>, Socket> connections_;  ///< guarded by mutex_; see above
   std::optional<Failure> failure_;                     ///< guarded by mutex_
-  std::set<int> left_;                                 ///< guarded by mutex_
-  bool watches_ = false;                               ///< guarded by mutex_; controls_ is complete
-  bool ends_ = false;                                  ///< guarded by mutex_
+  std::set<int> left_;    ///< guarded by mutex_; peers that said goodbye
+  std::set<int> ended_;   ///< guarded by mutex_; peers that have closed without one
+  bool watches_ = false;  ///< guarded by mutex_; controls_ is complete
+  bool ends_ = false;     ///< guarded by mutex_
   std::thread thread_;
 };
 

@@ -68,14 +68,7 @@ void ShardRanks::check_same_parameters(const ShardLayout& layout, bool with_valu
 }
 
 std::vector<double> ShardRanks::all_gather(const std::vector<double>& numbers) const {
-  std::vector<double> all(numbers.size() * static_cast<size_t>(world_size()));
-  if (const auto communicator = group_->host_communicator()) {
-    // As numbers: ranks that are in another collective differ in the dtype.
-    communicator->all_gather(numbers.data(), all.data(), numbers.size(), comm::DataType::kFloat64);
-  } else {
-    group_->exchange(numbers.data(), all.data(), numbers.size() * sizeof(double));
-  }
-  return all;
+  return group_->all_gather(numbers);
 }
 
 void ShardRanks::begin_change(const farandole::Group& group, const ShardLayout& layout) {

@@ -413,13 +413,14 @@ void ShardedStep::leave() {
   send_shards();
 }
 
-/// Begins to send the new parameters to all ranks, where they do not share memory.
+/// Sends the new parameters to all ranks, where they do not share memory. Whoever reads a parameter
+/// after step(), by whatever way, finds the new one.
 void ShardedStep::send_shards() {
   for (const ShardLayout::Part& part : layout_.parts()) {
     if (part.flat->is_shared()) continue;
     for (auto& work : part.flat->gather()) works_.push_back(std::move(work));
   }
-  if (!ranks_.are_of_replica()) wait();  // else the next forward does
+  wait();
 }
 
 void ShardedStep::wait() {

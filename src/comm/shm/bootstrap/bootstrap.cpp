@@ -89,13 +89,18 @@ void Bootstrap::await(const std::vector<int>& peers, const Ready& ready) {
     if (Clock::now() < deadline_) continue;
     std::string names;
     for (const int peer : peers) names += (names.empty() ? "" : ", ") + topology_.describe(peer);
-    throw TimeoutError(
-        "rank-stopped",
-        "group '" + group_ + "' did not form within its timeout of " +
-            std::to_string(timeout_.count()) + " ms: " + names + " did not get this far.",
-        "no message arrived.",
-        "look at that rank's own output; it started, but stopped before this point.", {peers, ""});
+    throw TimeoutError("rank-stopped",
+                       "group '" + group_ + "' did not form within its timeout of " +
+                           std::to_string(timeout_.count()) + " ms: " + names +
+                           " did not get this far.",
+                       "no message arrived.",
+                       "look at that rank's own output; it started, but stopped before this point.",
+                       topology_.fault_of(peers));
   }
+}
+
+void Bootstrap::check() {
+  look_for_failures([](milliseconds) { return false; });
 }
 
 /// The first rank that this one waits for and that has ended; -1 if there is none.

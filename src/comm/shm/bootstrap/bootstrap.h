@@ -37,6 +37,9 @@ class Bootstrap {
   /// TimeoutError with `peers`.
   void await(const std::vector<int>& peers, const Ready& ready);
 
+  /// Throws what await() throws if a rank has given up or its process has ended.
+  void check();
+
   /// Publishes that this rank gives up, unless another rank gave up first. Call it before this
   /// rank's sockets close.
   void tell(const std::exception& error) noexcept;

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of several hosts: network namespaces, where this process may make them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import farandole
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import ranks
+from benchmarks.harness.ranks import UnavailableError
+from benchmarks.hosts.emulated import EmulatedHosts, ip
+
+PYTHON = Path(sys.executable)
+
+
+@pytest.fixture(name="two_hosts")
+def _two_hosts() -> Iterator[EmulatedHosts]:
+    try:
+        hosts = EmulatedHosts(2, rate=None)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    with hosts:
+        yield hosts
+
+
+def start(hosts: EmulatedHosts, host: int, *command: str, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["ip", "netns", "exec", hosts.names[host], *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+TRAINED = """
+import farandole, torch
+farandole.init_process_group()
+torch.manual_seed(farandole.rank())
+model = farandole.DistributedDataParallel(torch.nn.Linear(8, 3))
+optimizer = farandole.ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().sum().backward()
+    optimizer.step()
+total = sum(float(p.detach().double().sum()) for p in model.parameters())
+totals = [None] * farandole.world_size()
+farandole.all_gather_object(totals, (total, farandole.local_rank(), farandole.local_world_size()))
+assert len({each[0] for each in totals}) == 1, totals
+assert [each[1:] for each in totals] == [(0, 2), (1, 2)] * 2, totals
+if farandole.rank() == 0:
+    print("trained", farandole.world_size())
+farandole.destroy_process_group()
+"""
+
+
+def test_torchrun_on_two_hosts(tmp_path: Path, two_hosts: EmulatedHosts) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINED)
+    place = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=10.79.0.1", "--master-port=29611"]
+    agents = [
+        start(
+            two_hosts,
+            host,
+            str(PYTHON.parent / "torchrun"),
+            *place,
+            f"--node-rank={host}",
+            str(script),
+        )
+        for host in range(2)
+    ]
+    outputs = [agent.communicate(timeout=100) for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    assert "trained 4" in outputs[0][0]
+    assert "4 ranks on 2 hosts (2 and 2)" in outputs[0][1]
+    assert "rank 0 is at 10.79.0.1:" in outputs[0][1]
+
+
+LOST = """
+import json, sys, time
+import farandole, torch, torch.distributed as dist
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("farandole", init_method=f"file://{folder}/store", rank=rank, world_size=4)
+tensor = torch.ones(200_000)
+open(f"{folder}/ready{rank}", "w").close()
+try:
+    while True:
+        dist.all_reduce(tensor)
+except farandole.Error as error:
+    told = [type(error).__name__, error.ranks, time.time(), str(error)]
+    print(json.dumps(told), flush=True)
+"""
+
+
+def lost_hosts(
+    tmp_path: Path, hosts: EmulatedHosts, loss: str
+) -> tuple[float, list[tuple[int, str, list[int], float, str]]]:
+    """When the second host was lost, and what was told to ranks that live."""
+    script = tmp_path / "lost.py"
+    script.write_text(LOST)
+    processes = [
+        start(
+            hosts,
+            rank // 2,
+            str(PYTHON),
+            str(script),
+            str(rank),
+            str(tmp_path),
+            FARANDOLE_LINK_TIMEOUT_S="4",
+        )
+        for rank in range(4)
+    ]
+    deadline = time.monotonic() + 60
+    while not all((tmp_path / f"ready{rank}").exists() for rank in range(4)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)
+    begin = time.time()
+    if loss == "killed":
+        for process in processes[2:]:
+            process.kill()
+    else:
+        ip("-n", hosts.switch, "link", "set", "port1", "down")
+    told = []
+    for rank, process in enumerate(processes):
+        output, errors = process.communicate(timeout=60)
+        if loss == "killed" and rank >= 2:
+            continue
+        assert output, errors
+        told.append((rank, *json.loads(output)))
+    return begin, told
+
+
+@pytest.mark.parametrize("loss", ["killed", "vanished"])
+def test_a_lost_host_is_named_in_time(tmp_path: Path, two_hosts: EmulatedHosts, loss: str) -> None:
+    begin, told = lost_hosts(tmp_path, two_hosts, loss)
+    assert len(told) == (2 if loss == "killed" else 4)
+    for rank, name, lost, when, text in told:
+        assert name == "PeerFailure", text
+        assert set(lost) <= ({2, 3} if rank < 2 else {0, 1}), text
+        assert lost
+        assert when - begin < (2 if loss == "killed" else 8), text
+
+
+def sums_in_order(rank: int, world_size: int) -> None:
+    """Ranks of a host first, then hosts: floats that show the order."""
+    del world_size
+    tensor = torch.tensor([[1.0, 1e8, 3.0, -1e8][rank]])
+    dist.all_reduce(tensor)
+    assert tensor.item() == (1.0 + 3.0) + (1e8 - 1e8)
+    assert farandole.default_group() is not None
+    assert farandole.local_world_size() == 2
+    received = torch.zeros(1)
+    if rank == 0:
+        dist.send(torch.ones(1) * 7, 1)
+        dist.recv(received, 3)
+    elif rank == 1:
+        assert dist.recv(received) == 0  # of any source
+    elif rank == 3:
+        dist.send(torch.ones(1) * 7, 0)
+    assert received.item() == (7 if rank < 2 else 0)
+    with pytest.raises(farandole.NotSupported):
+        farandole.symmetric_empty(3)
+
+
+def test_sums_and_messages() -> None:
+    ranks.run(sums_in_order, 4, setup=ranks.Setup(backend="hosts"))
+
+
+def trains_as_over_gloo(rank: int, world_size: int) -> list[float]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    model = farandole.DistributedDataParallel(net, wire_dtype=torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(rank)
+    losses = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = model(torch.randn(world_size + rank, 16, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_gradients_in_bfloat16_give_the_bits_of_gloo() -> None:
+    runs = [
+        ranks.run(trains_as_over_gloo, 2, setup=ranks.Setup(backend=backend))
+        for backend in ("hosts", "gloo")
+    ]
+    assert runs[0] == runs[1]
