@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "comm/arguments.h"
@@ -306,13 +307,18 @@ void MultiHostCommunicator::pass(Call& call, size_t total, size_t chunk_size,
     phases.launch(chunk);
     return chunk;
   };
-  Chunk current = launch(0);
-  while (current.begin + current.size < total) {
-    Chunk next = launch(current.begin + current.size);
-    phases.finish(current);
-    current = std::move(next);
+  std::deque<Chunk> pending{launch(0)};  // the last one is launched, those before are combined
+  const auto finish_until = [&](size_t kept) {
+    for (; pending.size() > kept; pending.pop_front()) phases.finish(pending.front());
+  };
+  while (pending.back().begin + pending.back().size < total) {
+    pending.push_back(launch(pending.back().begin + pending.back().size));
+    if (phases.combine) phases.combine(pending[pending.size() - 2]);
+    finish_until(phases.combine ? 2 : 1);
   }
-  phases.finish(current);
+  finish_until(1);
+  if (phases.combine) phases.combine(pending.back());
+  finish_until(0);
 }
 
 /// The ranks of this host meet. In the first turn they show each other their calls.

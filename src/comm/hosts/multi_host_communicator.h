@@ -32,14 +32,17 @@ namespace farandole::comm::hosts {
 ///   fill    copy the chunk into the own area
 ///   meet    the ranks of the host: enter() in a collective's first turn, later a step()
 ///   launch  reduce over the host what this rank sends, and queue what it sends and receives
-///   finish  wait for that, combine it, step() where others of the host need it, copy it out
-/// Turn t + 1 is launched before turn t is finished, so memory and network work at the same time.
-/// Each byte goes to another host once.
+///   combine (of reductions) wait for that, combine it, and queue what goes back
+///   finish  wait for what is queued, step() where others of the host need it, copy it out
+/// Turn t + 1 is launched before turn t is combined or finished, and combined before turn t is
+/// finished, so memory and network work at the same time. Each byte goes to another host once.
 ///
 /// Why areas may be overwritten. An area has three slots to fill and two for what arrives. A rank
-/// that fills turn t + 1 has met the others in turn t, and they have finished turn t - 2 before.
-/// What arrives in turn t + 1 is queued after the ranks have met in it, and they have finished turn
-/// t - 1 before. Turns count on from collective to collective.
+/// that fills turn t + 1 has met the others in turn t. By then they have finished turn t - 2, or,
+/// in reductions, have launched it, after which nobody reads what was filled. What arrives is
+/// queued in launch of turn t + 1, or, in reductions, in combine of turn t: after the ranks have
+/// met in turn t + 1, and so after they have finished turn t - 1, in reductions turn t - 2. Turns
+/// count on from collective to collective.
 ///
 /// Mismatches. All ranks of a host show each other their calls when they enter. Then each rank
 /// sends the call of its host, with the number of bytes that follow, ahead of the first chunk, so
@@ -130,6 +133,7 @@ class MultiHostCommunicator final : public Communicator {
     std::function<void(const Chunk&)> fill;
     std::function<void(Chunk&)> launch;
     std::function<void(Chunk&)> finish;
+    std::function<void(Chunk&)> combine = {};  ///< empty: there is none
   };
   /// What a host has called, as it is told to the others.
   struct Announcement;

@@ -133,8 +133,10 @@ struct MultiHostCommunicator::Stripes {
     reduction.combine(partials, target, own.size);
   }
 
-  void finish(Chunk& chunk) const {
+  /// Combines what has come; in two rounds it queues the second one.
+  void combine(Chunk& chunk) const {
     group.await(call, chunk);
+    chunk.marks.clear();
     const Range stripe = own_stripe(chunk);
     std::byte* const whole = result(chunk, stripe);
     if (in_parts(stripe)) {
@@ -144,6 +146,10 @@ struct MultiHostCommunicator::Stripes {
     } else {
       combine(chunk, {0, stripe.size}, whole);
     }
+  }
+
+  void finish(Chunk& chunk) const {
+    group.await(call, chunk);
     if (direct) return;
     group.step(call);
     if (output == nullptr) return;
@@ -167,9 +173,7 @@ struct MultiHostCommunicator::Stripes {
       sends.push_back({peer_on(host), whole + own.begin * element, own.size * element});
       receives.push_back({peer_on(host), whole + part.begin * element, part.size * element});
     }
-    chunk.marks.clear();
     group.queue(call, chunk, sends, receives);
-    group.await(call, chunk);
   }
 };
 
@@ -180,7 +184,8 @@ void MultiHostCommunicator::reduce_stripes(Call& call, const std::byte* input, s
       to_host};
   const Phases phases{[&](const Chunk& chunk) { stripes.fill(chunk); },
                       [&](Chunk& chunk) { stripes.launch(chunk); },
-                      [&](Chunk& chunk) { stripes.finish(chunk); }};
+                      [&](Chunk& chunk) { stripes.finish(chunk); },
+                      [&](Chunk& chunk) { stripes.combine(chunk); }};
   run(call, [&] { pass(call, call.signature.count, area_bytes_ / call.element_bytes, phases); });
   record_event(call, call.signature.count * call.element_bytes);
 }
