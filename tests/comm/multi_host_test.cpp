@@ -115,6 +115,11 @@ TEST(MultiHost, AveragesOfFloat16DoNotOverflowOnAHost) {
       on({0, 0, 0, 1}));
 }
 
+TEST(MultiHost, SharesMemoryWhereAllRanksAreOnOneHost) {
+  run_thread_ranks(
+      2, [](Communicator& group) { EXPECT_NE(group.shared_memory(), nullptr); }, on({0, 0}));
+}
+
 TEST(MultiHost, GivesTheSameBitsOnEveryRankAndInEveryRun) {
   for (const Hosts& hosts : kHosts) {
     std::vector<std::vector<float>> results(hosts.size() * 2);
