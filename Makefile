@@ -40,7 +40,7 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
-.PHONY: help demo test test-all bench bench-ddp bench-zero bench-amp lint format
+.PHONY: help demo test test-all bench bench-ddp bench-zero bench-amp bench-hosts lint format
 .PHONY: sanitize sanitize-ddp clean setup build test-cpp test-python test-clients system-packages
 
 help:  ## list the targets
@@ -64,6 +64,9 @@ bench-ddp: build  ## measure training steps and memory beside torch's DDP and be
 
 bench-zero: build  ## measure training with sharded optimizers beside torch's and whole ones
 	python -m benchmarks.zero.run --part times memory kernel $(publish)
+
+bench-hosts: build  ## measure groups of several emulated hosts beside plain TCP and gloo; needs root
+	python -m benchmarks.hosts.run --part all_reduce steps $(publish)
 
 bench-amp: build  ## measure what a GradScaler costs beside torch's, and bf16 on the wire
 	python -m benchmarks.amp.run --part times kernel wire $(publish)

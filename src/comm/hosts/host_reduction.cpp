@@ -3,17 +3,22 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/reduce_kernels.h"
 
 namespace farandole::comm::hosts {
 namespace {
 
+/// `values` may lie at any address.
 template <class Integer>
 void divide_each(void* values, size_t count, int divisor) {
-  auto* each = static_cast<Integer*>(values);
-  for (size_t i = 0; i < count; ++i) {
-    each[i] = static_cast<Integer>(static_cast<int64_t>(each[i]) / divisor);
+  auto* place = static_cast<std::byte*>(values);
+  for (size_t i = 0; i < count; ++i, place += sizeof(Integer)) {
+    Integer each;
+    std::memcpy(&each, place, sizeof(each));
+    each = static_cast<Integer>(static_cast<int64_t>(each) / divisor);
+    std::memcpy(place, &each, sizeof(each));
   }
 }
 

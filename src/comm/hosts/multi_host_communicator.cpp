@@ -243,8 +243,7 @@ MultiHostCommunicator::~MultiHostCommunicator() {
     const std::lock_guard<std::mutex> lock(link_of_island_->mutex);
     link_of_island_->link = nullptr;
   }
-  link_.reset();  // its thread passes connections on to the relay
-  relay_->stop();
+  relay_->stop();  // its thread begins connections of the link; the link's finds it ended
 }
 
 // ---- A call

@@ -140,6 +140,7 @@ PointToPoint::PointToPoint(std::byte* shared, const Topology& topology, Lockstep
       spin_(spin),
       capacity_(capacity_for(topology.world_size)),
       doorbells_(reinterpret_cast<Doorbell*>(shared)),
+      own_doorbell_(doorbells_ + topology.rank),
       channels_(shared + static_cast<size_t>(topology.world_size) * sizeof(Doorbell)),
       sends_(static_cast<size_t>(topology.world_size)),
       current_(static_cast<size_t>(topology.world_size), incoming_.end()) {}
@@ -416,10 +417,15 @@ void PointToPoint::ring(Doorbell& doorbell, Doorbell::Who who) {
 /// rank.
 void PointToPoint::ring_wanted(int rank) {
   if (is_remote(rank)) return remote_->moved(remote_of(rank));
-  Doorbell& bell = doorbells_[rank];
-  const auto who = static_cast<Doorbell::Who>(bell.wanted.load(std::memory_order_seq_cst));
-  if (who != Doorbell::kNobody) ring(bell, who);
+  ring_if_wanted(doorbells_[rank]);
 }
+
+void PointToPoint::ring_if_wanted(Doorbell& doorbell) {
+  const auto who = static_cast<Doorbell::Who>(doorbell.wanted.load(std::memory_order_seq_cst));
+  if (who != Doorbell::kNobody) ring(doorbell, who);
+}
+
+void PointToPoint::wake() { ring_if_wanted(*own_doorbell_); }
 
 /// Tells peers whom to wake; nobody while a thread spins. Whoever calls this advances after it, for
 /// what peers moved before they could see it. Needs mutex_.

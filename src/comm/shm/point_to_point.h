@@ -61,7 +61,7 @@ class PointToPoint {
   /// with these peers at the end of its lists by rank.
   void add_remote(RemoteChannels& remote, const Topology& all);
   /// Bytes have moved in a remote channel.
-  void wake() { ring_wanted(topology_.rank); }
+  void wake();
 
   static constexpr int kAnySource = -1;
   /// One side of a message.
@@ -107,6 +107,7 @@ class PointToPoint {
   void tell_group(Lock& lock);
   static void ring(Doorbell& doorbell, Doorbell::Who who);
   void ring_wanted(int rank);
+  static void ring_if_wanted(Doorbell& doorbell);
   void start_helper();
   void ask_helper();
   void help();
@@ -123,6 +124,7 @@ class PointToPoint {
   std::chrono::microseconds spin_;
   size_t capacity_;
   Doorbell* doorbells_;
+  Doorbell* own_doorbell_;  ///< for threads that do not hold mutex_
   std::byte* channels_;
 
   std::mutex mutex_;  // guards all below
