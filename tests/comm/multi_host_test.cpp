@@ -190,6 +190,72 @@ TEST(MultiHost, NamesASplitThatDiffersOnEveryRankAndGoesOn) {
       on({0, 1, 0, 1}));
 }
 
+/// Blocks that a rank sends to itself are far larger than all others, and differ from rank to rank.
+TEST(MultiHost, PassesSmallBlocksBesideLargeOnesForOneself) {
+  run_thread_ranks(
+      4,
+      [](Communicator& group) {
+        const auto own = static_cast<size_t>(group.rank());
+        std::vector<size_t> counts(4, 3);
+        counts[own] = 700000 * own;
+        const auto value_of = [](size_t from, size_t to) {
+          return static_cast<int64_t>(10 * from + to);
+        };
+        std::vector<int64_t> input;
+        std::vector<int64_t> expected;
+        for (size_t peer = 0; peer < 4; ++peer) {
+          input.insert(input.end(), counts[peer], value_of(own, peer));
+          expected.insert(expected.end(), counts[peer], value_of(peer, own));
+        }
+        std::vector<int64_t> output(input.size());
+        group.all_to_all_v(input.data(), counts.data(), output.data(), counts.data(),
+                           DataType::kInt64);
+        EXPECT_EQ(output, expected);
+        sum(group, 100);
+      },
+      on({0, 0, 1, 1}));
+}
+
+/// What is sent to a busy rank fills the connections; that it does not read is no silence.
+TEST(MultiHost, WaitsForABusyRankLongerThanForASilentHost) {
+  RankOptions options = on({0, 1});
+  options.config.link_timeout = milliseconds(1000);
+  run_process_ranks(
+      2,
+      [](Communicator& group) {
+        std::vector<char> message(20 << 20, 'x');
+        if (group.rank() == 1) std::this_thread::sleep_for(milliseconds(3500));
+        sum(group, 4 << 20);
+        if (group.rank() == 1) {
+          std::this_thread::sleep_for(milliseconds(3500));
+          group.receive(message.data(), message.size(), 0, 1)->wait(milliseconds(0));
+        } else {
+          group.send(message.data(), message.size(), 1, 1)->wait(milliseconds(0));
+        }
+        group.barrier();
+      },
+      options);
+}
+
+TEST(MultiHost, NamesARankThatLeftWithoutAMessage) {
+  run_thread_ranks(
+      3,
+      [](Communicator& group) {
+        std::vector<char> message(8 << 20, 'x');
+        if (group.rank() == 2) {  // another host's; it has sent all of this when it leaves
+          group.send(message.data(), message.size(), 0, 1)->wait(milliseconds(0));
+          return;
+        }
+        if (group.rank() == 1) return;
+        std::this_thread::sleep_for(milliseconds(200));
+        group.receive(message.data(), message.size(), 2, 1)->wait(milliseconds(0));
+        EXPECT_THAT(raised<PeerFailure>(
+                        [&] { group.receive(message.data(), 1, 1, 1)->wait(milliseconds(0)); }),
+                    HasSubstr("rank 1"));
+      },
+      on({0, 1, 2}));
+}
+
 TEST(MultiHost, RefusesBadArgumentsBeforeAnythingIsSent) {
   run_thread_ranks(
       2,

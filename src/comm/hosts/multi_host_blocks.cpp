@@ -204,7 +204,8 @@ void MultiHostCommunicator::scatter(const void* input, void* output, size_t coun
   record_event(call, bytes);
 }
 
-/// What ranks send to each other lies in their areas block after block, one for each rank.
+/// What ranks send to each other lies in their areas block after block, one for each rank. A rank's
+/// block for itself passes through no area: its size says nothing to the others.
 struct MultiHostCommunicator::Exchange {
   MultiHostCommunicator& group;
   Call& call;
@@ -231,7 +232,7 @@ struct MultiHostCommunicator::Exchange {
   void fill(const Chunk& chunk) const {
     for (int to = 0; to < group.world_size(); ++to) {
       const size_t size = piece(group.rank(), to, chunk);
-      if (size == 0) continue;
+      if (size == 0 || to == group.rank()) continue;
       std::memcpy(in_area(group.local_, to, chunk), input + place_in_input(to) + chunk.begin, size);
     }
   }
@@ -262,15 +263,19 @@ struct MultiHostCommunicator::Exchange {
     for (int local = 0; local < group.map_.size_of(group.host_); ++local) {
       const int from = group.map_.rank_of(group.host_, local);
       const size_t size = piece(from, group.rank(), chunk);
-      if (size == 0) continue;
+      if (size == 0 || from == group.rank()) continue;
       std::memcpy(in_output(from, chunk), in_area(local, group.rank(), chunk), size);
     }
   }
 
+  /// `largest_block`: of those for other ranks, the same on all ranks.
   void run(size_t largest_block) const {
     const Phases phases{[&](const Chunk& chunk) { fill(chunk); },
                         [&](Chunk& chunk) { launch(chunk); }, [&](Chunk& chunk) { finish(chunk); }};
     group.pass(call, largest_block, group.area_bytes_ / index_of(group.world_size()), phases);
+    const int own = group.rank();
+    const size_t size = bytes(own, own);
+    if (size > 0) std::memcpy(output + place_in_output(own), input + place_in_input(own), size);
   }
 };
 
@@ -318,7 +323,7 @@ void MultiHostCommunicator::all_to_all_v(const void* input, const size_t* send_c
         [&](int from, int to) { return rows[index_of(from)][index_of(to)] * element; },
         [&](int to) { return sum_of(send_counts, index_of(to)) * element; },
         [&](int from) { return sum_of(receive_counts, index_of(from)) * element; }};
-    exchange.run(std::max(largest, send_counts[index_of(rank())]) * element);
+    exchange.run(largest * element);
   });
   record_event(call, sum_of(send_counts, world) * element);
 }

@@ -67,7 +67,7 @@ Topology with_own_processes(Topology topology, const HostMap& map) {
 
 milliseconds formation_timeout(const CommunicatorOptions& options) {
   const auto asked = options.formation_timeout;
-  return asked.count() > 0 ? asked : options.config.timeout;
+  return std::min(asked.count() > 0 ? asked : options.config.timeout, shm::kMostTimeout);
 }
 
 /// All hosts cut tensors into the same chunks: those of rank 0.
@@ -198,7 +198,7 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
   try {
     link_ =
         std::make_unique<tcp::TcpLink>(store, topology(), map_.peers_of(rank()), kLanes, of_link);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     island_->abort(topology().name_of(rank()) + " gave up: " + shm::reason_of(error.what()));
     throw;
   }

@@ -219,6 +219,10 @@ std::shared_ptr<Transfer> PointToPoint::receive(const Request& request) {
   auto operation = std::make_shared<Operation>(*this, request, "recv");
   Lock lock(mutex_);
   begin();
+  // A connection, though nothing is sent over it: its end says that the peer has left.
+  if (is_remote(request.peer) && channel(request.peer, topology_.rank) == nullptr) {
+    remote_->open(remote_of(request.peer));
+  }
   ++pending_;
   ++posts_;
   const auto message = std::find_if(incoming_.begin(), incoming_.end(), [&](const Incoming& each) {

@@ -10,10 +10,12 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "comm/shm/system/system_call.h"
 #include "farandole/error.h"
+#include "log.h"
 #include "signals_blocked.h"
 
 namespace farandole::comm::tcp {
@@ -85,7 +87,12 @@ void MessageRelay::accept(int rank, Socket socket) {
   if (found == peers_.end()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (ends_) return;
-  start();
+  try {
+    start();
+  } catch (const Error& error) {
+    options_.on_failure(error.what(), -1);
+    return;
+  }
   accepted_.emplace_back(static_cast<int>(found - peers_.begin()), std::move(socket));
   moved(0);
 }
@@ -100,7 +107,19 @@ void MessageRelay::moved(int) {
 void MessageRelay::start() {
   if (thread_.joinable()) return;
   const SignalsBlocked blocked;
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = std::thread([this] {
+      try {
+        run();
+      } catch (const std::exception& error) {  // no memory for a channel
+        options_.on_failure(std::string("messages cannot be carried: ") + error.what(), -1);
+      }
+    });
+  } catch (const std::system_error& error) {
+    shm::throw_errno("starting a thread for messages",
+                     "raise the limit of processes (ulimit -u, or the cgroup's pids.max).",
+                     error.code().value());
+  }
 }
 
 void MessageRelay::stop() {
@@ -179,11 +198,10 @@ void MessageRelay::take_over() {
 
 void MessageRelay::connect(Peer& peer) {
   try {
-    peer.to.socket = link_->begin_connection(peer.address, peer.rank);
+    peer.to.socket = link_->begin_connection(peer.address, peer.rank, TcpLink::kMessageLane);
     peer.to.state = Way::State::kConnecting;
   } catch (const Error& error) {
-    peer.to.state = Way::State::kEnded;
-    options_.on_failure(error.what(), peer.rank);
+    fail(peer, error.what(), 0);
   }
 }
 
@@ -219,13 +237,14 @@ void MessageRelay::advance_connection(Peer& peer) {
 }
 
 void MessageRelay::fail(Peer& peer, const std::string& what, int error) {
-  peer.to.state = Way::State::kEnded;
-  peer.to.socket.reset();
   std::string reason = "no connection for messages to " + peer.address.text() + ": " + what + ".";
   if (error != 0) {
     reason += std::string(" ") + std::strerror(error) + " (errno " + std::to_string(error) + ").";
   }
-  options_.on_failure(reason, peer.rank);
+  log(LogLevel::kWarning, "rank " + std::to_string(options_.own_rank) + ", rank " +
+                              std::to_string(peer.rank) + ": " + reason);
+  end(peer, peer.to);
+  options_.on_moved();
 }
 
 bool MessageRelay::send_some(Peer& peer) {
@@ -263,11 +282,12 @@ bool MessageRelay::receive_some(Peer& peer) {
   return moved != 0 || has_ended;
 }
 
-/// Nothing more comes or goes this way: the peer has left or died.
+/// Nothing more comes or goes this way: the peer has left or died. It is gone when all that it has
+/// sent is in the channel from it.
 void MessageRelay::end(Peer& peer, Way& way) {
   way.state = Way::State::kEnded;
   way.socket.reset();
-  peer.is_gone.store(true, std::memory_order_release);
+  if (peer.from.state != Way::State::kOpen) peer.is_gone.store(true, std::memory_order_release);
 }
 
 }  // namespace farandole::comm::tcp

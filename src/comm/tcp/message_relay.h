@@ -41,8 +41,8 @@ class MessageRelay final : public shm::RemoteChannels {
     std::string session;     ///< of the group
     int own_rank;            ///< in the group
     std::function<void()> on_moved;
-    /// A connection could not be made. Must not block.
-    std::function<void(const std::string& reason, int rank)> on_failure;
+    /// Nothing can be carried any more. Must not block.
+    std::function<void(const std::string& reason, int lost_rank)> on_failure;
   };
 
   explicit MessageRelay(Options options);

@@ -14,6 +14,7 @@
 #include "comm/shm/system/system_call.h"
 #include "farandole/error.h"
 #include "log.h"
+#include "signals_blocked.h"
 
 namespace farandole::comm::tcp {
 namespace {
@@ -93,7 +94,10 @@ TcpLink::TcpLink(Store& store, Topology topology, std::vector<int> peers, int la
       wake_(make_eventfd()),
       failed_(make_eventfd()) {
   listen();
-  thread_ = std::thread([this] { run(); });
+  {
+    const SignalsBlocked blocked;
+    thread_ = std::thread([this] { run(); });
+  }
   try {
     connect_all(store);
     await_all();
@@ -135,9 +139,10 @@ Hello TcpLink::own_hello(int lane) const {
   return make_hello(topology_.session, topology_.rank, lane);
 }
 
-/// What makes TCP itself notice a host that vanished: probes of an idle connection, and a bound on
-/// how long sent bytes may stay unacknowledged.
-void TcpLink::tune(int socket) const {
+/// What makes TCP itself notice a host that vanished: probes of an idle connection. On control
+/// connections also a bound on how long sent bytes may stay unacknowledged; on others that would
+/// count the time in which a busy peer reads nothing.
+void TcpLink::tune(int socket, int lane) const {
   const auto silence = static_cast<int>(options_.silence.count());
   constexpr int kProbes = 3;
   const int seconds = std::max(1, silence / 1000 / (kProbes + 1));
@@ -146,7 +151,9 @@ void TcpLink::tune(int socket) const {
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(silence));
+  if (lane == kControlLane) {
+    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<unsigned>(silence));
+  }
 }
 
 void TcpLink::listen() {
@@ -194,10 +201,10 @@ constexpr const char* kFixOfConnect =
 
 }  // namespace
 
-Socket TcpLink::begin_connection(const NetworkAddress& address, int rank) const {
+Socket TcpLink::begin_connection(const NetworkAddress& address, int rank, int lane) const {
   Socket made(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!made.valid()) shm::throw_errno("socket", "use fewer ranks, or raise ulimit -n.");
-  tune(made.get());
+  tune(made.get(), lane);
   if (::connect(made.get(), address.get(), address.size()) != 0 && errno != EINPROGRESS) {
     shm::throw_errno("connecting to " + topology_.describe(rank) + " at " + address.text(),
                      kFixOfConnect);
@@ -208,7 +215,7 @@ Socket TcpLink::begin_connection(const NetworkAddress& address, int rank) const 
 /// Connects and says hello; the answer is read later, so that ranks do not wait for each other one
 /// after the other.
 Socket TcpLink::connect_to(const NetworkAddress& address, int peer, int lane) {
-  Socket made = begin_connection(address, peer);
+  Socket made = begin_connection(address, peer, lane);
   const std::string subject = "connecting to " + topology_.describe(peer) + " at " + address.text();
   std::vector<pollfd> set{{made.get(), POLLOUT, 0}};
   while (poll_for(set, std::min(formation_deadline_, Clock::now() + kSlice)) <= 0) {
@@ -336,8 +343,8 @@ void TcpLink::accept_some() {
       if (errno != EAGAIN) std::this_thread::sleep_for(kVerdictSlice);
       return;
     }
-    if (strangers_.size() >= kMostStrangers) strangers_.erase(strangers_.begin());
-    tune(made.get());
+    const size_t most = std::max(kMostStrangers, 4 * static_cast<size_t>(topology_.world_size));
+    if (strangers_.size() >= most) strangers_.erase(strangers_.begin());
     strangers_.push_back({std::move(made), Clock::now() + kStrangerTime});
   }
 }
@@ -364,6 +371,7 @@ void TcpLink::hear_stranger(Stranger& stranger) {
   }
   const int rank = stranger.hello.rank;
   const int lane = stranger.hello.lane;
+  tune(stranger.socket.get(), lane);
   const Hello answer = own_hello(lane);
   const bool is_answered = send_at_once(stranger.socket.get(), &answer, sizeof(answer));
   if (is_answered && lane == kMessageLane) {
@@ -504,6 +512,7 @@ void TcpLink::tell(ControlHead::Kind kind, const std::string& text, int lost_ran
 
 void TcpLink::drive(int lane, const Wait& wait) {
   std::vector<pollfd> set;
+  auto next_look = Clock::now() + kLook;
   while (true) {
     bool has_moved = false;
     for (const int peer : peers_) has_moved |= stream(peer, lane).progress();
@@ -514,12 +523,15 @@ void TcpLink::drive(int lane, const Wait& wait) {
     set = {{failed_.get(), POLLIN, 0}};
     for (const int peer : peers_) {
       const TcpStream& each = stream(peer, lane);
-      set.push_back({each.descriptor(), each.events(), 0});
+      set.push_back({each.events() == 0 ? -1 : each.descriptor(), each.events(), 0});
     }
+    poll_for(set, std::min(wait.deadline, next_look));
     const auto now = Clock::now();
-    if (poll_for(set, std::min(wait.deadline, now + kLook)) != 0) continue;
-    if (wait.look) wait.look();
-    if (Clock::now() >= wait.deadline) throw_late(lane, wait);
+    if (now >= next_look) {
+      next_look = now + kLook;
+      if (wait.look) wait.look();
+    }
+    if (now >= wait.deadline) throw_late(lane, wait);
   }
 }
 

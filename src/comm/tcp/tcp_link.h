@@ -55,9 +55,10 @@ struct LinkOptions {
 /// without a goodbye means that the peer's process has ended. Whoever needs bytes of it fails at
 /// once, all others a moment later: what it has sent before still arrives, and ranks that need no
 /// more finish their collective, as they do if a rank exits after its part. A host that vanishes
-/// does not close anything: its silence is noticed by TCP itself (keepalive and TCP_USER_TIMEOUT)
-/// within `silence`. In either case, and when a rank aborts, the link fails: each rank tells its
-/// own peers, and whoever drives a lane is woken by failed_, an eventfd in its poll set.
+/// does not close anything: TCP itself notices its silence on the control connection (keepalive
+/// and TCP_USER_TIMEOUT) within `silence`. In either case, and when a rank aborts, the link fails:
+/// each rank tells its own peers, and whoever drives a lane is woken by failed_, an eventfd in its
+/// poll set.
 ///
 /// Memory order: failure_ is written once with mutex_ held, before failed_ becomes readable.
 ///
@@ -79,7 +80,7 @@ class FARANDOLE_API TcpLink {
   /// Where this rank listens, for the messages of ranks of other hosts that are no peers.
   const std::string& address() const { return address_; }
   /// Begins to connect to the address of `rank`, without waiting. Throws SystemError.
-  Socket begin_connection(const NetworkAddress& address, int rank) const;
+  Socket begin_connection(const NetworkAddress& address, int rank, int lane) const;
   /// The lane of connections for messages.
   static constexpr int kMessageLane = -2;
   /// Stream `lane` with `peer`.
@@ -148,7 +149,7 @@ class FARANDOLE_API TcpLink {
   void take_over_connections();
   std::string key(int rank) const;
   [[noreturn]] void throw_missing(const std::vector<int>& missing) const;
-  void tune(int socket) const;
+  void tune(int socket, int lane) const;
 
   void run();
   void accept_some();
