@@ -313,6 +313,7 @@ void MultiHostCommunicator::all_to_all_v(const void* input, const size_t* send_c
                   reinterpret_cast<std::byte*>(all.data()), own.size() * sizeof(size_t),
                   /*to_host=*/-1);
     std::vector<const size_t*> rows;
+    rows.reserve(world);
     for (size_t peer = 0; peer < world; ++peer) rows.push_back(all.data() + peer * own.size());
     const size_t largest = check_split_sizes(name(), topology(), rows);
     const Exchange exchange{

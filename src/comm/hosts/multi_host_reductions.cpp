@@ -243,6 +243,7 @@ void MultiHostCommunicator::reduce_scatter(const void* input, void* output, size
     for (size_t i = 0; i < targets.size(); ++i) {
       std::byte* const partial = partial_of(chunk).data() + i * bytes;
       std::vector<const void*> sources;
+      sources.reserve(index_of(map_.size_of(host_)));
       for (int local = 0; local < map_.size_of(host_); ++local) {
         sources.push_back(filled(local, chunk) + index_of(targets[i]) * bytes);
       }

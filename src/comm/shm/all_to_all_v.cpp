@@ -27,6 +27,7 @@ void SharedMemoryCommunicator::all_to_all_v(const void* input, const size_t* sen
   std::copy_n(receive_counts, world, shown + world);
   enter(call);
   std::vector<const size_t*> rows;
+  rows.reserve(world);
   for (int peer = 0; peer < world_size(); ++peer) {
     rows.push_back(reinterpret_cast<const size_t*>(staging_.slot(peer)));
   }

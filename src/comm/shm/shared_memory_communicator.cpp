@@ -188,9 +188,9 @@ std::unique_ptr<Communicator> SharedMemoryCommunicator::make(Store& store,
 }
 
 std::unique_ptr<SharedMemoryCommunicator> SharedMemoryCommunicator::form(
-    Store& store, const CommunicatorOptions& asked, const Topology& of_ranks) {
+    Store& store, const CommunicatorOptions& asked, const Topology& topology) {
   CommunicatorOptions options = asked;
-  Topology topology = of_ranks;
+  Topology own = topology;
   Config& config = options.config;
   config.staging_bytes =
       round_up(std::max(config.staging_bytes, Staging::kLeastRingBytes), page_bytes());
@@ -200,14 +200,14 @@ std::unique_ptr<SharedMemoryCommunicator> SharedMemoryCommunicator::form(
   DescriptorExchange descriptors(topology);
   std::shared_ptr<Mapping> memory;
   try {
-    adopt_layout(bootstrap, config, topology);
-    memory = share_memory(bootstrap, descriptors, liveness, topology, config);
+    adopt_layout(bootstrap, config, own);
+    memory = share_memory(bootstrap, descriptors, liveness, own, config);
   } catch (const std::exception& error) {
     bootstrap.tell(error);
     throw;
   }
   std::unique_ptr<SharedMemoryCommunicator> communicator(new SharedMemoryCommunicator(
-      Parts{options, topology, std::move(descriptors), std::move(memory), std::move(liveness)}));
+      Parts{options, own, std::move(descriptors), std::move(memory), std::move(liveness)}));
   communicator->barrier({timeout});
   return communicator;
 }
