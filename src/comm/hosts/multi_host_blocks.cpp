@@ -7,14 +7,10 @@
 
 #include "comm/arguments.h"
 #include "comm/hosts/multi_host_communicator.h"
+#include "comm/hosts/parts.h"
 #include "comm/split_sizes.h"
 
 namespace farandole::comm::hosts {
-namespace {
-
-size_t index_of(int number) { return static_cast<size_t>(number); }
-
-}  // namespace
 
 /// Where the block of a rank of another host lies in the area of the rank of this host that
 /// receives it, counted in blocks.
@@ -126,12 +122,6 @@ void MultiHostCommunicator::broadcast(void* buffer, size_t count, DataType dtype
   const size_t bytes = count * call.element_bytes;
   const bool here = map_.host_of(root) == host_;
   const size_t stripes = index_of(map_.stripes());
-  const auto begin_of = [&](const Chunk& chunk, size_t stripe) {
-    return chunk.size / stripes * stripe;
-  };
-  const auto size_of_stripe = [&](const Chunk& chunk, size_t stripe) {
-    return stripe + 1 < stripes ? chunk.size / stripes : chunk.size - begin_of(chunk, stripe);
-  };
   const auto fill = [&](const Chunk& chunk) {
     if (rank() == root && chunk.size > 0) {
       std::memcpy(filled(local_, chunk), data + chunk.begin, chunk.size);
@@ -144,11 +134,11 @@ void MultiHostCommunicator::broadcast(void* buffer, size_t count, DataType dtype
     for (int host = 0; stripe < stripes && host < map_.count(); ++host) {
       if (host == host_) continue;
       const int peer = map_.rank_of(host, local_);
-      const size_t begin = begin_of(chunk, stripe);
-      const size_t size = size_of_stripe(chunk, stripe);
-      if (here) sends.push_back({peer, filled(map_.local_of(root), chunk) + begin, size});
-      if (host == map_.host_of(root))
-        receives.push_back({peer, arrived(local_, chunk) + begin, size});
+      const Range part = part_of(chunk.size, stripes, stripe);
+      if (here) sends.push_back({peer, filled(map_.local_of(root), chunk) + part.begin, part.size});
+      if (host == map_.host_of(root)) {
+        receives.push_back({peer, arrived(local_, chunk) + part.begin, part.size});
+      }
     }
     queue(call, chunk, sends, receives);
   };
@@ -158,8 +148,8 @@ void MultiHostCommunicator::broadcast(void* buffer, size_t count, DataType dtype
     for (size_t stripe = 0; rank() != root && chunk.size > 0 && stripe < stripes; ++stripe) {
       const std::byte* from =
           here ? filled(map_.local_of(root), chunk) : arrived(static_cast<int>(stripe), chunk);
-      const size_t begin = begin_of(chunk, stripe);
-      std::memcpy(data + chunk.begin + begin, from + begin, size_of_stripe(chunk, stripe));
+      const Range part = part_of(chunk.size, stripes, stripe);
+      std::memcpy(data + chunk.begin + part.begin, from + part.begin, part.size);
     }
   };
   run(call, [&] { pass(call, bytes, area_bytes_, {fill, launch, finish}); });

@@ -8,6 +8,7 @@
 
 #include "comm/arguments.h"
 #include "comm/diagnosis.h"
+#include "comm/hosts/parts.h"
 #include "comm/shm/bootstrap/bootstrap.h"
 #include "comm/shm/bootstrap/liveness.h"
 #include "comm/shm/signature_text.h"
@@ -30,8 +31,6 @@ constexpr int kCollectives = 0;
 constexpr int kLanes = 1;
 /// By how much the link gives up later than ranks that wait for a rank of their own host to enter.
 milliseconds margin_of(milliseconds timeout) { return std::max(timeout / 20, milliseconds(200)); }
-
-size_t index_of(int number) { return static_cast<size_t>(number); }
 
 /// The ranks of this host as a group of their own.
 Topology island_of(const Topology& group, const HostMap& map) {
@@ -63,11 +62,6 @@ Topology with_own_processes(Topology topology, const HostMap& map) {
     if (map.host_of(rank) != map.host_of(topology.rank)) topology.processes[index_of(rank)].clear();
   }
   return topology;
-}
-
-milliseconds formation_timeout(const CommunicatorOptions& options) {
-  const auto asked = options.formation_timeout;
-  return std::min(asked.count() > 0 ? asked : options.config.timeout, shm::kMostTimeout);
 }
 
 /// All hosts cut tensors into the same chunks: those of rank 0.
@@ -123,7 +117,7 @@ std::unique_ptr<Communicator> MultiHostCommunicator::make(Store& store,
   if (map.count() == 1) return shm::SharedMemoryCommunicator::form(store, asked, topology);
   const Topology watched = with_own_processes(topology, map);
   const shm::Liveness liveness(watched);
-  shm::Bootstrap bootstrap(store, asked.name, watched, liveness, formation_timeout(asked));
+  shm::Bootstrap bootstrap(store, asked.name, watched, liveness, shm::formation_timeout(asked));
   std::unique_ptr<MultiHostCommunicator> made;
   try {
     CommunicatorOptions options = asked;
@@ -184,7 +178,7 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
   of_link.group = name();
   of_link.network_interface = options.config.network_interface;
   of_link.silence = options.config.link_timeout;
-  of_link.timeout = formation_timeout(options);
+  of_link.timeout = shm::formation_timeout(options);
   of_link.while_waiting = [this, &options] {
     options.while_forming();
     island_->check_alive();
@@ -272,8 +266,8 @@ MultiHostCommunicator::Call MultiHostCommunicator::begin(OpKind operation, size_
 }
 
 milliseconds MultiHostCommunicator::timeout_of(const CollectiveOptions& options) const {
-  constexpr milliseconds kMost = std::chrono::hours(24 * 365);
-  return std::min(options.timeout.count() > 0 ? options.timeout : timeout_.load(), kMost);
+  return std::min(options.timeout.count() > 0 ? options.timeout : timeout_.load(),
+                  shm::kMostTimeout);
 }
 
 /// Whatever other error than a mismatch ends a collective, it ends the group.

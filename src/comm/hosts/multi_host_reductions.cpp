@@ -15,27 +15,13 @@
 #include "comm/arguments.h"
 #include "comm/hosts/host_reduction.h"
 #include "comm/hosts/multi_host_communicator.h"
+#include "comm/hosts/parts.h"
 
 namespace farandole::comm::hosts {
 namespace {
 
 /// Bytes of a stripe up to which a second round costs more than it saves.
 constexpr size_t kOneRoundBytes = size_t{32} << 10;
-
-size_t index_of(int number) { return static_cast<size_t>(number); }
-
-/// Elements [begin, begin + size).
-struct Range {
-  size_t begin;
-  size_t size;
-};
-
-/// Part `index` of `parts` about equal parts of `total`; the first ones have one more.
-Range part_of(size_t total, size_t parts, size_t index) {
-  const size_t each = total / parts;
-  const size_t longer = total % parts;
-  return {index * each + std::min(index, longer), each + (index < longer ? 1 : 0)};
-}
 
 }  // namespace
 

@@ -416,20 +416,23 @@ void Lockstep::check_alive() const {
   }
 }
 
-void Lockstep::check_peers() const {
-  if (group_->broken.load(std::memory_order_relaxed) == 0) return;
+/// The first rank that has aborted; -1 if none has.
+int Lockstep::aborted_rank() const {
+  if (group_->broken.load(std::memory_order_relaxed) == 0) return -1;
   for (int rank = 0; rank < topology_.world_size; ++rank) {
-    if (state_of(rank) != RankState::kAborted) continue;
-    throw_aborted(rank, "group '" + options_.group + "'", "");
+    if (state_of(rank) == RankState::kAborted) return rank;
   }
+  return -1;
+}
+
+void Lockstep::check_peers() const {
+  const int rank = aborted_rank();
+  if (rank >= 0) throw_aborted(rank, "group '" + options_.group + "'", "");
 }
 
 void Lockstep::check_peers_in_collective() const {
-  if (group_->broken.load(std::memory_order_relaxed) == 0) return;
-  for (int rank = 0; rank < topology_.world_size; ++rank) {
-    if (state_of(rank) != RankState::kAborted) continue;
-    throw_aborted(rank, describe_current(), fault_of({}).collective);
-  }
+  const int rank = aborted_rank();
+  if (rank >= 0) throw_aborted(rank, describe_current(), fault_of({}).collective);
 }
 
 std::string Lockstep::describe_current() const {

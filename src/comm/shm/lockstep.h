@@ -141,6 +141,7 @@ class Lockstep {
   std::chrono::steady_clock::time_point deadline(std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);
   void look_for_abort();
+  int aborted_rank() const;
   bool is_dead(int rank) const;
   std::string cause_of_death(int rank) const;
   [[noreturn]] void fail_dead(int rank);

@@ -163,14 +163,10 @@ std::shared_ptr<Mapping> share_memory(Bootstrap& bootstrap, DescriptorExchange& 
 
 }  // namespace
 
-namespace {
-
 std::chrono::milliseconds formation_timeout(const CommunicatorOptions& options) {
   const auto asked = options.formation_timeout;
   return std::min(asked.count() > 0 ? asked : options.config.timeout, kMostTimeout);
 }
-
-}  // namespace
 
 Topology SharedMemoryCommunicator::discover(Store& store, const CommunicatorOptions& options) {
   check_rank(options);

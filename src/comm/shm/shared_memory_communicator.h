@@ -22,6 +22,9 @@
 
 namespace farandole::comm::shm {
 
+/// How long a group of these options waits for its ranks while it forms.
+std::chrono::milliseconds formation_timeout(const CommunicatorOptions& options);
+
 /// Collectives among ranks of one host through memory that all of them map. Ranks are processes, or
 /// threads of one process (tests).
 ///
