@@ -2,9 +2,7 @@
 #include "comm/tcp/message_relay.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,9 +28,7 @@ ssize_t receive_at_once(int socket, void* data, size_t bytes) {
 
 }  // namespace
 
-MessageRelay::MessageRelay(Options options)
-    : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!wake_.valid()) shm::throw_errno("eventfd", "use fewer groups or fewer open files.");
+MessageRelay::MessageRelay(Options options) : options_(std::move(options)) {
   for (const int rank : options_.ranks) {
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = rank;
@@ -97,11 +93,7 @@ void MessageRelay::accept(int rank, Socket socket) {
   moved(0);
 }
 
-void MessageRelay::moved(int) {
-  const uint64_t one = 1;
-  // A full counter is readable, too.
-  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
-}
+void MessageRelay::moved(int) { wake_.signal(); }
 
 /// Needs mutex_.
 void MessageRelay::start() {
@@ -164,10 +156,7 @@ void MessageRelay::run() {
       }
     }
     ::poll(set.data(), set.size(), has_moved ? 0 : -1);
-    if (set[0].revents != 0) {
-      uint64_t count = 0;
-      [[maybe_unused]] const ssize_t read = ::read(wake_.get(), &count, sizeof(count));
-    }
+    if (set[0].revents != 0) wake_.clear();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (ends_) return;

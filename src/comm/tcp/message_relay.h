@@ -14,11 +14,11 @@
 #include "comm/fork_guard.h"
 #include "comm/shm/channel.h"
 #include "comm/shm/remote_channels.h"
-#include "comm/shm/system/descriptor.h"
 #include "comm/tcp/hello.h"
 #include "comm/tcp/network_address.h"
 #include "comm/tcp/socket.h"
 #include "comm/tcp/tcp_link.h"
+#include "comm/tcp/wake_event.h"
 
 namespace farandole::comm::tcp {
 
@@ -102,7 +102,7 @@ class MessageRelay final : public shm::RemoteChannels {
   ForkGuard fork_guard_;
   TcpLink* link_ = nullptr;
   std::vector<std::unique_ptr<Peer>> peers_;
-  shm::Descriptor wake_;  ///< eventfd
+  WakeEvent wake_;
 
   std::mutex mutex_;
   std::vector<int> to_open_;                      ///< guarded by mutex_

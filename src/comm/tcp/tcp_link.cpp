@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -45,23 +44,6 @@ std::string text_of_errno(int number) {
   return std::string(std::strerror(number)) + " (errno " + std::to_string(number) + ").";
 }
 
-shm::Descriptor make_eventfd() {
-  shm::Descriptor made(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!made.valid()) shm::throw_errno("eventfd", "use fewer groups or fewer open files.");
-  return made;
-}
-
-void signal_eventfd(int descriptor) {
-  const uint64_t one = 1;
-  // A full counter is readable, too.
-  [[maybe_unused]] const ssize_t written = ::write(descriptor, &one, sizeof(one));
-}
-
-void clear_eventfd(int descriptor) {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t read = ::read(descriptor, &count, sizeof(count));
-}
-
 template <class Value>
 void set_option(int socket, int level, int name, Value value) {
   ::setsockopt(socket, level, name, &value, sizeof(value));  // none of them is needed to work
@@ -90,9 +72,7 @@ TcpLink::TcpLink(Store& store, Topology topology, std::vector<int> peers, int la
       peers_(std::move(peers)),
       lanes_(lanes),
       options_(std::move(options)),
-      formation_deadline_(Clock::now() + options_.timeout),
-      wake_(make_eventfd()),
-      failed_(make_eventfd()) {
+      formation_deadline_(Clock::now() + options_.timeout) {
   listen();
   {
     const SignalsBlocked blocked;
@@ -107,7 +87,7 @@ TcpLink::TcpLink(Store& store, Topology topology, std::vector<int> peers, int la
       const std::lock_guard<std::mutex> lock(mutex_);
       ends_ = true;
     }
-    signal_eventfd(wake_.get());
+    wake_.signal();
     thread_.join();
     throw;
   }
@@ -124,7 +104,7 @@ TcpLink::~TcpLink() {
     ends_ = true;
     has_failed = failure_.has_value();
   }
-  signal_eventfd(wake_.get());
+  wake_.signal();
   thread_.join();
   if (!has_failed) tell(ControlHead::kGoodbye, "", -1);
 }
@@ -299,7 +279,7 @@ void TcpLink::take_over_connections() {
   }
   connections_.clear();
   watches_ = true;
-  signal_eventfd(wake_.get());
+  wake_.signal();
 }
 
 // ---- The thread
@@ -319,7 +299,7 @@ void TcpLink::run() {
     const bool looks_soon = fail_for_ended() || !strangers_.empty();
     poll_for(set, Clock::now() + (looks_soon ? kStrangerSlice : std::chrono::hours(1)));
     if (set[0].revents != 0) {
-      clear_eventfd(wake_.get());
+      wake_.clear();
       const std::lock_guard<std::mutex> lock(mutex_);
       if (ends_) return;
       watches_by_thread_ = watches_;
@@ -481,7 +461,7 @@ void TcpLink::fail(Failure failure) {
     if (failure_) return;
     failure_ = std::move(failure);
   }
-  signal_eventfd(failed_.get());
+  failed_.signal();
   tell(ControlHead::kAbort, text, lost_rank);
   if (options_.on_failure) options_.on_failure(text, lost_rank);
 }
@@ -493,7 +473,7 @@ void TcpLink::abort(const std::string& reason, int lost_rank) {
     if (failure_) return;
     failure_ = Failure{Failure::Kind::kAborted, topology_.rank, reason, lost_rank};
   }
-  signal_eventfd(failed_.get());
+  failed_.signal();
   tell(ControlHead::kAbort, reason, lost_rank);
 }
 

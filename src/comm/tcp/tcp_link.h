@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "comm/fork_guard.h"
-#include "comm/shm/system/descriptor.h"
 #include "comm/tcp/hello.h"
 #include "comm/tcp/network_address.h"
 #include "comm/tcp/socket.h"
 #include "comm/tcp/tcp_stream.h"
+#include "comm/tcp/wake_event.h"
 #include "farandole/comm/store.h"
 #include "farandole/comm/topology.h"
 #include "farandole/export.h"
@@ -174,8 +174,8 @@ class FARANDOLE_API TcpLink {
 
   std::string address_;
   Socket listener_;
-  shm::Descriptor wake_;    ///< eventfd: the thread is to end or to look at its connections
-  shm::Descriptor failed_;  ///< eventfd: readable from the first failure on
+  WakeEvent wake_;    ///< eventfd: the thread is to end or to look at its connections
+  WakeEvent failed_;  ///< eventfd: readable from the first failure on
   std::map<std::pair<int, int>, std::unique_ptr<TcpStream>> streams_;  ///< by peer and lane
 
   std::vector<Stranger> strangers_;  ///< of the thread
