@@ -93,4 +93,13 @@ for x, y in batches(3):
     loss_of(muon_model(x), y).backward()
     muon.step()
 
+hybrid_model = farandole.DistributedDataParallel(nn.Linear(16, 4))
+hybrid = farandole.ZeroRedundancyOptimizer(
+    hybrid_model.parameters(), torch.optim.AdamW, lr=1e-3, shard_over="host"
+)
+for x, y in batches(3):
+    hybrid.zero_grad()
+    loss_of(hybrid_model(x), y).backward()
+    hybrid.step()
+
 farandole.destroy()

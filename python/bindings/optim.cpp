@@ -164,7 +164,7 @@ OptimizerClass bind_construction(py::module_& module) {
                        std::vector<std::vector<std::string>> names,
                        const std::optional<Group>& group, const std::string& gradients,
                        bool master_weights, bool stochastic_rounding, uint64_t rounding_seed,
-                       const std::string& partition) {
+                       const std::string& partition, const std::string& shard_over) {
              const GradientMode mode = mode_of(gradients);
              const Partition division = partition_of(partition);
              const MasterWeightOptions masters{master_weights, stochastic_rounding, rounding_seed};
@@ -172,19 +172,25 @@ OptimizerClass bind_construction(py::module_& module) {
              for (size_t i = 0; i < parameters.size(); ++i) {
                groups.push_back(group_of(std::move(parameters[i]), std::move(names.at(i))));
              }
-             return std::unique_ptr<Optimizer, DeleteWithoutGil>(new Optimizer(
-                 std::move(groups), group.value_or(Group()), mode, masters, division));
+             return std::unique_ptr<Optimizer, DeleteWithoutGil>(
+                 new Optimizer(std::move(groups), group.value_or(Group()), mode, masters, division,
+                               shard_over == "host" ? ShardOver::kHost : ShardOver::kWorld));
            }),
            py::arg("groups"), py::arg("names"), py::arg("group"), py::arg("gradients"),
            py::arg("master_weights") = defaults.keep,
            py::arg("stochastic_rounding") = defaults.stochastic_rounding,
            py::arg("rounding_seed") = defaults.rounding_seed, py::arg("partition") = "elements",
-           NoGil(), "Make the parameters views of flat buffers. Collective.");
+           py::arg("shard_over") = "world", NoGil(),
+           "Make the parameters views of flat buffers. Collective.");
 }
 
 void bind_description(OptimizerClass& optimizer) {
   optimizer.def_property_readonly("rank", &Optimizer::rank, "Of this process.")
       .def_property_readonly("world_size", &Optimizer::world_size, "How many ranks.")
+      .def_property_readonly("shard_rank", &Optimizer::shard_rank,
+                             "Of this process among those that share shards with it.")
+      .def("shard_rank_of", &Optimizer::shard_rank_of, py::arg("rank"),
+           "That of a rank; None if it shares no shards with this one.")
       .def_property_readonly("group", &Optimizer::group, "The one that the program gave.")
       .def_property_readonly(
           "has_whole_parameters",

@@ -674,7 +674,7 @@ class ShardedOptimizer:
     """
     Steps the shards of parameters that this rank owns, for all.
     """
-    def __init__(self, groups: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], names: collections.abc.Sequence[collections.abc.Sequence[str]], group: torch.distributed.distributed_c10d.ProcessGroup | None, gradients: str, master_weights: bool = True, stochastic_rounding: bool = False, rounding_seed: typing.SupportsInt = 0, partition: str = 'elements') -> None:
+    def __init__(self, groups: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], names: collections.abc.Sequence[collections.abc.Sequence[str]], group: torch.distributed.distributed_c10d.ProcessGroup | None, gradients: str, master_weights: bool = True, stochastic_rounding: bool = False, rounding_seed: typing.SupportsInt = 0, partition: str = 'elements', shard_over: str = 'world') -> None:
         """
         Make the parameters views of flat buffers. Collective.
         """
@@ -738,6 +738,10 @@ class ShardedOptimizer:
         """
         Steps taken, by parameter; whether they have written to its arrays.
         """
+    def shard_rank_of(self, rank: typing.SupportsInt) -> int | None:
+        """
+        That of a rank; None if it shares no shards with this one.
+        """
     def shards(self, group: typing.SupportsInt) -> list[torch.Tensor]:
         """
         The same as tensors of one dimension, or as whole parameters.
@@ -786,6 +790,11 @@ class ShardedOptimizer:
     def rank(self) -> int:
         """
         Of this process.
+        """
+    @property
+    def shard_rank(self) -> int:
+        """
+        Of this process among those that share shards with it.
         """
     @property
     def stochastic_rounding(self) -> bool:

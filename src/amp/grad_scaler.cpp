@@ -125,7 +125,7 @@ Finding agreed(Finding own, double scale,
   for (const auto& link : replicas) {
     if (link->replica->reducer()->has_joined_ranks()) continue;
     const ReplicaGroup& group = link->replica->group();
-    RankReports<FindingReport> reports(group, 0);
+    RankReports<FindingReport> reports(group, 0, 0);
     reports.write({own, bits});
     reports.exchange_in_order();
     check_findings(reports, group);

@@ -70,7 +70,7 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       futures_(buckets_->size()),
       results_(buckets_->size()),
       times_(buckets_->size()),
-      reports_(*group_, has_nonfinite_.size() + options.report_bytes) {}
+      reports_(*group_, has_nonfinite_.size() + options.report_bytes, options.detail_bytes) {}
 
 void HookedReduction::begin(double weight, bool /*checks_finite*/) {
   weight_ = weight;

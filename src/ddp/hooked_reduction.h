@@ -38,6 +38,7 @@ class HookedReduction final : public BucketConsumer {
     /// ranks meet its mismatches. Other hooks use the program's group.
     bool uses_group_apart = false;
     size_t report_bytes = 0;
+    size_t detail_bytes = 0;  ///< at the end of reports; see RankReports
   };
 
   /// `parameters`: of each bucket, in the order of its slots. `hook` may be null if its result is

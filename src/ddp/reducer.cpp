@@ -259,6 +259,7 @@ std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
       sharded_ ? HookedReduction::Result::kElsewhere : HookedReduction::Result::kAverages;
   options.uses_group_apart = !hook_ || sharded_;
   options.report_bytes = report_bytes;
+  options.detail_bytes = gradients_->size();
   return std::make_unique<HookedReduction>(buckets, std::move(parameters), group_, std::move(hook),
                                            options);
 }

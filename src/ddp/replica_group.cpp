@@ -82,6 +82,27 @@ ReplicaGroup::ReplicaGroup(const Group& group, const std::string& purpose)
   adopt_other_devices(*group_, *of_program_);
 }
 
+ReplicaGroup::ReplicaGroup(const Group& of_program, c10::intrusive_ptr<ProcessGroupFarandole> own)
+    : of_program_(of_program),
+      own_(std::move(own)),
+      group_(wrap(own_)),
+      rank_(own_->getRank()),
+      world_size_(own_->getSize()),
+      name_(own_->name()),
+      device_(at::kCPU) {}
+
+std::shared_ptr<ReplicaGroup> ReplicaGroup::of_host(const ReplicaGroup& all,
+                                                    const std::string& purpose) {
+  if (!all.own_) return nullptr;
+  return std::shared_ptr<ReplicaGroup>(
+      new ReplicaGroup(all.of_program_, all.own_->duplicate_on_host(purpose)));
+}
+
+const std::vector<int>& ReplicaGroup::host_of_rank() const {
+  static const std::vector<int> kUnknown;
+  return own_ ? own_->topology().host_of_rank : kUnknown;
+}
+
 std::shared_ptr<comm::Communicator> ReplicaGroup::shared_communicator() const {
   auto communicator = own_ ? own_->communicator(c10::DeviceType::CPU) : nullptr;
   return communicator && communicator->shared_memory() ? communicator : nullptr;

@@ -22,9 +22,10 @@ namespace farandole {
 
 ShardedOptimizer::ShardedOptimizer(std::vector<ParameterGroup> groups,
                                    const farandole::Group& group, GradientMode mode,
-                                   const MasterWeightOptions& master_weights, Partition partition)
+                                   const MasterWeightOptions& master_weights, Partition partition,
+                                   ShardOver shard_over)
     : layout_(std::make_unique<ShardLayout>(master_weights, partition)),
-      ranks_(std::make_unique<ShardRanks>(mode)),
+      ranks_(std::make_unique<ShardRanks>(mode, shard_over)),
       step_(std::make_unique<ShardedStep>(*layout_, *ranks_)) {
   check_master_weights(master_weights);
   for (ParameterGroup& each : groups) layout_->add_group(std::move(each));
@@ -62,7 +63,7 @@ void ShardedOptimizer::add_group(ParameterGroup group, const std::function<void(
     before = step_->set_round(step_->make_round());
     if (then) then();
   };
-  change_together(*ranks_->group(), "add_param_group()", add, [&] {
+  change_together(*ranks_->everyone(), "add_param_group()", add, [&] {
     if (before) step_->set_round(std::move(before));
     layout_->drop(groups, parts);
     parts_shown_ = std::min(parts_shown_, parts);
@@ -110,8 +111,8 @@ void ShardedOptimizer::attach() {
     step_->set_sources(std::make_unique<PeerGradients>(link, this), /*are_scattered=*/false);
   } else {
     const auto& parts = layout_->parts();
-    const ShardPlan plan =
-        parts.empty() ? ShardPlan{{}, {}, world_size(), partition()} : parts.front().flat->plan();
+    const ShardPlan plan = parts.empty() ? ShardPlan{{}, {}, ranks_->world_size(), partition()}
+                                         : parts.front().flat->plan();
     scatter_ = std::make_shared<GradientScatter>(ranks_->group()->group(), plan,
                                                  replica->options().wire_dtype);
     step_->set_sources(std::make_unique<ScatteredGradients>(link, this, scatter_),
@@ -265,10 +266,11 @@ int64_t ShardedOptimizer::bytes_moved() const {
     for (size_t i = 0; i < plan.groups.size(); ++i) {
       const auto& bucket = plan.buckets.buckets[i];
       const auto wire = scatter_ ? scatter_->wire_of(bucket.dtype) : std::nullopt;
-      const int64_t own = plan.shard_elements(i, rank());
+      const int64_t own = plan.shard_elements(i, shard_rank());
       const auto gradient = static_cast<int64_t>(c10::elementSize(wire.value_or(bucket.dtype)));
       const auto parameter = static_cast<int64_t>(c10::elementSize(bucket.dtype));
-      bytes += (bucket.padded_elements - own) * gradient + own * (world_size() - 1) * parameter;
+      bytes +=
+          (bucket.padded_elements - own) * gradient + own * (ranks_->world_size() - 1) * parameter;
     }
   }
   return bytes;
@@ -315,30 +317,40 @@ void ShardedOptimizer::finish_rebuild(const std::function<void()>& then) {
   };
   // First all the memory that is needed, while nobody waits for elements of this rank.
   const std::shared_ptr<ReplicaGroup> group = ranks_->group();
+  const std::shared_ptr<ReplicaGroup> everyone = ranks_->everyone();
   const auto make_arrays = [&] {
     const std::vector<size_t> frozen = layout_->frozen_with_state();
     layout_->plan(layout_->active(), *group);
     layout_->plan(frozen, *group);
     for (const ShardLayout::Part& part : before.parts) make_arrays_of(part, *layout_);
   };
-  change_together(*group, "rebuild()", make_arrays, undo);
+  change_together(*everyone, "rebuild()", make_arrays, undo);
   std::unique_ptr<StepRound> round;
   const auto move_states = [&] {
     for (const ShardLayout::Part& part : before.parts) move_state(part, *ranks_, *layout_);
     round = step_->make_round();
     if (then) then();
   };
-  change_together(*group, "rebuild()", move_states, undo);
+  change_together(*everyone, "rebuild()", move_states, undo);
   ranks_->finish_change();
   step_->set_round(std::move(round));
   attach();
 }
 
-int ShardedOptimizer::rank() const { return ranks_->rank(); }
+int ShardedOptimizer::rank() const { return ranks_->everyone()->rank(); }
 
-int ShardedOptimizer::world_size() const { return ranks_->world_size(); }
+int ShardedOptimizer::world_size() const { return ranks_->everyone()->world_size(); }
 
-const farandole::Group& ShardedOptimizer::group() const { return ranks_->group()->of_program(); }
+int ShardedOptimizer::shard_rank() const { return ranks_->rank(); }
+
+std::optional<int> ShardedOptimizer::shard_rank_of(int rank) const {
+  const std::vector<int>& sharers = ranks_->sharers();
+  const auto found = std::find(sharers.begin(), sharers.end(), rank);
+  if (found == sharers.end()) return std::nullopt;
+  return static_cast<int>(found - sharers.begin());
+}
+
+const farandole::Group& ShardedOptimizer::group() const { return ranks_->everyone()->of_program(); }
 
 GradientMode ShardedOptimizer::mode() const { return ranks_->mode(); }
 

@@ -221,7 +221,8 @@ void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptio
   const bool is_fused = !make && is_on_cpu && update_rule_of(*defaults_) != nullptr;
   if (!make && !is_fused) make = factory_of(*defaults_, is_on_cpu);
   engine_ = std::make_unique<ShardedOptimizer>(std::move(planned), zero.group, zero.gradients,
-                                               zero.master_weights, zero.partition.value_or(known));
+                                               zero.master_weights, zero.partition.value_or(known),
+                                               zero.shard_over);
   for (const auto& group : param_groups_) known_groups_.push_back(group.params());
   if (is_fused) {
     stepper_ = std::make_unique<FusedStepper>(*engine_, param_groups_);
@@ -344,7 +345,9 @@ void ZeroRedundancyOptimizer::consolidate_state_dict(int to) {
                           "pass the rank that saves; it must be the same on every rank.");
   }
   forget_consolidated();
-  FullStates states = stepper_->gather(to);
+  const std::optional<int> receiver = engine_->shard_rank_of(to);
+  if (!receiver) return;  // its host has all shards itself
+  FullStates states = stepper_->gather(*receiver);
   if (rank() != to) return;
   is_consolidated_ = true;
   for (size_t i = 0; i < states.size(); ++i) {

@@ -93,6 +93,22 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupFarandole::shrink(
 
 c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::duplicate(
     const std::string& purpose) {
+  return make_duplicate(purpose, "all", rank_, size_);
+}
+
+c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::duplicate_on_host(
+    const std::string& purpose) {
+  const auto& hosts = topology_.host_of_rank;
+  const int host = hosts[static_cast<size_t>(rank_)];
+  const auto own = hosts.begin() + rank_;
+  return make_duplicate(purpose, "host" + std::to_string(host),
+                        static_cast<int>(std::count(hosts.begin(), own, host)),
+                        static_cast<int>(std::count(hosts.begin(), hosts.end(), host)));
+}
+
+/// Ranks that pass the same `place` meet.
+c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::make_duplicate(
+    const std::string& purpose, const std::string& place, int rank, int size) {
   auto options = options_of({}, *options_, name() + "/" + purpose);
   options->while_forming = [own = std::weak_ptr(communicators()->any())] {
     if (const auto communicator = own.lock()) communicator->check_alive();
@@ -104,8 +120,9 @@ c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::duplicate(
   }
   try {
     auto made = c10::make_intrusive<ProcessGroupFarandole>(
-        c10::make_intrusive<c10d::PrefixStore>("duplicate_" + std::to_string(number), store_),
-        rank_, size_, options);
+        c10::make_intrusive<c10d::PrefixStore>("duplicate_" + std::to_string(number) + "_" + place,
+                                               store_),
+        rank, size, options);
     const std::lock_guard<std::mutex> lock(mutex_);
     duplicates_.emplace_back(c10::static_intrusive_pointer_cast<c10d::Backend>(made));
     return made;

@@ -25,6 +25,8 @@ class ForeignBackend : public c10d::Backend {
   }
   /// What this rank has passed to those since it was asked last, in bytes.
   int64_t gradient_bytes() { return gradient_bytes_.exchange(0); }
+  /// The same of what is gathered.
+  int64_t gathered_bytes() { return gathered_bytes_.exchange(0); }
 
   Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     for (const at::Tensor& tensor : tensors) count(tensor);
@@ -32,6 +34,7 @@ class ForeignBackend : public c10d::Backend {
   }
   Work _allgather_base(at::Tensor& output, at::Tensor& input,
                        const c10d::AllgatherOptions& options) override {
+    gathered_bytes_ += static_cast<int64_t>(input.nbytes());
     return lender_->_allgather_base(output, input, options);
   }
   Work _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -58,6 +61,7 @@ class ForeignBackend : public c10d::Backend {
 
   const GroupPointer lender_;
   std::atomic<int64_t> gradient_bytes_{0};  ///< autograd's thread counts too
+  std::atomic<int64_t> gathered_bytes_{0};
 };
 
 /// Runs `body` on ranks that are threads, each with a group of backend "farandole" or "foreign".

@@ -27,9 +27,14 @@ class FARANDOLE_API ReplicaGroup {
   /// `group`: of any backend; the default group if empty. `purpose` goes into the name of the group
   /// apart. Collective.
   explicit ReplicaGroup(const Group& group = {}, const std::string& purpose = "ddp");
+  /// The ranks of `all` on this rank's host, as a group apart of CPU tensors; null if `all` is not
+  /// over our own backend. Collective.
+  static std::shared_ptr<ReplicaGroup> of_host(const ReplicaGroup& all, const std::string& purpose);
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
+  /// The host of each rank, as numbers; empty over another backend.
+  const std::vector<int>& host_of_rank() const;
   /// As messages call it.
   const std::string& name() const { return name_; }
   /// The group that the program gave.
@@ -69,6 +74,7 @@ class FARANDOLE_API ReplicaGroup {
   std::vector<std::string> all_gather(const std::string& text) const;
 
  private:
+  ReplicaGroup(const Group& of_program, c10::intrusive_ptr<ProcessGroupFarandole> own);
   void send(const at::Tensor& message, int root) const;
   at::Tensor gather(const at::Tensor& own, std::optional<std::chrono::milliseconds> timeout) const;
   /// On the device that the group's messages travel from.

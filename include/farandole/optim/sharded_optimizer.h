@@ -32,6 +32,13 @@ enum class GradientMode {
            ///< parameters belong to one DistributedDataParallel
 };
 
+/// Among which ranks the parameters and the state are divided.
+enum class ShardOver {
+  kWorld,  ///< all: the least memory
+  kHost,   ///< those of each host, and every host has all: new parameters never leave their host.
+           ///< Hosts have the same number of ranks and CPUs with the same instructions
+};
+
 /// What a GradScaler passes to a step.
 struct ScaledStep {
   double scale = 1;   ///< compared among the ranks
@@ -76,10 +83,12 @@ class FARANDOLE_API ShardedOptimizer {
   };
 
   /// `groups`: the same on every rank, with equal values by the first step. `group`: the ranks; if
-  /// empty, those of the parameters' DistributedDataParallel, or the default group. Collective.
+  /// empty, those of the parameters' DistributedDataParallel, or the default group. kHost needs a
+  /// group of our own backend and kFull. Collective.
   ShardedOptimizer(std::vector<ParameterGroup> groups, const farandole::Group& group,
                    GradientMode mode, const MasterWeightOptions& master_weights = {},
-                   Partition partition = Partition::kElements);
+                   Partition partition = Partition::kElements,
+                   ShardOver shard_over = ShardOver::kWorld);
   ~ShardedOptimizer();
   ShardedOptimizer(const ShardedOptimizer&) = delete;
   ShardedOptimizer& operator=(const ShardedOptimizer&) = delete;
@@ -155,12 +164,12 @@ class FARANDOLE_API ShardedOptimizer {
   int64_t bytes_moved() const;
 
   /// Assembles tensors in the shapes of the parameters of `group` from the pieces of all ranks,
-  /// which are one-dimensional and of one dtype. On rank `to`, or on all ranks if it is -1; empty
-  /// on the others. Collective.
+  /// which are one-dimensional and of one dtype. On shard_rank() `to`, or on all ranks if it is -1;
+  /// empty on the others. Collective for the ranks that share shards, as the next two.
   std::vector<at::Tensor> gather(size_t group, const std::vector<at::Tensor>& pieces, int to) const;
-  /// From rank `root`, in place. Collective.
+  /// From shard_rank() `root`, in place.
   void broadcast(const at::Tensor& tensor, int root) const;
-  /// A text of every rank. Collective.
+  /// A text of every rank that shares shards with this one, by shard_rank().
   std::vector<std::string> all_gather(const std::string& text) const;
 
   /// From now on gather() runs over the ranks of `group` (empty: those of the
@@ -173,6 +182,10 @@ class FARANDOLE_API ShardedOptimizer {
 
   int rank() const;
   int world_size() const;
+  /// This rank among those that share shards with it: rank(), or its number on its host.
+  int shard_rank() const;
+  /// shard_rank() of `rank`; nullopt if it shares no shards with this one.
+  std::optional<int> shard_rank_of(int rank) const;
   /// The one that the program gave.
   const farandole::Group& group() const;
   GradientMode mode() const;

@@ -34,6 +34,9 @@ struct ZeroOptions {
   /// optimizers of LibTorch and Farandole, which update each element on its own; kParameters for
   /// other optimizers from a factory.
   std::optional<Partition> partition = {};
+  /// kHost divides the parameters among the ranks of each host, so that the new ones travel through
+  /// its memory alone and only gradients between hosts.
+  ShardOver shard_over = ShardOver::kWorld;
 };
 
 /// A LibTorch optimizer in which each rank updates a shard of the parameters and keeps the state of

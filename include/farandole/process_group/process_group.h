@@ -143,6 +143,9 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   /// collectives; `purpose` ends its name in messages. It ends when this one is aborted or shut
   /// down. Collective.
   c10::intrusive_ptr<ProcessGroupFarandole> duplicate(const std::string& purpose);
+  /// The same of the ranks on this rank's host alone, in their order. Collective; each host gets a
+  /// group of its own.
+  c10::intrusive_ptr<ProcessGroupFarandole> duplicate_on_host(const std::string& purpose);
 
   /// Uninitialized memory for collectives that copy nothing in or out: see symmetric_empty().
   at::Tensor allocate_symmetric(at::IntArrayRef sizes, at::ScalarType dtype);
@@ -221,6 +224,9 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
                                            int size, std::chrono::milliseconds formation_timeout);
   void end_membership(const std::string& reason);
   std::vector<c10::intrusive_ptr<c10d::Backend>> live_duplicates();
+  c10::intrusive_ptr<ProcessGroupFarandole> make_duplicate(const std::string& purpose,
+                                                           const std::string& place, int rank,
+                                                           int size);
   Work launch(Call call, Body body);
   template <class Begin>
   Work begin_transfer(const Operation& operation, const Tensors& tensors, const at::Tensor& flat,

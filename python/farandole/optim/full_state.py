@@ -41,7 +41,7 @@ def gather_whole(
         engine: Whose parameters they are of.
         groups: Of all parameters.
         own: Of each group, by parameter: the states that this rank has.
-        to: Who gets the result.
+        to: Who gets the result, by shard_rank.
 
     Returns:
         By group and parameter; empty states on other ranks.
@@ -50,13 +50,13 @@ def gather_whole(
         {number: _replaced(state, _outside) for number, state in states.items()} for states in own
     ]
     everyone = [pickle.loads(data) for data in engine.all_gather(pickle.dumps(outlines))]
-    is_receiver = to in (-1, engine.rank)
+    is_receiver = to in (-1, engine.shard_rank)
     whole: States = [[{} for _ in group["params"]] for group in groups]
     for owner, of_groups in enumerate(everyone):
         for index, states in enumerate(of_groups):
             for number, outline in states.items():
                 device = groups[index]["params"][number].device
-                mine = own[index][number] if owner == engine.rank else None
+                mine = own[index][number] if owner == engine.shard_rank else None
                 state = _travelled(engine, owner, outline, mine, device)
                 if is_receiver:
                     whole[index][number] = state

@@ -36,7 +36,7 @@ def gather(
         index: Of the group.
         tensors: By piece of this rank.
         dtypes: By parameter, the same on all ranks; None if there is nothing of it.
-        to: Who gets the result.
+        to: Who gets the result, by shard_rank.
 
     Returns:
         By parameter: a tensor in its shape, or None; nothing on other ranks.

@@ -32,6 +32,7 @@ from farandole.optim.parameter_groups import Group, hyperparameters, names_of
 from farandole.optim.state_dicts import States, groups_of, states_of
 
 Gradients = Literal["full", "shard"]
+ShardOver = Literal["world", "host"]
 
 _logger = logging.getLogger(__name__)
 
@@ -70,6 +71,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             Then p.grad beyond that is nothing to look at: torch's GradScaler is refused, and
             torch.nn.utils.clip_grad_norm_(), which cannot be, is wrong; clip_grad_norm_() of the
             optimizer is right in both.
+        shard_over: "world": all ranks share the parameters and the state, which takes the least
+            memory. "host": the ranks of each host share them, and every host has all of them, so
+            that gradients alone travel between hosts; with gradients="full", over groups of the
+            backend farandole, on hosts with as many ranks and CPUs with the same instructions.
         partition: "elements": shards of one size, cut anywhere, which other than fused classes get
             as tensors of one dimension. "parameters": each parameter is whole on one rank, in its
             shape. None: "elements" for classes that are known to update each element alone, else
@@ -104,6 +109,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         overlap_with_ddp: bool = False,
         *,
         gradients: Gradients = "full",
+        shard_over: ShardOver = "world",
         partition: Partition | None = None,
         element_wise: bool | None = None,
         master_weights: bool = True,
@@ -118,6 +124,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         Optimizer.__init__(self, params, {})
         Joinable.__init__(self)
         self.gradients: Gradients = _checked(gradients)
+        self.shard_over: ShardOver = _checked_range(shard_over)
         self.parameters_as_bucket_view = parameters_as_bucket_view
         self._take_defaults(optimizer_class, defaults)
         is_fused = self._has_fused_loops(optimizer_class)
@@ -144,6 +151,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             bool(stochastic_rounding),
             _seed_of(rounding_seed),
             self.partition,
+            shard_over,
         )
         self.process_group = self._engine.group
         self._stepper: FusedStepper | InnerStepper
@@ -406,7 +414,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 )
             )
         self._forget_consolidated()
-        states = self._stepper.gather(self.param_groups, to)
+        receiver = self._engine.shard_rank_of(to)
+        if receiver is None:  # its host has all shards itself
+            return
+        states = self._stepper.gather(self.param_groups, receiver)
         if self.rank != to:
             return
         self._is_consolidated = True
@@ -557,6 +568,20 @@ def _checked(gradients: Gradients) -> Gradients:
             )
         )
     return gradients
+
+
+def _checked_range(shard_over: ShardOver) -> ShardOver:
+    if shard_over not in ("world", "host"):
+        raise InvalidArgument(
+            sentences(
+                "shard-over",
+                f"ZeroRedundancyOptimizer got shard_over={shard_over!r}.",
+                'parameters are divided among all ranks ("world") or among those of each host '
+                '("host").',
+                "pass one of these.",
+            )
+        )
+    return shard_over
 
 
 def _check_not_differentiable(group: Group) -> None:

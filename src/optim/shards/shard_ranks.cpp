@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/shards/shard_ranks.h"
 
+#include <ATen/Version.h>
+
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "farandole/error.h"
@@ -10,7 +13,7 @@
 namespace farandole {
 
 bool ShardRanks::are_of_replica() const {
-  return replica() != nullptr && replica()->shared_group() == group_;
+  return replica() != nullptr && replica()->shared_group() == everyone();
 }
 
 void ShardRanks::find_replica(const std::vector<at::Tensor>& parameters) {
@@ -22,13 +25,63 @@ void ShardRanks::find_replica(const std::vector<at::Tensor>& parameters) {
 }
 
 void ShardRanks::choose_group(const farandole::Group& group) {
-  if (replica() != nullptr && (!group || group.get() == replica()->group().of_program().get())) {
-    group_ = replica()->shared_group();
-  } else if (!group && group_ && replica() == nullptr) {
-    return;  // a rebuild for the same ranks
-  } else {
-    group_ = std::make_shared<ReplicaGroup>(group, "zero");
+  Division chosen;
+  chosen.everyone = chosen.group = everyone_of(group);
+  chosen.sharers.resize(static_cast<size_t>(chosen.everyone->world_size()));
+  std::iota(chosen.sharers.begin(), chosen.sharers.end(), 0);
+  if (shard_over_ == ShardOver::kHost) {
+    check_hosts(*chosen.everyone);
+    const std::vector<int>& hosts = chosen.everyone->host_of_rank();
+    const int own = hosts[static_cast<size_t>(chosen.everyone->rank())];
+    const auto is_elsewhere = [&](int rank) { return hosts[static_cast<size_t>(rank)] != own; };
+    auto& sharers = chosen.sharers;
+    sharers.erase(std::remove_if(sharers.begin(), sharers.end(), is_elsewhere), sharers.end());
+    const bool has_other_hosts = sharers.size() < hosts.size();
+    if (has_other_hosts) chosen.group = ReplicaGroup::of_host(*chosen.everyone, "zero_host");
   }
+  division_ = std::move(chosen);
+}
+
+std::shared_ptr<ReplicaGroup> ShardRanks::everyone_of(const farandole::Group& group) const {
+  if (replica() != nullptr && (!group || group.get() == replica()->group().of_program().get())) {
+    return replica()->shared_group();
+  }
+  const bool stays = !group && everyone() && replica() == nullptr;  // a rebuild for the same ranks
+  return stays ? everyone() : std::make_shared<ReplicaGroup>(group, "zero");
+}
+
+/// Each host computes all parameters, so all must come to the same bits: from shards of the same
+/// sizes, with the same instructions.
+void ShardRanks::check_hosts(const ReplicaGroup& everyone) const {
+  if (mode_ == GradientMode::kShard) {
+    throw InvalidArgument(
+        "shard-over-host-gradients", "shard_over=\"host\" was called with gradients=\"shard\".",
+        "with gradients=\"shard\" the optimizer averages over the ranks that share shards, but "
+        "those of a host have only their own gradients.",
+        "leave gradients out: the DistributedDataParallel averages over all hosts.");
+  }
+  const std::vector<int>& hosts = everyone.host_of_rank();
+  if (hosts.empty()) {
+    throw NotSupported("shard-over-host-backend",
+                       "shard_over=\"host\" got a process group of another backend.",
+                       "only groups of the backend farandole know which ranks share a host.",
+                       "use such a group, or pass as process_group a group of each host's ranks.");
+  }
+  const int own = hosts[static_cast<size_t>(everyone.rank())];
+  const std::vector<std::string> found =
+      everyone.all_gather(std::to_string(std::count(hosts.begin(), hosts.end(), own)) +
+                          " ranks and a CPU with " + at::get_cpu_capability());
+  const auto other = std::find_if(found.begin(), found.end(),
+                                  [&](const std::string& each) { return each != found[0]; });
+  if (other == found.end()) return;
+  throw InvalidArgument(
+      "hosts-differ",
+      "shard_over=\"host\" got hosts that differ: that of rank 0 has " + found[0] +
+          ", that of rank " + std::to_string(other - found.begin()) + " has " + *other + ".",
+      "each host computes all new parameters, and sums over other shards or with other "
+      "instructions have other bits, so the replicas would drift apart.",
+      "start as many ranks on each host, set ATEN_CPU_CAPABILITY to what all CPUs have, or leave "
+      "shard_over out.");
 }
 
 void ShardRanks::check_replica(const ShardLayout& layout) const {
@@ -61,51 +114,64 @@ void ShardRanks::check_replica(const ShardLayout& layout) const {
 }
 
 void ShardRanks::check_same_parameters(const ShardLayout& layout, bool with_values) const {
-  const std::vector<uint64_t> hashes = group_->all_gather(layout.hash(with_values));
+  const std::vector<uint64_t> hashes = everyone()->all_gather(layout.hash(with_values));
   for (size_t rank = 1; rank < hashes.size(); ++rank) {
-    if (hashes[rank] != hashes[0]) throw_that_parameters_differ(static_cast<int>(rank), *group_);
+    if (hashes[rank] != hashes[0])
+      throw_that_parameters_differ(static_cast<int>(rank), *everyone());
   }
 }
 
 std::vector<double> ShardRanks::all_gather(const std::vector<double>& numbers) const {
-  return group_->all_gather(numbers);
+  return everyone()->all_gather(numbers);
 }
 
 void ShardRanks::begin_change(const farandole::Group& group, const ShardLayout& layout) {
-  if (!previous_group_) previous_group_ = group_;  // it is set if a change was not finished
+  if (!previous_) previous_ = division_;  // it is set if a change was not finished
   const auto& parts = layout.parts();
   const int old_world = parts.empty() ? world_size() : parts.front().flat->plan().world_size;
   const int old_rank = parts.empty() ? rank() : parts.front().flat->rank();
   if (replica() == nullptr) find_replica(layout.tensors());
   choose_group(group);
-  const std::vector<uint64_t> old_ranks = group_->all_gather(static_cast<uint64_t>(old_rank));
+  const std::vector<uint64_t> old_ranks =
+      this->group()->all_gather(static_cast<uint64_t>(old_rank));
   owners_.assign(static_cast<size_t>(old_world), -1);
   for (size_t owner = old_ranks.size(); owner-- > 0;) {
     if (old_ranks[owner] < owners_.size()) owners_[old_ranks[owner]] = static_cast<int>(owner);
   }
-  const auto lost = std::find(owners_.begin(), owners_.end(), -1);
-  const bool has_state = std::any_of(layout.parameters().begin(), layout.parameters().end(),
-                                     [](const auto& parameter) { return parameter.steps > 0; });
-  if (lost == owners_.end() || !has_state) return;
-  const auto lost_rank = std::to_string(lost - owners_.begin());
+  const int lost = first_lost_shard(layout);
+  if (lost < 0) return;
   undo_change();
   throw InvalidArgument(
       "state-lost",
-      "rebuild() cannot find the optimizer state of rank " + lost_rank + " of " +
+      "rebuild() cannot find the optimizer state of rank " + std::to_string(lost) + " of " +
           std::to_string(old_world) + ".",
       "each rank has only the state of its own shards, and that rank is not in the new group.",
       "make a new optimizer and load a checkpoint into it on all ranks; every rank still has all "
       "parameters.");
 }
 
+/// A shard with state that no rank has which shares shards with this one, or else with another; -1:
+/// there is none.
+int ShardRanks::first_lost_shard(const ShardLayout& layout) const {
+  const bool has_state = std::any_of(layout.parameters().begin(), layout.parameters().end(),
+                                     [](const auto& parameter) { return parameter.steps > 0; });
+  const auto lost = std::find(owners_.begin(), owners_.end(), -1);
+  const int own =
+      lost == owners_.end() || !has_state ? -1 : static_cast<int>(lost - owners_.begin());
+  if (group() == everyone()) return own;
+  const std::vector<double> all = all_gather({static_cast<double>(own)});
+  return own >= 0 ? own : static_cast<int>(*std::max_element(all.begin(), all.end()));
+}
+
 void ShardRanks::finish_change() noexcept {
   owners_.clear();
-  previous_group_.reset();
+  previous_.reset();
 }
 
 void ShardRanks::undo_change() noexcept {
   owners_.clear();
-  group_ = std::move(previous_group_);
+  division_ = std::move(*previous_);
+  previous_.reset();
 }
 
 }  // namespace farandole

@@ -94,7 +94,7 @@ std::vector<FullState> gather_states(
     const ShardedOptimizer& engine, const StateFormat& format, size_t group,
     const std::vector<StateOutline>& outlines,
     const std::function<at::Tensor(size_t field, size_t piece)>& piece_of, int to) {
-  const bool is_receiver = to < 0 || to == engine.rank();
+  const bool is_receiver = to < 0 || to == engine.shard_rank();
   std::vector<FullState> states(is_receiver ? outlines.size() : 0);
   for (size_t i = 0; i < states.size(); ++i) {
     if (!outlines[i].exists) continue;

@@ -66,7 +66,7 @@ void ShardedStep::set_sources(std::unique_ptr<GradientSources> sources, bool are
 
 std::unique_ptr<StepRound> ShardedStep::make_round() const {
   const uint64_t steps = round_ ? round_->step() : 0;
-  return std::make_unique<StepRound>(ranks_.group(), layout_.names(), steps);
+  return std::make_unique<StepRound>(ranks_.everyone(), layout_.names(), steps);
 }
 
 std::unique_ptr<StepRound> ShardedStep::set_round(std::unique_ptr<StepRound> round) {
@@ -483,10 +483,12 @@ double ShardedStep::average_norm_term(double norm_type) {
   sources_->release();
   const std::vector<double> terms = ranks_.all_gather({own, error ? 1.0 : 0.0});
   if (error) std::rethrow_exception(error);
-  double term = 0;
   for (size_t rank = 0; rank < terms.size() / 2; ++rank) {
     if (terms[2 * rank + 1] != 0) throw_no_norm(rank);
-    term = joined_terms(term, terms[2 * rank], norm_type);
+  }
+  double term = 0;
+  for (const int rank : ranks_.sharers()) {
+    term = joined_terms(term, terms[2 * static_cast<size_t>(rank)], norm_type);
   }
   return term;
 }

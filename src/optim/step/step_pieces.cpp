@@ -131,7 +131,10 @@ bool StepPieces::share_sums(bool has_failed) {
   sums_.assign(count, 0);  // where pieces_ point to
   for (size_t first = 0; first < all.size(); first += count + 1) {
     if (all[first + count] != 0) return false;
-    for (size_t i = 0; i < count; ++i) sums_[i] += all[first + i];
+  }
+  for (const int rank : ranks_.sharers()) {
+    const double* const of_rank = all.data() + static_cast<size_t>(rank) * (count + 1);
+    for (size_t i = 0; i < count; ++i) sums_[i] += of_rank[i];
   }
   for (StepPiece& piece : pieces_) piece.context.sums = piece.sums;
   return true;

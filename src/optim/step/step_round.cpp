@@ -23,7 +23,7 @@ StepRound::StepRound(std::shared_ptr<ReplicaGroup> group, std::vector<std::strin
                      uint64_t step)
     : group_(std::move(group)),
       names_(std::move(names)),
-      reports_(*group_, (names_.size() + 7) / 8),
+      reports_(*group_, (names_.size() + 7) / 8, (names_.size() + 7) / 8),
       step_(step) {}
 
 bool StepRound::enter(const StepReport& report) {
