@@ -90,7 +90,7 @@ Roll RollCall::lead() {
   } catch (const TimeoutError&) {
     throw;  // each rank has a timeout of its own
   } catch (const std::exception& error) {
-    tell(error);
+    tell(key("go"), kFailed + session_, error);
     throw;
   }
   if (known_.size() > 1) store_.set(key("go"), session_);
@@ -140,15 +140,22 @@ bool RollCall::look_for_acknowledgements() {
 }
 
 Roll RollCall::follow() {
-  while (true) {
-    const bool has_died = is_there(0) && life_of(known_[0]) == Life::kDied;
-    if (hear_roll()) {
-      store_.set(key("acknowledgement", rank_), acknowledgement(own_.nonce, session_));
-      check_alike(rank_, known_[0].presence, own_);
+  try {
+    while (true) {
+      const bool has_died = is_there(0) && life_of(known_[0]) == Life::kDied;
+      if (hear_roll()) {
+        store_.set(key("acknowledgement", rank_), acknowledgement(own_.nonce, session_));
+        check_alike(rank_, known_[0].presence, own_);
+      }
+      if (may_go()) break;
+      if (has_died) check_alive(0);
+      wait_a_moment();
     }
-    if (may_go()) break;
-    if (has_died) check_alive(0);
-    wait_a_moment();
+  } catch (const TimeoutError&) {
+    throw;
+  } catch (const std::exception& error) {
+    tell(key("failure", rank_), own_.nonce, error);
+    throw;
   }
   Roll roll{session_, {}};
   for (const Known& known : known_) roll.ranks.push_back(known.presence);
@@ -190,10 +197,15 @@ bool RollCall::may_go() {
   if (*text == session_) return true;
   const size_t line = text->find('\n');
   if (line == std::string::npos || text->substr(0, line) != kFailed + session_) return false;
-  throw AbortedError(
-      "peer-gave-up",
-      "group '" + group_ + "' did not form: " + known_[0].presence.describe(0) + " gave up.",
-      text->substr(line + 1), "fix the cause on that rank, then make the group again.", {{0}, ""});
+  throw_gave_up(0, text->substr(line + 1));
+}
+
+void RollCall::throw_gave_up(int rank, const std::string& reason) const {
+  throw AbortedError("peer-gave-up",
+                     "group '" + group_ + "' did not form: " +
+                         known_[static_cast<size_t>(rank)].presence.describe(rank) + " gave up.",
+                     reason, "fix the cause on that rank, then make the group again.",
+                     {{rank}, ""});
 }
 
 /// True if this hello is another attempt of that rank than the known one.
@@ -224,9 +236,16 @@ bool RollCall::is_there(int rank) const {
   return !known_[static_cast<size_t>(rank)].presence.is_absent();
 }
 
+/// Throws if that rank has died. It may have ended because of another rank's failure, so that cause
+/// comes first: what the caller's group knows, then that rank's own word.
 void RollCall::check_alive(int rank) const {
   const Known& known = known_[static_cast<size_t>(rank)];
   if (life_of(known) != Life::kDied) return;
+  if (while_waiting_) while_waiting_();
+  const auto told = rank_ == 0 ? store_.try_get(key("failure", rank)) : std::nullopt;
+  if (told && told->substr(0, told->find('\n')) == known.presence.nonce) {
+    throw_gave_up(rank, told->substr(told->find('\n') + 1));
+  }
   throw PeerFailure("peer-ended-while-forming",
                     "group '" + group_ + "' did not form: " + known.presence.describe(rank) + " " +
                         known.watch->how_it_ended() + ".",
@@ -301,10 +320,11 @@ std::vector<int> RollCall::absent() const {
   return none.empty() ? silent : none;
 }
 
-/// Publishes why this rank gives up, for ranks that know of it.
-void RollCall::tell(const std::exception& error) noexcept {
+/// Publishes why this rank gives up, for ranks that know of the attempt.
+void RollCall::tell(const std::string& where, const std::string& attempt,
+                    const std::exception& error) noexcept {
   try {
-    store_.set(key("go"), kFailed + session_ + "\n" + shm::reason_of(error.what()));
+    store_.set(where, attempt + "\n" + shm::reason_of(error.what()));
   } catch (const std::exception&) {
     // If the store is gone, the peers see this process end, or wait for their timeout.
   }

@@ -30,7 +30,9 @@ struct Roll {
 /// echo a current nonce are ignored.
 ///
 /// A hello whose process has ended belongs to an earlier attempt if its count of restarts is
-/// different. Otherwise that rank has died, and the others do not wait for it for long.
+/// different. Otherwise that rank has died, and the others do not wait for it for long. A rank that
+/// gives up publishes why before it ends (rank 0 as `go`, others as `failure` with their nonce), so
+/// the first cause is reported and not the end of a rank that followed from it.
 ///
 /// Threads: one call at a time.
 class RollCall {
@@ -43,7 +45,7 @@ class RollCall {
            std::chrono::milliseconds timeout, std::function<void()> while_waiting = {});
 
   /// Collective. Throws TimeoutError with the missing ranks, PeerFailure if a rank died,
-  /// MismatchError if a rank has another build or world size, AbortedError if rank 0 gave up.
+  /// MismatchError if a rank has another build or world size, AbortedError if a rank gave up.
   Roll run();
 
  private:
@@ -73,7 +75,9 @@ class RollCall {
   void wait_a_moment() const;
   [[noreturn]] void throw_absent() const;
   std::vector<int> absent() const;
-  void tell(const std::exception& error) noexcept;
+  [[noreturn]] void throw_gave_up(int rank, const std::string& reason) const;
+  void tell(const std::string& where, const std::string& attempt,
+            const std::exception& error) noexcept;
 
   std::string key(const std::string& name, int rank = -1) const;
 

@@ -156,6 +156,28 @@ TEST(RollCall, NamesARankThatDiesBeforeAllHaveCome) {
   EXPECT_LT(steady_clock::now() - begin, 2 * detection_limit());
 }
 
+TEST(RollCall, TellsWhyARankGaveUpBeforeItEnded) {
+  const TemporaryDirectory folder;
+  const pid_t follower = ::fork();
+  if (follower == 0) {
+    DirectoryStore store(folder.path());
+    CommunicatorOptions options = options_of(1, 3);  // rank 2 does not come
+    const auto until = steady_clock::now() + milliseconds(300);
+    options.while_forming = [&] {
+      if (steady_clock::now() > until) throw SystemError("store-failed", "Broken.", "a cause.", "");
+    };
+    form(store, options);
+    ::_exit(0);
+  }
+  const auto begin = steady_clock::now();
+  DirectoryStore store(folder.path());
+  EXPECT_THAT(
+      raised<AbortedError>([&] { comm::make_communicator("shm", store, options_of(0, 3)); }),
+      AllOf(HasSubstr("rank 1 (pid "), HasSubstr("gave up"), HasSubstr("a cause.")));
+  EXPECT_LT(steady_clock::now() - begin, 2 * detection_limit());
+  ::waitpid(follower, nullptr, 0);
+}
+
 /// What two ranks, threads, get to read whose options differ.
 std::vector<std::string> texts_of(const CommunicatorOptions& first,
                                   const CommunicatorOptions& second) {
