@@ -6,7 +6,7 @@
 #include <cstdio>
 
 int main() {
-  const auto world = farandole::init_process_group();  // finds torchrun's ranks, or runs alone
+  const auto world = farandole::init_process_group();  // finds its peers, or runs alone
   torch::manual_seed(static_cast<uint64_t>(farandole::rank()));
   farandole::DistributedDataParallel model(torch::nn::Linear(64, 10), world);
   torch::optim::SGD optimizer(model.parameters(), /*lr=*/0.1);

@@ -7,7 +7,7 @@ torchrun --standalone --nproc-per-node=2 examples/quickstart/train.py
 import farandole
 import torch
 
-farandole.init_process_group()  # finds torchrun's ranks, or runs alone
+farandole.init_process_group()  # finds its peers, or runs alone
 torch.manual_seed(farandole.rank())  # each rank has data of its own; the model is rank 0's
 model = farandole.DistributedDataParallel(torch.nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -4,17 +4,22 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings.h"
+#include "comm/tcp/network_address.h"
+#include "farandole/config.h"
 #include "farandole/process_group/collectives.h"
 #include "farandole/process_group/symmetric_tensor.h"
 #include "farandole/process_group/work.h"
 #include "process_group/default_group_finder.h"
 #include "process_group/launch.h"
 #include "process_group/live_groups.h"
+#include "process_group/rendezvous.h"
 
 namespace farandole::python {
 namespace {
@@ -73,16 +78,35 @@ Group default_group_of_torch() {
 
 void bind_launch(py::module_& module) {
   py::class_<Launch>(module, "Launch", "How this process was started.")
-      .def_readonly("launcher", &Launch::launcher, "\"torchrun\" or \"alone\".")
+      .def_readonly("launcher", &Launch::launcher,
+                    "\"torchrun\", \"mpirun\", \"srun\" or \"alone\".")
       .def_readonly("rank", &Launch::rank, "This process.")
       .def_readonly("world_size", &Launch::world_size, "All processes.")
       .def_readonly("local_rank", &Launch::local_rank, "This process on its host.")
-      .def_readonly("local_world_size", &Launch::local_world_size, "All processes on its host.");
+      .def_readonly("local_world_size", &Launch::local_world_size, "All processes on its host.")
+      .def_readonly("master_address", &Launch::master_address, "Where the store is, or \"\".")
+      .def_readonly("master_port", &Launch::master_port, "Its port.")
+      .def_property_readonly("has_meeting_place", &Launch::has_meeting_place,
+                             "Whether the environment tells where the ranks meet.");
   module.def("find_launch", &find_launch,
              "Read the launcher's variables; raise InvalidArgument if they are set in part.");
-  module.def("go_alone", &go_alone,
-             "Tell the user that this process runs alone; raise InvalidArgument if mpirun or srun "
-             "started several.");
+  module.def("go_alone", &go_alone, "Tell the user that this process runs alone.");
+  module.def(
+      "meet",
+      [](std::optional<Milliseconds> timeout) {
+        InitOptions options;
+        if (timeout) options.timeout = *timeout;
+        const Rendezvous place = meet(options);
+        return std::make_tuple(place.store, place.rank, place.world_size);
+      },
+      py::arg("timeout"), NoGil(),
+      "The store, the rank and the world size that the launcher tells.");
+  module.def(
+      "address_of_this_host",
+      [] {
+        return comm::tcp::address_of_this_host(Config::from_environment().network_interface).host();
+      },
+      NoGil(), "Where other hosts reach this one: FARANDOLE_NETWORK_INTERFACE, or a guess.");
   module.def("shut_down_all_groups", &shut_down_all_groups, NoGil(),
              "Shut every group of this process down.");
 }

@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'local_rank', 'local_world_size', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -288,9 +288,14 @@ class Launch:
     How this process was started.
     """
     @property
+    def has_meeting_place(self) -> bool:
+        """
+        Whether the environment tells where the ranks meet.
+        """
+    @property
     def launcher(self) -> str:
         """
-        "torchrun" or "alone".
+        "torchrun", "mpirun", "srun" or "alone".
         """
     @property
     def local_rank(self) -> int:
@@ -301,6 +306,16 @@ class Launch:
     def local_world_size(self) -> int:
         """
         All processes on its host.
+        """
+    @property
+    def master_address(self) -> str:
+        """
+        Where the store is, or "".
+        """
+    @property
+    def master_port(self) -> int:
+        """
+        Its port.
         """
     @property
     def rank(self) -> int:
@@ -925,6 +940,10 @@ def adam_rule(lr: typing.SupportsFloat = 0.001, beta1: typing.SupportsFloat = 0.
     """
     That of torch.optim.Adam; of AdamW with decoupled_weight_decay.
     """
+def address_of_this_host() -> str:
+    """
+    Where other hosts reach this one: FARANDOLE_NETWORK_INTERFACE, or a guess.
+    """
 def all_gather(output: torch.Tensor, input: torch.Tensor, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
     """
     Fill ``output`` with the ranks' inputs in rank order.
@@ -959,7 +978,7 @@ def gather(output: torch.Tensor | None, input: torch.Tensor, root: typing.Suppor
     """
 def go_alone() -> None:
     """
-    Tell the user that this process runs alone; raise InvalidArgument if mpirun or srun started several.
+    Tell the user that this process runs alone.
     """
 def lamb_rule(lr: typing.SupportsFloat = 0.001, beta1: typing.SupportsFloat = 0.9, beta2: typing.SupportsFloat = 0.999, eps: typing.SupportsFloat = 1e-06, weight_decay: typing.SupportsFloat = 0.01, bias_correction: bool = True, maximize: bool = False) -> UpdateRule:
     """
@@ -976,6 +995,10 @@ def local_rank(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
 def local_world_size(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
     """
     How many ranks are on this host.
+    """
+def meet(timeout: datetime.timedelta | None) -> tuple[torch.distributed.distributed_c10d.Store, int, int]:
+    """
+    The store, the rank and the world size that the launcher tells.
     """
 def monitored_barrier(timeout: datetime.timedelta | None, wait_all_ranks: bool, group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
     """

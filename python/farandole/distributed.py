@@ -9,12 +9,13 @@ from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, Store
+from torch._C._distributed_c10d import Store
 
 from farandole import _C, arguments
 from farandole.arguments import Timeout, default_group
 from farandole.c10d import BACKEND
 from farandole.errors import InvalidArgument, NotSupported, sentences
+from farandole.mpi_meeting import meet_through_mpi
 
 Group: TypeAlias = dist.ProcessGroup
 
@@ -33,9 +34,9 @@ def init_process_group(
     """Make the default group, with the backend farandole for tensors on CPU and CUDA.
 
     It is torch.distributed's default group; if there is one already and no argument says where
-    ranks meet, that one is returned. Without such arguments the ranks find each other through
-    torchrun's variables; without those this process is rank 0 of 1, and one line in the log says
-    so.
+    ranks meet, that one is returned. Without such arguments the ranks find each other through the
+    variables of torchrun, mpirun (OpenMPI, MPICH, Intel MPI, MVAPICH) or srun; without those this
+    process is rank 0 of 1. One line in the log says which.
 
     Args:
         backend: "farandole" or None.
@@ -50,8 +51,7 @@ def init_process_group(
         device_id: As torch takes it; the CPU has nothing to bind.
 
     Raises:
-        InvalidArgument: arguments or variables are incomplete, or mpirun or srun started several
-            processes without torchrun's variables.
+        InvalidArgument: arguments or variables are incomplete, or do not tell where ranks meet.
         TimeoutError: a rank did not arrive; the text names it.
     """
     name = "init_process_group"
@@ -74,9 +74,8 @@ def init_process_group(
                 "call destroy() first, or call it without arguments to get the existing group.",
             )
         )
-    if plain and _C.find_launch().launcher == "alone":
-        _C.go_alone()
-        store, rank, world_size = HashStore(), 0, 1
+    if plain and _C.find_launch().launcher != "torchrun":  # whose restarts torch knows better
+        store, rank, world_size = meet_through_mpi() or _C.meet(limit)
     elif not plain:
         _check_place(init_method, rank, world_size, store)
     books = dist.distributed_c10d._world

@@ -5,41 +5,69 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 
 #include "farandole/error.h"
 #include "log.h"
+#include "process_group/slurm.h"
 
 namespace farandole {
 namespace {
 
-/// What a launcher tells its processes. A new launcher is one row in kLaunchers.
+/// The variables of torchrun.
+constexpr const char* kRank = "RANK";
+constexpr const char* kWorldSize = "WORLD_SIZE";
+constexpr const char* kMasterAddress = "MASTER_ADDR";
+constexpr const char* kMasterPort = "MASTER_PORT";
+
+/// What another launcher tells its processes. A new launcher is one row in kLaunchers.
 struct Launcher {
   const char* name;
+  const char* sign;  ///< set in each process that it started
   const char* rank;
-  const char* world_size;
-  const char* local_rank;        // optional in the environment
-  const char* local_world_size;  // optional in the environment
-  const char* master_address;
-  const char* master_port;
+  std::array<const char*, 2> world_size;  ///< the first that is set counts; may be null
+  const char* local_rank;
+  const char* local_world_size;  ///< may be null
+  const char* run;               ///< the same on all ranks, another in each run; may be null
+  const char* folder;            ///< that it makes for a run on each host; may be null
 };
-constexpr std::array<Launcher, 1> kLaunchers{{
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-     "MASTER_PORT"},
-}};
-
-/// A launcher that Farandole does not support yet: its ranks would each train alone.
-struct Stranger {
-  const char* name;
-  const char* sign;  // set in each process that it started, and nowhere else
-  const char* rank;
-  std::array<const char*, 2> world_size;  // the first that is set counts; may be null
-};
-constexpr std::array<Stranger, 4> kStrangers{{
-    {"OpenMPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", {"OMPI_COMM_WORLD_SIZE"}},
-    {"mpirun (PMI)", "PMI_SIZE", "PMI_RANK", {"PMI_SIZE"}},
-    {"MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", {"MV2_COMM_WORLD_SIZE"}},
+constexpr const char* kSrun = "srun";
+constexpr std::array<Launcher, 4> kLaunchers{{
+    // OpenMPI's comes before srun, which starts its daemons.
+    {"mpirun",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_RANK",
+     {"OMPI_COMM_WORLD_SIZE"},
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     "PMIX_NAMESPACE",
+     "PMIX_SERVER_TMPDIR"},
+    {"mpirun",
+     "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_RANK",
+     {"MV2_COMM_WORLD_SIZE"},
+     "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE",
+     nullptr,
+     nullptr},
     // SLURM_NTASKS is set in the shells of sbatch and salloc too, which are no task of a step.
-    {"srun", "SLURM_STEP_ID", "SLURM_PROCID", {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}},
+    {kSrun,
+     "SLURM_STEP_ID",
+     "SLURM_PROCID",
+     {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+     "SLURM_LOCALID",
+     nullptr,
+     "SLURM_STEP_ID",
+     nullptr},
+    // Hydra's, of MPICH and Intel MPI; srun sets the first two as well.
+    {"mpirun",
+     "PMI_SIZE",
+     "PMI_RANK",
+     {"PMI_SIZE"},
+     "MPI_LOCALRANKID",
+     "MPI_LOCALNRANKS",
+     nullptr,
+     nullptr},
 }};
 
 const char* value_of(const char* variable) {
@@ -47,16 +75,16 @@ const char* value_of(const char* variable) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-const char* require(const Launcher& launcher, const char* variable) {
+const char* require(const char* variable) {
   if (const char* value = value_of(variable)) return value;
-  const char* set = value_of(launcher.rank) ? launcher.rank : launcher.world_size;
+  const char* set = value_of(kRank) ? kRank : kWorldSize;
   throw InvalidArgument(
       "variable-missing", std::string("the environment variable ") + variable + " is not set.",
-      std::string(set) + " is, so this process seems to be started by " + launcher.name +
-          ", which sets " + launcher.rank + ", " + launcher.world_size + ", " +
-          launcher.master_address + " and " + launcher.master_port + ".",
-      std::string("start it with ") + launcher.name + ", set " + variable +
-          " on every rank, or unset " + set + " to run alone.");
+      std::string(set) +
+          " is, so this process seems to be started by torchrun, which sets RANK, WORLD_SIZE, "
+          "MASTER_ADDR and MASTER_PORT.",
+      std::string("start it with torchrun, set ") + variable + " on every rank, or unset " + set +
+          " to run alone.");
 }
 
 int number_of(const char* variable, const char* text) {
@@ -75,64 +103,115 @@ int number_or(const char* variable, int fallback) {
   return text == nullptr ? fallback : number_of(variable, text);
 }
 
-void check_rank(const Launcher& launcher, const Launch& launch) {
+void check_rank(const char* rank, const char* world_size, const Launch& launch) {
   if (launch.rank < launch.world_size) return;
   throw InvalidArgument("launcher-rank",
-                        std::string(launcher.rank) + " is " + std::to_string(launch.rank) +
-                            " and " + launcher.world_size + " is " +
-                            std::to_string(launch.world_size) + ".",
+                        std::string(rank) + " is " + std::to_string(launch.rank) + " and " +
+                            world_size + " is " + std::to_string(launch.world_size) + ".",
                         "ranks count from 0 to the world size minus one.",
                         "set both on every rank as a launcher would.");
 }
 
-Launch launch_by(const Launcher& launcher) {
+Launch launch_by_torchrun() {
   Launch launch;
-  launch.launcher = launcher.name;
-  launch.rank = number_of(launcher.rank, require(launcher, launcher.rank));
-  launch.world_size = number_of(launcher.world_size, require(launcher, launcher.world_size));
-  check_rank(launcher, launch);
-  launch.local_rank = number_or(launcher.local_rank, launch.rank);
-  launch.local_world_size = number_or(launcher.local_world_size, launch.world_size);
-  launch.master_address = require(launcher, launcher.master_address);
-  launch.master_port = number_of(launcher.master_port, require(launcher, launcher.master_port));
+  launch.launcher = "torchrun";
+  launch.rank = number_of(kRank, require(kRank));
+  launch.world_size = number_of(kWorldSize, require(kWorldSize));
+  check_rank(kRank, kWorldSize, launch);
+  launch.local_rank = number_or("LOCAL_RANK", launch.rank);
+  launch.local_world_size = number_or("LOCAL_WORLD_SIZE", launch.world_size);
+  launch.master_address = require(kMasterAddress);
+  launch.master_port = number_of(kMasterPort, require(kMasterPort));
   const char* agent = value_of("TORCHELASTIC_USE_AGENT_STORE");
   launch.store_is_served = agent != nullptr && std::strcmp(agent, "True") == 0;
   return launch;
 }
 
 /// The variable that tells how many processes it started; null if it did not start this one.
-const char* size_variable(const Stranger& stranger) {
-  if (!value_of(stranger.sign) || !value_of(stranger.rank)) return nullptr;
-  for (const char* variable : stranger.world_size) {
+const char* size_variable(const Launcher& launcher) {
+  if (!value_of(launcher.sign) || !value_of(launcher.rank)) return nullptr;
+  for (const char* variable : launcher.world_size) {
     if (variable != nullptr && value_of(variable)) return variable;
   }
   return nullptr;
 }
 
-void check_stranger(const Stranger& stranger) {
-  const char* variable = size_variable(stranger);
-  if (variable == nullptr || std::atoi(value_of(variable)) <= 1) return;
-  throw InvalidArgument(
-      "foreign-launcher",
-      std::string("init_process_group() cannot find the other ranks of ") + stranger.name + ".",
-      std::string(variable) + " is " + value_of(variable) + " and " + stranger.rank + " is " +
-          value_of(stranger.rank) +
-          ", but only torchrun's variables are supported: each process would train alone.",
-      "start the script with torchrun --nproc-per-node=<ranks of a host>; or pass rank (that of " +
-          std::string(stranger.rank) + "), world_size (that of " + variable +
-          ") and init_method=\"tcp://<host of rank 0>:<port>\"; or unset " + stranger.sign +
-          " to run alone.");
+/// srun may have started the processes of Hydra that started this one.
+bool is_of_hydra(const Launcher& launcher, int world_size) {
+  return launcher.name == kSrun && value_of("PMI_RANK") != nullptr &&
+         number_or("PMI_SIZE", world_size) != world_size;
+}
+
+/// A port below those that Linux gives to connections, which runs at one time hardly share.
+int port_of(const std::string& run) {
+  return 10000 + static_cast<int>(std::hash<std::string>{}(run) % 20000);
+}
+
+/// Where the ranks meet, if the environment says so. MASTER_ADDR and MASTER_PORT come first; then
+/// the launcher's folder where all ranks are on one host, and Slurm's list of hosts, where rank 0
+/// is on the first.
+void find_meeting_place(const Launcher& launcher, Launch* launch) {
+  const char* job = value_of("SLURM_JOB_ID");
+  const char* run = launcher.run == nullptr ? nullptr : value_of(launcher.run);
+  const std::string named = std::string(job == nullptr ? "" : job) + "." + (run ? run : "");
+  launch->master_port = number_or(kMasterPort, run == nullptr ? 0 : port_of(named));
+  if (const char* address = value_of(kMasterAddress)) {
+    launch->master_address = launch->master_port != 0 ? address : "";
+    return;
+  }
+  const char* folder = launcher.folder == nullptr ? nullptr : value_of(launcher.folder);
+  if (folder != nullptr && launch->local_world_size == launch->world_size) {
+    launch->meeting_file = std::string(folder) + "/farandole";
+    return;
+  }
+  const char* hosts = value_of("SLURM_STEP_NODELIST");
+  if (launcher.name != kSrun || hosts == nullptr) hosts = value_of("SLURM_JOB_NODELIST");
+  if (hosts != nullptr && launch->master_port != 0) launch->master_address = first_host_of(hosts);
+}
+
+Launch launch_by(const Launcher& launcher, const char* size) {
+  Launch launch;
+  launch.launcher = launcher.name;
+  launch.rank = number_of(launcher.rank, value_of(launcher.rank));
+  launch.world_size = number_of(size, value_of(size));
+  check_rank(launcher.rank, size, launch);
+  launch.local_rank = number_or(launcher.local_rank, launch.rank);
+  const char* tasks = value_of("SLURM_STEP_TASKS_PER_NODE");
+  if (launcher.local_world_size != nullptr) {
+    launch.local_world_size = number_or(launcher.local_world_size, launch.world_size);
+  } else {
+    const int found = tasks == nullptr ? 0 : tasks_on_node(tasks, number_or("SLURM_NODEID", 0));
+    launch.local_world_size = found > 0 ? found : launch.world_size;
+  }
+  find_meeting_place(launcher, &launch);
+  return launch;
 }
 
 }  // namespace
 
 Launch find_launch() {
+  if (value_of(kRank)) return launch_by_torchrun();
   for (const Launcher& launcher : kLaunchers) {
-    if (value_of(launcher.rank) || value_of(launcher.world_size)) return launch_by(launcher);
+    const char* const size = size_variable(launcher);
+    if (size == nullptr) continue;
+    const int world_size = number_of(size, value_of(size));
+    if (world_size > 1 && !is_of_hydra(launcher, world_size)) return launch_by(launcher, size);
   }
+  if (value_of(kWorldSize)) return launch_by_torchrun();
   Launch alone;
   alone.launcher = "alone";
   return alone;
+}
+
+void throw_no_meeting_place(const Launch& launch) {
+  throw InvalidArgument(
+      "meeting-place-unknown",
+      "init_process_group() cannot find where the " + std::to_string(launch.world_size) +
+          " ranks of " + launch.launcher + " meet.",
+      "they may be on several hosts, and nothing in the environment has the address of rank 0.",
+      "set MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port) on all ranks, with "
+      "mpirun's option -x or -genv; or pip install mpi4py, for Python; or pass rank, world_size "
+      "and init_method.");
 }
 
 std::string find_attempt() {
@@ -141,7 +220,6 @@ std::string find_attempt() {
 }
 
 void go_alone() {
-  for (const Stranger& stranger : kStrangers) check_stranger(stranger);
   log(LogLevel::kInfo, "no launcher and no arguments: this process is rank 0 of 1, alone.");
 }
 

@@ -8,25 +8,34 @@
 namespace farandole {
 
 /// How this process was started, as far as its environment tells.
+///
+/// The ranks meet in a store: at master_address, or at the address that rank 0 writes into
+/// meeting_file. If a launcher says neither, only the program can.
 struct Launch {
-  std::string launcher;  ///< "torchrun" or "alone"
+  std::string launcher;  ///< "torchrun", "mpirun" (any MPI's), "srun" or "alone"
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  std::string master_address;  ///< where the store is; empty when alone
+  std::string master_address;  ///< where the store is; may be empty
   int master_port = 0;
+  std::string meeting_file;  ///< on the one host of all ranks, in a folder of this run's; or empty
   /// The launcher holds the store: every rank is its client, rank 0 too.
   bool store_is_served = false;
+
+  bool has_meeting_place() const { return !master_address.empty() || !meeting_file.empty(); }
 };
 
-/// Reads the variables of the launchers that Farandole knows; alone if none is set.
-/// Throws InvalidArgument naming what is missing or no number when they are set in part.
+/// Reads the variables of the launchers that Farandole knows; alone if none is set, or if a
+/// launcher of MPI or Slurm started one process. torchrun's come first, so that it may be started
+/// by another one. Throws InvalidArgument naming what is missing or no number when variables are
+/// set in part.
 FARANDOLE_API Launch find_launch();
+/// Throws InvalidArgument that says how to tell the ranks of `launch` where they meet.
+[[noreturn]] void throw_no_meeting_place(const Launch& launch);
 /// How often the launcher has restarted the ranks, as it tells it; empty if it does not.
 std::string find_attempt();
-/// For a process that is to run alone because nothing tells it otherwise: writes one line. Throws
-/// InvalidArgument if a launcher that Farandole does not know (mpirun, srun) started several.
+/// For a process that runs alone because nothing tells it otherwise: writes one line.
 FARANDOLE_API void go_alone();
 
 }  // namespace farandole

@@ -1,12 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/rendezvous.h"
 
+#include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "farandole/error.h"
+#include "log.h"
 #include "process_group/launch.h"
 
 namespace farandole {
@@ -14,6 +24,7 @@ namespace {
 
 constexpr const char* kTcp = "tcp://";
 constexpr const char* kFile = "file://";
+constexpr const char* kThisHost = "127.0.0.1";
 
 bool starts_with(const std::string& text, const std::string& prefix) {
   return text.compare(0, prefix.size(), prefix) == 0;
@@ -89,17 +100,91 @@ Rendezvous who_am_i(const InitOptions& options) {
   return result;
 }
 
+/// A store at a free port of this host, at which `host` is how others reach it.
+c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, int world_size) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.numWorkers = static_cast<size_t>(world_size);
+  options.waitWorkers = false;
+  return c10::make_intrusive<c10d::TCPStore>(host, options);
+}
+
+/// Rank 0's store at `place`. It opens it once and keeps it for as long as its process lives: after
+/// the end of a group the others may come back for the next one before rank 0 does.
+c10::intrusive_ptr<c10d::Store> kept_store(
+    const std::string& place, const std::function<c10::intrusive_ptr<c10d::Store>()>& open) {
+  static std::mutex mutex;
+  static auto* const stores = new std::map<std::string, c10::intrusive_ptr<c10d::Store>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = stores->find(place);
+  return found != stores->end() ? found->second : stores->emplace(place, open()).first->second;
+}
+
+c10::intrusive_ptr<c10d::Store> announce_store(const std::string& file, int world_size) {
+  const auto store = open_store(kThisHost, world_size);
+  const std::string draft = file + ".new";
+  std::ofstream(draft) << store->getPort() << '\n';
+  if (std::rename(draft.c_str(), file.c_str()) == 0) return store;
+  throw SystemError("meeting-file", "the file '" + file + "' could not be written.",
+                    std::strerror(errno) + std::string("."),
+                    "free space there, or set MASTER_ADDR and MASTER_PORT on all ranks.");
+}
+
+/// Rank 0 writes its store's port into the file; the others wait for the file.
+c10::intrusive_ptr<c10d::Store> store_at(const std::string& file, const Launch& launch,
+                                         std::chrono::milliseconds timeout) {
+  if (launch.rank == 0) {
+    return kept_store(file, [&] { return announce_store(file, launch.world_size); });
+  }
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  int port = 0;
+  while (!(std::ifstream(file) >> port)) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw TimeoutError("meeting-file-missing",
+                         "rank 0 did not come to init_process_group() within " +
+                             std::to_string(timeout.count()) + " ms.",
+                         "it writes where the ranks meet into '" + file + "', which is not there.",
+                         "see whether rank 0 failed before, or raise the timeout.",
+                         {{0}, "init_process_group"});
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return tcp_store({kThisHost, port}, /*serves=*/false, launch.world_size, timeout);
+}
+
+c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, std::chrono::milliseconds timeout) {
+  if (!launch.has_meeting_place()) throw_no_meeting_place(launch);
+  if (!launch.meeting_file.empty()) return store_at(launch.meeting_file, launch, timeout);
+  const Address address{launch.master_address, launch.master_port};
+  const bool serves = launch.rank == 0 && !launch.store_is_served;
+  const auto open = [&] { return tcp_store(address, serves, launch.world_size, timeout); };
+  // torchrun's variables are also set by programs that start processes one after another.
+  if (!serves || launch.launcher == "torchrun") return open();
+  return kept_store(address.host + ":" + std::to_string(address.port), open);
+}
+
+void log_launch(const Launch& launch) {
+  if (launch.rank != 0) return;
+  log(LogLevel::kInfo, "rank 0 of " + std::to_string(launch.world_size) + ", started by " +
+                           launch.launcher + "; the ranks meet " +
+                           (launch.meeting_file.empty() ? "at " + launch.master_address + ":" +
+                                                              std::to_string(launch.master_port)
+                                                        : "on this host") +
+                           ".");
+}
+
 Rendezvous meet_by_launcher(const InitOptions& options) {
   const Launch launch = find_launch();
-  if (launch.launcher == "alone") {
+  const bool asks_alone = options.rank == 0 && options.world_size == 1;
+  if (launch.launcher == "alone" || (asks_alone && launch.launcher != "torchrun")) {
     if (options.rank > 0 || options.world_size > 1) check_ranks(options.rank, -1);
     if (options.world_size != 1) go_alone();
     return {0, 1, c10::make_intrusive<c10d::HashStore>()};
   }
-  const bool serves = launch.rank == 0 && !launch.store_is_served;
-  return {launch.rank, launch.world_size,
-          tcp_store({launch.master_address, launch.master_port}, serves, launch.world_size,
-                    options.timeout)};
+  const auto store = store_of(launch, options.timeout);
+  log_launch(launch);
+  return {launch.rank, launch.world_size, store};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "farandole/export.h"
 #include "farandole/process_group/init.h"
 
 namespace farandole {
@@ -13,6 +14,6 @@ struct Rendezvous {
 };
 
 /// Carries out InitOptions. Rank 0 may serve the store; the others wait for it up to the timeout.
-Rendezvous meet(const InitOptions& options);
+FARANDOLE_API Rendezvous meet(const InitOptions& options);
 
 }  // namespace farandole

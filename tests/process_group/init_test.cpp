@@ -16,6 +16,7 @@
 #include "farandole/process_group/process_group.h"
 #include "farandole/process_group/symmetric_tensor.h"
 #include "process_group/group_ranks.h"
+#include "process_group/slurm.h"
 
 namespace farandole {
 namespace {
@@ -56,18 +57,31 @@ TEST_F(Init, RunsAloneWithoutALauncherAndSaysSo) {
   EXPECT_NE(ProcessGroupFarandole::of(*world), nullptr);
 }
 
-TEST_F(Init, RefusesToRunAloneAsOneOfSeveral) {
+TEST_F(Init, RefusesToRunAloneAsOneOfSeveral) {  // on several hosts, without an address
   ::setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
   ::setenv("OMPI_COMM_WORLD_RANK", "2", 1);
   const std::string text = error_of<InvalidArgument>([] { init_process_group(); });
-  EXPECT_NE(text.find("OMPI_COMM_WORLD_SIZE is 4"), std::string::npos) << text;
-  EXPECT_NE(text.find("torchrun"), std::string::npos) << text;
+  EXPECT_NE(text.find("the 4 ranks of mpirun"), std::string::npos) << text;
+  EXPECT_NE(text.find("MASTER_ADDR"), std::string::npos) << text;
   InitOptions alone;
   alone.rank = 0;
   alone.world_size = 1;
   EXPECT_EQ(init_process_group(alone)->getSize(), 1);
   destroy();
   EXPECT_EQ(init_process_group(over(c10::make_intrusive<c10d::HashStore>(), 0, 1))->getSize(), 1);
+}
+
+TEST(Slurm, ExpandsItsLists) {
+  EXPECT_EQ(first_host_of("node[003-005,9],login1"), "node003");
+  EXPECT_EQ(first_host_of("a1,b2"), "a1");
+  EXPECT_EQ(first_host_of("rack[2-3]node[07,9]"), "rack2node07");
+  EXPECT_EQ(first_host_of("node[12"), "node12");
+  EXPECT_EQ(first_host_of(""), "");
+  EXPECT_EQ(tasks_on_node("2(x3),1", 0), 2);
+  EXPECT_EQ(tasks_on_node("2(x3),1", 2), 2);
+  EXPECT_EQ(tasks_on_node("2(x3),1", 3), 1);
+  EXPECT_EQ(tasks_on_node("2(x3),1", 4), 0);
+  EXPECT_EQ(tasks_on_node("many", 0), 0);
 }
 
 TEST_F(Init, MayBeRepeatedAfterDestroy) {

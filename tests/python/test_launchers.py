@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of launchers that Farandole does not know are not silently alone."""
+"""Ranks find each other under mpirun and srun, without arguments."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -26,26 +27,88 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-@pytest.mark.parametrize(
-    ("variables", "launcher", "size"),
-    [
-        ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"}, "OpenMPI", "OMPI_COMM_WORLD"),
-        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "PMI", "PMI_SIZE is 2"),
-        ({"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_RANK": "0"}, "MVAPICH", "MV2_COMM_WORLD"),
-        ({**SRUN, "SLURM_NTASKS": "4"}, "srun", "SLURM_NTASKS is 4"),
-        ({**SRUN, "SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "2"}, "srun", "STEP_NUM_TASKS is 2"),
-    ],
-)
-def test_several_ranks_without_torchruns_variables_are_an_error(
-    variables: dict[str, str], launcher: str, size: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def found(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> _C.Launch:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(farandole.InvalidArgument, match=launcher) as caught:
+    return _C.find_launch()
+
+
+OPENMPI = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-a-1@1",
+    "PMIX_SERVER_TMPDIR": "/tmp/ompi.1",
+}
+HYDRA = {"PMI_SIZE": "4", "PMI_RANK": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+SLURM = {
+    **SRUN,
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NTASKS": "8",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1,2,1",
+    "SLURM_STEP_NODELIST": "rack1-node[007-009,12],login",
+}
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher", "numbers"),
+    [
+        (OPENMPI, "mpirun", (2, 4, 0, 2)),
+        (HYDRA, "mpirun", (3, 4, 1, 2)),
+        ({"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_RANK": "0"}, "mpirun", (0, 2, 0, 2)),
+        (SLURM, "srun", (1, 4, 1, 2)),
+        ({**SRUN, "SLURM_NTASKS": "2"}, "srun", (1, 2, 1, 2)),
+        ({**SLURM, "PMI_SIZE": "4", "PMI_RANK": "1"}, "srun", (1, 4, 1, 2)),  # srun --mpi=pmi2
+        ({**SLURM, **OPENMPI}, "mpirun", (2, 4, 0, 2)),  # srun started its daemons
+        ({**SLURM, **HYDRA, "PMI_SIZE": "8"}, "mpirun", (3, 8, 1, 2)),
+    ],
+)
+def test_ranks_of_other_launchers(
+    variables: dict[str, str],
+    launcher: str,
+    numbers: tuple[int, int, int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch = found(variables, monkeypatch)
+    assert launch.launcher == launcher
+    told = (launch.rank, launch.world_size, launch.local_rank, launch.local_world_size)
+    assert told == numbers
+
+
+TORCHRUNS = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "5"}
+
+
+def test_the_variables_of_torchrun_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = found({**OPENMPI, **SLURM, **TORCHRUNS}, monkeypatch)
+    assert (launch.launcher, launch.rank, launch.world_size) == ("torchrun", 0, 2)
+    monkeypatch.delenv("RANK")  # a batch script set the rest for its own use
+    launch = _C.find_launch()
+    assert (launch.launcher, launch.rank, launch.world_size) == ("mpirun", 2, 4)
+    assert (launch.master_address, launch.master_port) == ("h", 5)
+
+
+def test_where_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = found(SLURM, monkeypatch)
+    assert launch.master_address == "rack1-node007"
+    assert 10000 <= launch.master_port < 30000
+    other = found({**SLURM, "SLURM_STEP_ID": "1"}, monkeypatch)
+    assert other.master_port != launch.master_port
+    launch = found({"MASTER_ADDR": "10.0.0.9"}, monkeypatch)
+    assert (launch.master_address, launch.master_port) == ("10.0.0.9", other.master_port)
+
+
+@pytest.mark.parametrize("variables", [OPENMPI, HYDRA, {**HYDRA, "MASTER_ADDR": "a"}])
+def test_nothing_tells_where_ranks_meet(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not found(variables, monkeypatch).has_meeting_place
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)  # no mpi4py
+    with pytest.raises(farandole.InvalidArgument, match="cannot find where the 4 ranks of mpirun"):
         farandole.init_process_group()
-    assert size in str(caught.value)
-    assert "\nwhy: " in str(caught.value)
-    assert "torchrun --nproc-per-node" in str(caught.value).split("\nfix: ")[1]
 
 
 @pytest.mark.parametrize(
@@ -87,12 +150,15 @@ def mpirun() -> list[str]:
     return [command, "--allow-run-as-root", "--oversubscribe", "-n", "2"]
 
 
-REFUSED = """
-import farandole
-try:
+PLAIN = """
+import farandole, torch
+for turn in range(2):  # the ranks meet again
     farandole.init_process_group()
-except farandole.InvalidArgument as error:
-    print("refused" if "OMPI_COMM_WORLD_SIZE is 2" in str(error) else error, flush=True)
+    tensor = torch.full((1,), farandole.rank() + 1.0)
+    farandole.all_reduce(tensor)
+    farandole.destroy()
+# one write: ranks share the pipe
+print("sum %s\\n" % tensor.item(), end="", flush=True)
 """
 
 EXPLICIT = """
@@ -110,10 +176,76 @@ farandole.destroy()
 
 
 def test_under_mpirun(tmp_path: Path) -> None:
-    done = run_launched(tmp_path, REFUSED, *mpirun())
-    assert done.stdout.count("refused") == 2, done.stdout + done.stderr
+    done = run_launched(tmp_path, PLAIN, *mpirun())
+    assert done.stdout.count("sum 3.0") == 2, done.stdout + done.stderr
+    assert "started by mpirun; the ranks meet on this host" in done.stderr
     done = run_launched(tmp_path, EXPLICIT.format(store=tmp_path / "store"), *mpirun())
     assert done.stdout.count("sum 2.0") == 2, done.stdout + done.stderr
+
+
+def test_through_mpi4py_where_ranks_may_be_on_several_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    command = [*mpirun(), "env", "-u", "PMIX_SERVER_TMPDIR"]
+    done = run_launched(tmp_path, PLAIN, *command)
+    assert done.stdout.count("sum 3.0") == 2, done.stdout + done.stderr
+    assert "which mpi4py told them" in done.stderr
+
+
+def test_at_an_address_under_mpirun(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = ["-x", "MASTER_ADDR=127.0.0.1", "-x", f"MASTER_PORT={port}"]
+    done = run_launched(tmp_path, PLAIN, *mpirun(), *place)
+    assert done.stdout.count("sum 3.0") == 2, done.stdout + done.stderr
+    assert f"the ranks meet at 127.0.0.1:{port}" in done.stderr
+
+
+def test_under_srun(tmp_path: Path) -> None:
+    """Processes with the variables that srun sets."""
+    script = tmp_path / "script.py"
+    script.write_text(PLAIN)
+    tasks = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            env={
+                **os.environ,
+                **SLURM,
+                "SLURM_STEP_NODELIST": "localhost",
+                "SLURM_STEP_TASKS_PER_NODE": "2",
+                "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_JOB_ID": str(os.getpid()),
+                "SLURM_PROCID": str(task),
+                "SLURM_NODEID": "0",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for task in range(2)
+    ]
+    outputs = [task.communicate(timeout=100) for task in tasks]
+    assert all("sum 3.0" in output for output, _ in outputs), outputs
+    assert "started by srun; the ranks meet at localhost:" in outputs[0][1]
+
+
+LATE = """
+import os, sys, farandole
+if os.environ["OMPI_COMM_WORLD_RANK"] == "{absent}":
+    import time
+    time.sleep(6)
+    sys.exit()
+try:
+    farandole.init_process_group(timeout=2)
+except farandole.TimeoutError as error:
+    print("late", error.ranks, error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_rank_that_does_not_come_is_named(tmp_path: Path, absent: int) -> None:
+    done = run_launched(tmp_path, LATE.format(absent=absent), *mpirun())
+    assert f"late ({absent},)" in done.stdout, done.stdout + done.stderr
 
 
 TORCHRUN = """
