@@ -33,6 +33,7 @@ struct CollectiveQueue::State {
   bool running = false;             // guarded by mutex; a thread runs a task
   bool closed = false;              // guarded by mutex
   std::atomic<uint64_t> issued{0};  // written under mutex
+  std::atomic<int> unended{0};      // collectives; waiters learn of an end by a Work's mutex
 
   void check_open() const {
     if (closed) refuse_after_shutdown(group);
@@ -48,7 +49,10 @@ struct CollectiveQueue::State {
     lock.lock();
   }
 
-  uint64_t next_number() { return issued.fetch_add(1, std::memory_order_relaxed) + 1; }
+  uint64_t next_number() {
+    unended.fetch_add(1, std::memory_order_relaxed);
+    return issued.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
 
   void execute();
 };
@@ -100,6 +104,7 @@ uint64_t CollectiveQueue::try_begin() {
 
 void CollectiveQueue::end() {
   State& state = *state_;
+  collective_ended();
   if (executor_of == &state) return;  // execute() keeps the turn
   const std::lock_guard<std::mutex> lock(state.mutex);
   state.running = false;
@@ -134,10 +139,11 @@ uint64_t CollectiveQueue::push(Task task) {
 
 uint64_t CollectiveQueue::issued() const { return state_->issued.load(std::memory_order_relaxed); }
 
-bool CollectiveQueue::busy() const {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  return state_->running || !state_->queue.empty();
+void CollectiveQueue::collective_ended() {
+  state_->unended.fetch_sub(1, std::memory_order_relaxed);
 }
+
+bool CollectiveQueue::busy() const { return state_->unended.load(std::memory_order_relaxed) != 0; }
 
 void CollectiveQueue::close(std::chrono::milliseconds grace) {
   State& state = *state_;

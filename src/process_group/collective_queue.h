@@ -51,12 +51,15 @@ class FARANDOLE_API CollectiveQueue {
   uint64_t try_begin();
   /// Gives back the turn that try_begin() gave.
   void end();
-  /// Queues `task` and returns its number.
+  /// Queues `task` and returns its number. The task calls collective_ended() before it tells anyone
+  /// that its collective has ended: whoever knows may end the group, while the task is on its last
+  /// lines.
   uint64_t push(Task task);
+  void collective_ended();
 
   /// Numbers given out so far.
   uint64_t issued() const;
-  /// Whether a collective runs or waits in the queue.
+  /// Whether a collective runs or waits in the queue, as far as the caller can know.
   bool busy() const;
   /// Throws AbortedError after close().
   void check_open() const;

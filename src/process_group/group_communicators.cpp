@@ -184,21 +184,22 @@ GroupCommunicators::Work GroupCommunicators::enqueue(CollectiveQueue& queue, boo
       title);
   const comm::CollectiveOptions options{call.timeout, /*sleep_at_once=*/true};
   // The task shares what it needs: the group may be gone when it runs.
-  const uint64_t sequence = queue.push(
-      [work, options, device = call.device, body = std::move(body), self = shared_from_this()] {
-        const bool timed = self->wants_completions();
-        const Clock::time_point begin = timed ? Clock::now() : Clock::time_point();
-        std::exception_ptr failure;
-        try {
-          const at::AutoDispatchBelowADInplaceOrView below_autograd;
-          body(*self->of(device), options);
-        } catch (...) {
-          failure = std::current_exception();
-          self->note_failure(failure);
-        }
-        if (timed && !failure) self->note_completion(*work, Clock::now() - begin);
-        complete(*work, failure);
-      });
+  const uint64_t sequence = queue.push([work, options, &queue, device = call.device,
+                                        body = std::move(body), self = shared_from_this()] {
+    const bool timed = self->wants_completions();
+    const Clock::time_point begin = timed ? Clock::now() : Clock::time_point();
+    std::exception_ptr failure;
+    try {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      body(*self->of(device), options);
+    } catch (...) {
+      failure = std::current_exception();
+      self->note_failure(failure);
+    }
+    if (timed && !failure) self->note_completion(*work, Clock::now() - begin);
+    queue.collective_ended();  // `self` owns it
+    complete(*work, failure);
+  });
   if (counted) work->set_sequence(sequence);
   return work;
 }

@@ -39,6 +39,21 @@ TEST(CollectiveQueue, GivesOneTurnAtATime) {
   future.wait();
 }
 
+TEST(CollectiveQueue, IsNotBusyWithTheLastLinesOfATask) {
+  CollectiveQueue queue("default");
+  std::promise<void> ended;
+  std::promise<void> go;
+  queue.push([&, wait = go.get_future().share()] {
+    queue.collective_ended();
+    ended.set_value();
+    wait.wait();
+  });
+  ended.get_future().wait();
+  EXPECT_FALSE(queue.busy());
+  EXPECT_EQ(queue.try_begin(), 0u);  // the turn is not back yet
+  go.set_value();
+}
+
 TEST(CollectiveQueue, RunsTasksInOrderOnOneOtherThread) {
   CollectiveQueue queue("default");
   std::vector<int> order;
