@@ -28,8 +28,7 @@ enum class NonfinitePolicy {
 /// compared with this header by a test.
 struct FARANDOLE_API Config {
   /// FARANDOLE_HOST_ID: name of the host that this rank claims to be on; empty: the kernel's boot
-  /// id, the network namespace, the host name and the user. Tests use it to emulate several hosts
-  /// on one machine.
+  /// id, the network namespace and the user. Tests use it to emulate several hosts on one machine.
   std::string host_id;
   /// FARANDOLE_NETWORK_INTERFACE: through which interface ranks of different hosts talk: names and
   /// networks in CIDR notation, the first one that this host has, as in `eth0,10.1.0.0/16`; empty:

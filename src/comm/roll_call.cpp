@@ -218,7 +218,8 @@ bool RollCall::learn(int rank, const Presence& presence) {
 
 RollCall::Known RollCall::see(const Presence& presence) const {
   Known known{presence, nullptr, false, Clock::now()};
-  if (presence.host_id == own_.host_id && is_in_own_pid_namespace(presence.process)) {
+  if (presence.host_id == own_.host_id && presence.host_name == own_.host_name &&
+      is_in_own_pid_namespace(presence.process)) {
     known.watch = shm::ProcessWatch::of(presence.pid, presence.process);
     known.was_alive = !known.watch->has_ended();
   }

@@ -27,12 +27,12 @@ std::string host_name() {
   return name;
 }
 
-/// What ranks have in common that can share memory. The boot id alone is not enough: pods have one
-/// kernel, and clones of a virtual machine one boot id.
+/// What ranks have in common that may share memory. It is not enough to be sure (clones of a
+/// virtual machine have one boot id), so hosts::find_islands() lets ranks prove it.
 std::string host_id() {
   char network[64] = {};
   if (::readlink("/proc/self/ns/net", network, sizeof(network) - 1) < 0) network[0] = '\0';
-  return boot_id() + " " + network + " " + host_name() + " " + std::to_string(::geteuid());
+  return boot_id() + " " + network + " " + std::to_string(::geteuid());
 }
 
 }  // namespace
@@ -93,26 +93,32 @@ Topology discover_topology(Store& store, const MeetingOptions& options) {
   topology.world_size = options.world_size;
   topology.session = roll.session;
   std::vector<std::string> host_ids;
-  std::vector<std::string> local_cores;
-  topology.local_world_size = 0;
   for (const Presence& peer : roll.ranks) {
     const auto known = std::find(host_ids.begin(), host_ids.end(), peer.host_id);
-    const int host = static_cast<int>(known - host_ids.begin());
+    topology.host_of_rank.push_back(static_cast<int>(known - host_ids.begin()));
     if (known == host_ids.end()) {
       host_ids.push_back(peer.host_id);
       topology.host_names.push_back(peer.host_name);
     }
-    const int peer_rank = static_cast<int>(topology.pids.size());
-    topology.host_of_rank.push_back(host);
     topology.pids.push_back(peer.pid);
     topology.processes.push_back(peer.process);
-    if (peer.host_id != own.host_id) continue;
-    if (peer_rank == options.rank) topology.local_rank = topology.local_world_size;
-    ++topology.local_world_size;
-    local_cores.push_back(peer.cores);
+    topology.cores.push_back(peer.cores);
   }
-  topology.local_cores = std::min(count_cores(local_cores), cgroup_core_quota());
+  count_local_ranks(topology);
   return topology;
+}
+
+void count_local_ranks(Topology& topology) {
+  const auto host_of = [&](int rank) { return topology.host_of_rank[static_cast<size_t>(rank)]; };
+  std::vector<std::string> cores;
+  topology.local_world_size = 0;
+  for (int rank = 0; rank < topology.world_size; ++rank) {
+    if (host_of(rank) != host_of(topology.rank)) continue;
+    if (rank == topology.rank) topology.local_rank = topology.local_world_size;
+    ++topology.local_world_size;
+    cores.push_back(topology.cores[static_cast<size_t>(rank)]);
+  }
+  topology.local_cores = std::min(count_cores(cores), cgroup_core_quota());
 }
 
 }  // namespace farandole::comm

@@ -30,10 +30,15 @@ def build(project: Path, folder: Path) -> None:
 
 
 def output_of(*command: str | Path, deadline_s: float) -> str:
-    """Runs a command, the one of this virtual environment first; returns what it printed."""
+    """Runs a command, the one of this virtual environment first; returns what it printed.
+
+    Python buffers what it prints, whatever the environment says: unbuffered, print() writes the end
+    of a line apart, and lines of two ranks mix.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = ["env", "-u", "PYTHONUNBUFFERED", f"PATH={path}"]
     done = subprocess.run(
-        ["env", f"PATH={path}", *command], capture_output=True, text=True, timeout=deadline_s
+        [*environment, *command], capture_output=True, text=True, timeout=deadline_s
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout

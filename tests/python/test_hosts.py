@@ -65,7 +65,9 @@ farandole.destroy_process_group()
 """
 
 
-def test_torchrun_on_two_hosts(tmp_path: Path, two_hosts: EmulatedHosts) -> None:
+@pytest.mark.parametrize("claim", ["", "one"])
+def test_torchrun_on_two_hosts(tmp_path: Path, two_hosts: EmulatedHosts, claim: str) -> None:
+    """Also where the hosts claim to be one: ranks that do not reach each other use the network."""
     script = tmp_path / "train.py"
     script.write_text(TRAINED)
     place = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=10.79.0.1", "--master-port=29611"]
@@ -77,6 +79,7 @@ def test_torchrun_on_two_hosts(tmp_path: Path, two_hosts: EmulatedHosts) -> None
             *place,
             f"--node-rank={host}",
             str(script),
+            FARANDOLE_HOST_ID=claim,
         )
         for host in range(2)
     ]
@@ -85,6 +88,7 @@ def test_torchrun_on_two_hosts(tmp_path: Path, two_hosts: EmulatedHosts) -> None
     assert "trained 4" in outputs[0][0]
     assert "4 ranks on 2 hosts (2 and 2)" in outputs[0][1]
     assert "rank 0 is at 10.79.0.1:" in outputs[0][1]
+    assert ("do not share memory, so they talk over the network" in outputs[0][1]) == bool(claim)
 
 
 LOST = """

@@ -25,6 +25,7 @@ struct FARANDOLE_API Topology {
   std::vector<int> pids;                ///< process id of each rank on its own host, for messages
   std::vector<std::string> processes;   ///< by rank: pid namespace and start time, which tell a
                                         ///< process from all others of its host with its pid
+  std::vector<std::string> cores;       ///< by rank: those it may use, as in "0-3,8"
   std::string session;                  ///< random; the same on all ranks, of this group alone
   /// If the ranks are a part of a larger group: their ranks in it, by which messages and errors
   /// name them. Empty: they are the whole group.
@@ -62,9 +63,12 @@ struct MeetingOptions {
 };
 
 /// Meets the ranks that are there now, whatever earlier ones have left in `store`, and derives the
-/// topology. Collective. Throws TimeoutError naming the ranks that did not arrive, PeerFailure
+/// topology, in which ranks with one host id are on one host. Collective. Throws TimeoutError naming the ranks that did not arrive, PeerFailure
 /// where one died, MismatchError where one has another build or world size, AbortedError where rank
 /// 0 gave up.
 FARANDOLE_API Topology discover_topology(Store& store, const MeetingOptions& options);
+
+/// Derives local_rank, local_world_size and local_cores from the other members.
+FARANDOLE_API void count_local_ranks(Topology& topology);
 
 }  // namespace farandole::comm

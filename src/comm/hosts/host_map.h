@@ -61,4 +61,13 @@ class HostMap {
   std::vector<int> local_of_;            ///< by rank
 };
 
+/// Processes of other hosts are not seen from here, whatever their pids.
+inline Topology with_own_processes(Topology topology, const HostMap& map) {
+  for (int rank = 0; rank < topology.world_size; ++rank) {
+    if (map.host_of(rank) == map.host_of(topology.rank)) continue;
+    topology.processes[static_cast<size_t>(rank)].clear();
+  }
+  return topology;
+}
+
 }  // namespace farandole::comm::hosts

@@ -8,6 +8,7 @@
 
 #include "comm/arguments.h"
 #include "comm/diagnosis.h"
+#include "comm/hosts/islands.h"
 #include "comm/hosts/parts.h"
 #include "comm/shm/bootstrap/bootstrap.h"
 #include "comm/shm/bootstrap/liveness.h"
@@ -56,14 +57,6 @@ Topology island_of(const Topology& group, const HostMap& map) {
   return island;
 }
 
-/// Processes of other hosts are not seen from here, whatever their pids.
-Topology with_own_processes(Topology topology, const HostMap& map) {
-  for (int rank = 0; rank < topology.world_size; ++rank) {
-    if (map.host_of(rank) != map.host_of(topology.rank)) topology.processes[index_of(rank)].clear();
-  }
-  return topology;
-}
-
 /// All hosts cut tensors into the same chunks: those of rank 0.
 size_t adopt_staging_bytes(shm::Bootstrap& bootstrap, const Topology& topology, size_t own) {
   if (topology.rank != 0) return std::stoull(bootstrap.get("staging_bytes"));
@@ -109,7 +102,8 @@ struct MultiHostCommunicator::LinkOfIsland {
 
 std::unique_ptr<Communicator> MultiHostCommunicator::make(Store& store,
                                                           const CommunicatorOptions& asked) {
-  const Topology topology = shm::SharedMemoryCommunicator::discover(store, asked);
+  const Topology topology =
+      find_islands(store, asked, shm::SharedMemoryCommunicator::discover(store, asked));
   const HostMap map(topology);
   for (int host = 0; host < map.count(); ++host) {
     shm::SharedMemoryCommunicator::check_ranks_on_host(map.size_of(host));

@@ -69,10 +69,10 @@ void Bootstrap::explain_lost_store() const {
   fail_dead(0);
 }
 
-std::string Bootstrap::get(const std::string& name) {
+std::string Bootstrap::get(const std::string& name, int from) {
   std::optional<std::string> value;
   milliseconds pause{1};
-  await({0}, [&](milliseconds limit) {
+  await({from}, [&](milliseconds limit) {
     const auto end = Clock::now() + limit;
     while (!(value = look(name)) && Clock::now() < end) {
       std::this_thread::sleep_for(pause);
@@ -85,7 +85,7 @@ std::string Bootstrap::get(const std::string& name) {
 
 void Bootstrap::await(const std::vector<int>& peers, const Ready& ready) {
   while (!ready(kTry)) {
-    if (look_for_failures(ready)) return;
+    if (look_for_failures(peers, ready)) return;
     if (Clock::now() < deadline_) continue;
     std::string names;
     for (const int peer : peers) names += (names.empty() ? "" : ", ") + topology_.describe(peer);
@@ -100,22 +100,23 @@ void Bootstrap::await(const std::vector<int>& peers, const Ready& ready) {
 }
 
 void Bootstrap::check() {
-  look_for_failures([](milliseconds) { return false; });
+  look_for_failures({}, [](milliseconds) { return false; });
 }
 
 /// The first rank that this one waits for and that has ended; -1 if there is none.
-int Bootstrap::find_dead() const {
-  if (topology_.rank != 0) return liveness_.is_dead(0) ? 0 : -1;
-  for (int peer = 1; peer < topology_.world_size; ++peer) {
-    if (liveness_.is_dead(peer)) return peer;
+int Bootstrap::find_dead(const std::vector<int>& peers) const {
+  for (int peer = 0; peer < topology_.world_size; ++peer) {
+    const bool waits = topology_.rank == 0 || peer == 0 ||
+                       std::find(peers.begin(), peers.end(), peer) != peers.end();
+    if (waits && peer != topology_.rank && liveness_.is_dead(peer)) return peer;
   }
   return -1;
 }
 
 /// A rank that failed tells why before it ends, so its word is read after the look at its process.
 /// True if a rank ended after it had done its part.
-bool Bootstrap::look_for_failures(const Ready& ready) {
-  const int dead = find_dead();
+bool Bootstrap::look_for_failures(const std::vector<int>& peers, const Ready& ready) {
+  const int dead = find_dead(peers);
   if (const auto told = look(kFailure)) {
     was_told_ = true;
     const size_t line = told->find('\n');

@@ -18,8 +18,9 @@ namespace farandole::comm::shm {
 /// memory. A rank that fails publishes the reason under one key. Waiting ranks check this key and
 /// the processes of the others, so all ranks notice a failure or a death quickly.
 ///
-/// Rank 0 waits for all other ranks, and they wait for rank 0 only: a rank may have finished the
-/// bootstrap, done its work and exited while a slow one still waits for rank 0's last value.
+/// Rank 0 waits for all other ranks, and they wait for rank 0 and for those whose part they need: a
+/// rank may have finished the bootstrap, done its work and exited while a slow one still waits for
+/// rank 0's last value.
 ///
 /// Threads: one call at a time.
 class Bootstrap {
@@ -28,10 +29,12 @@ class Bootstrap {
   Bootstrap(Store& store, std::string group, const Topology& topology, const Liveness& liveness,
             std::chrono::milliseconds timeout);
 
-  /// Rank 0: publishes a value.
+  /// Publishes a value.
   void set(const std::string& name, const std::string& value);
-  /// Waits for a value of rank 0.
-  std::string get(const std::string& name);
+  /// Waits for a value that `from` publishes.
+  std::string get(const std::string& name, int from = 0);
+  /// The value, if it is published.
+  std::optional<std::string> look(const std::string& name);
 
   /// See Await. Throws PeerFailure if a process ended, AbortedError if a peer reported a failure,
   /// TimeoutError with `peers`.
@@ -48,9 +51,8 @@ class Bootstrap {
   std::string key(const std::string& name) const;
 
  private:
-  int find_dead() const;
-  bool look_for_failures(const Ready& ready);
-  std::optional<std::string> look(const std::string& name);
+  int find_dead(const std::vector<int>& peers) const;
+  bool look_for_failures(const std::vector<int>& peers, const Ready& ready);
   void explain_lost_store() const;
   [[noreturn]] void fail_dead(int rank) const;
 

@@ -6,14 +6,12 @@
 #include <vector>
 
 #include "comm/shm/bootstrap/bootstrap.h"
+#include "comm/shm/bootstrap/unix_socket.h"
 #include "comm/shm/system/await.h"
 #include "comm/shm/system/descriptor.h"
 #include "farandole/comm/topology.h"
 
 namespace farandole::comm::shm {
-
-/// Ranks that one exchange can hold: the descriptors that the kernel passes in one message.
-constexpr int kMaxRanks = 250;
 
 /// Passes file descriptors among the ranks of one host: a star of Unix sockets around rank 0. A
 /// connection counts only after the peer showed the group's random token and the same user id.
@@ -45,9 +43,7 @@ class DescriptorExchange {
   struct Message;
 
   void accept_peers(int listener, const std::string& token, Bootstrap& bootstrap);
-  void accept_caller(int listener, std::vector<Descriptor>* callers) const;
   int identify(const Descriptor& caller, const std::string& token) const;
-  bool is_process_of(int socket_fd, int rank) const;
   void send(int peer, const Message& message, const std::vector<int>& fds, const Await& await);
   std::vector<Descriptor> receive(int peer, Message* message, const Await& await);
 

@@ -8,11 +8,17 @@
 
 namespace farandole::comm::shm {
 
-Liveness::Liveness(const Topology& topology)
-    : pids_(topology.pids), processes_(topology.processes), watches_(topology.pids.size()) {
+Liveness::Liveness(const Topology& topology, std::chrono::milliseconds doubt)
+    : pids_(topology.pids),
+      processes_(topology.processes),
+      watches_(topology.pids.size()),
+      in_doubt_until_(topology.pids.size()) {
   for (size_t rank = 0; rank < pids_.size(); ++rank) {
     if (!is_in_own_pid_namespace(processes_[rank])) continue;
     watches_[rank] = ProcessWatch::of(pids_[rank], processes_[rank]);
+    if (watches_[rank]->has_ended()) {
+      in_doubt_until_[rank] = std::chrono::steady_clock::now() + doubt;
+    }
   }
 }
 
@@ -27,7 +33,12 @@ void Liveness::adopt(std::vector<Descriptor> pidfds) {
   }
 }
 
-bool Liveness::is_dead(int rank) const { return watch(rank) && watch(rank)->has_ended(); }
+bool Liveness::is_dead(int rank) const {
+  if (!watch(rank) || !watch(rank)->has_ended()) return false;
+  const auto until = in_doubt_until_[static_cast<size_t>(rank)];
+  return until == std::chrono::steady_clock::time_point() ||
+         std::chrono::steady_clock::now() >= until;
+}
 
 std::string Liveness::cause_of_death(int rank) const {
   return watch(rank) ? watch(rank)->how_it_ended() : "ended";

@@ -25,8 +25,10 @@ constexpr std::chrono::milliseconds kMostTimeout = std::chrono::hours(24 * 365);
 class Liveness {
  public:
   /// Watches the ranks of this process's pid namespace. Ranks of other namespaces count as alive
-  /// until adopt().
-  explicit Liveness(const Topology& topology);
+  /// until adopt(). A process that is not there when the watch begins counts as alive for `doubt`:
+  /// it may be one of another machine with the same ids, such as a clone.
+  explicit Liveness(const Topology& topology,
+                    std::chrono::milliseconds doubt = std::chrono::milliseconds(0));
 
   /// Whether all ranks are in one pid namespace; the same on all ranks.
   bool sees_all() const;
@@ -46,6 +48,7 @@ class Liveness {
   std::vector<int> pids_;
   std::vector<std::string> processes_;
   std::vector<std::shared_ptr<const ProcessWatch>> watches_;  ///< by rank; null: not yet
+  std::vector<std::chrono::steady_clock::time_point> in_doubt_until_;  ///< by rank
 };
 
 }  // namespace farandole::comm::shm
