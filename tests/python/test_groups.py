@@ -300,6 +300,7 @@ if rank is not None:
 def test_scripts_without_destroy_exit_cleanly(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(EXITS)],
+        env=os.environ | {"FARANDOLE_LOG": "warning"},
         capture_output=True,
         text=True,
         timeout=100,

@@ -64,23 +64,29 @@ size_t adopt_staging_bytes(shm::Bootstrap& bootstrap, const Topology& topology, 
   return own;
 }
 
-/// Says once a process how ranks are joined.
-void log_choice(const std::string& group, const HostMap& map, const std::string& address) {
-  static std::atomic<bool> is_said{false};
-  if (is_said.exchange(true)) return;
+/// "3 (2 and 1)": hosts, and their numbers of ranks.
+std::string hosts_text(const HostMap& map) {
   std::string sizes;
-  int ranks = 0;
   for (int host = 0; host < map.count(); ++host) {
-    sizes += (host == 0                ? ""
-              : host + 1 < map.count() ? ", "
-                                       : " and ") +
-             std::to_string(map.size_of(host));
-    ranks += map.size_of(host);
+    const bool is_last = host + 1 == map.count();
+    sizes += (host == 0 ? "" : is_last ? " and " : ", ") + std::to_string(map.size_of(host));
   }
-  log(LogLevel::kInfo, "group '" + group + "' has " + std::to_string(ranks) + " ranks on " +
-                           std::to_string(map.count()) + " hosts (" + sizes +
-                           "): shared memory within a host, TCP between hosts; rank 0 is at " +
-                           address + ".");
+  return std::to_string(map.count()) + " hosts (" + sizes + ")";
+}
+
+/// Rank 0 says once a process how ranks are joined. `address`: its own; empty if all share memory.
+void log_choice(const std::string& group, const Topology& topology, const std::string& address) {
+  static std::atomic<bool> is_said{false};
+  if (topology.rank != 0 || topology.world_size == 1 || is_said.exchange(true)) return;
+  const std::string begin =
+      "group '" + group + "' has " + std::to_string(topology.world_size) + " ranks on ";
+  if (address.empty()) {
+    log(LogLevel::kInfo, begin + "one host: shared memory.");
+  } else {
+    log(LogLevel::kInfo, begin + hosts_text(HostMap(topology)) +
+                             ": shared memory within a host, TCP between hosts; rank 0 is at " +
+                             address + ".");
+  }
 }
 
 }  // namespace
@@ -108,7 +114,11 @@ std::unique_ptr<Communicator> MultiHostCommunicator::make(Store& store,
   for (int host = 0; host < map.count(); ++host) {
     shm::SharedMemoryCommunicator::check_ranks_on_host(map.size_of(host));
   }
-  if (map.count() == 1) return shm::SharedMemoryCommunicator::form(store, asked, topology);
+  if (map.count() == 1) {
+    auto island = shm::SharedMemoryCommunicator::form(store, asked, topology);
+    log_choice(asked.name, topology, "");
+    return island;
+  }
   const Topology watched = with_own_processes(topology, map);
   const shm::Liveness liveness(watched);
   shm::Bootstrap bootstrap(store, asked.name, watched, liveness, shm::formation_timeout(asked));
@@ -128,7 +138,7 @@ std::unique_ptr<Communicator> MultiHostCommunicator::make(Store& store,
     bootstrap.tell(error);
     throw;
   }
-  if (topology.rank == 0) log_choice(asked.name, map, made->link_->address());
+  log_choice(asked.name, topology, made->link_->address());
   return made;
 }
 
