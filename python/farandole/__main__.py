@@ -12,6 +12,11 @@ import farandole
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line; returns its exit status."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["run"]:
+        from farandole.run.command_line import main as run_ranks
+
+        return run_ranks(given[1:])
     parser = argparse.ArgumentParser(prog="farandole", description="Data-parallel training")
     parser.add_argument("--version", action="version", version=farandole.__version__)
     parser.add_argument(
@@ -22,7 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", title="commands")
     doctor = commands.add_parser("doctor", help="what was built, what works here, a self-test")
     doctor.add_argument("--json", action="store_true", help="for programs")
-    parsed = parser.parse_args(arguments)
+    commands.add_parser(
+        "run", help="start the ranks of a program; farandole run --help", add_help=False
+    )
+    parsed = parser.parse_args(given)
     if parsed.cmake_dir:
         return print_cmake_dir()
     if parsed.command == "doctor":

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import farandole
-from farandole import _C
+from farandole import _C, cgroup
 from farandole._build import TORCH_VERSION
 
 SELF_TEST_RANKS = 2
@@ -160,11 +160,12 @@ def check_pidfd() -> Finding:
 def limits() -> list[Finding]:
     """What bounds memory, descriptors and cores."""
     cores = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} may be used"
-    quota = cgroup_value("cpu.max")
+    quota = cgroup.nearest_value("cpu.max")
     if quota and not quota.startswith("max"):
         share, period = map(int, quota.split())
         cores += f", for {share / period:g} cores' worth of time"
-    memory = cgroup_value("memory.max") or cgroup_value("memory.limit_in_bytes") or "max"
+    names = ("memory.max", "memory.limit_in_bytes")
+    memory = next(filter(None, map(cgroup.nearest_value, names)), "max")
     unlimited = memory == "max" or int(memory) >= 2**60
     return [
         Finding("limits", "cores", cores),
@@ -247,24 +248,6 @@ def self_test_rank(folder: str, rank_text: str) -> None:
 def package_folder() -> Path:
     """Where the package is installed."""
     return Path(farandole.__file__).resolve().parent
-
-
-def cgroup_value(name: str) -> str | None:
-    """A limit of the nearest cgroup that has one, v2 or v1; None without cgroups."""
-    root = Path("/sys/fs/cgroup")
-    try:
-        groups = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    for line in groups:
-        _, controllers, path = line.split(":", 2)
-        base = root / controllers if controllers else root
-        group = base / path.lstrip("/")
-        for folder in (group, *group.parents):
-            value = folder / name
-            if root in (folder, *folder.parents) and value.is_file():
-                return value.read_text().strip()
-    return None
 
 
 def available_memory() -> int:

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limits that control groups set for this process, v2 and v1. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def values(name: str) -> Iterator[str]:
+    """The file ``name`` of this process's cgroup, then of each group around it that has one."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        base = root / controllers if controllers else root
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):
+            value = folder / name
+            if root in (folder, *folder.parents) and value.is_file():
+                yield value.read_text().strip()
+
+
+def nearest_value(name: str) -> str | None:
+    """A limit of the nearest cgroup that has one; None without cgroups."""
+    return next(values(name), None)

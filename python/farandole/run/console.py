@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the output of all ranks, line by line, and remembers the last lines of each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+from farandole.run.lines import LineCutter
+
+OUT, ERR = 1, 2
+"""The standard streams, as descriptors of a rank and of this process."""
+LAST_LINES = 20
+_UPDATE_S = 0.1  # between updates of a progress bar on a terminal
+_UPDATE_IN_FILES_S = 10.0
+_CLEAR_LINE = b"\r\x1b[K"
+
+
+class Console:
+    """The standard outputs of `farandole run`. Not thread-safe.
+
+    Lines are written whole, so those of different ranks never mix. What ranks write to standard
+    output goes to standard output, and the same for standard error.
+    """
+
+    def __init__(self, *, prefix: bool, folder: Path | None, quiet: bool) -> None:
+        self._prefix = prefix
+        self._folder = folder
+        self._quiet = quiet
+        self._cutters: dict[tuple[str, int], LineCutter] = {}
+        self._last: dict[str, deque[str]] = {}
+        self._files: dict[str, BinaryIO] = {}
+        self._terminal = {stream: os.isatty(stream) for stream in (OUT, ERR)}
+        self._bar_shown = False  # the cursor is behind a progress bar
+        self._next_update_s: dict[tuple[str, int], float] = {}
+        self.closed = False
+        """Whether nobody reads one of the outputs any more, as with `| head`."""
+
+    def feed(self, source: str, stream: int, data: bytes) -> None:
+        """Takes what ``source``, a rank or a launcher, wrote to ``stream``."""
+        cutter = self._cutters.setdefault((source, stream), LineCutter())
+        self._print(source, stream, cutter.feed(data))
+        if cutter.shown is not None:
+            self._update_bar(source, stream, cutter.shown)
+        if self._folder is not None and source.isdigit():
+            self._file_of(source).write(data)
+
+    def end(self, source: str, stream: int) -> None:
+        """Prints what ``source`` wrote to ``stream`` after its last line end."""
+        cutter = self._cutters.get((source, stream))
+        if cutter is not None:
+            self._print(source, stream, cutter.end())
+
+    def end_all(self) -> None:
+        """Ends all streams and closes the files."""
+        for source, stream in self._cutters:
+            self.end(source, stream)
+        for file in self._files.values():
+            file.close()
+
+    def inform(self, text: str) -> None:
+        """Prints a line of `farandole run` itself, unless it is to be quiet."""
+        if not self._quiet:
+            self.say(f"farandole run: {text}")
+
+    def say(self, text: str) -> None:
+        """Prints text on standard error."""
+        self._write(ERR, text.encode(errors="surrogateescape") + b"\n")
+
+    def last_lines(self, source: str) -> list[str]:
+        """What ``source`` wrote last, to both streams, in the order in which it came."""
+        return list(self._last.get(source, ()))
+
+    def _print(self, source: str, stream: int, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        last = self._last.setdefault(source, deque(maxlen=LAST_LINES))
+        last.extend(line.decode(errors="replace") for line in lines[-LAST_LINES:])
+        before = self._prefix_of(source)
+        self._write(stream, b"".join(before + line + b"\n" for line in lines))
+
+    def _prefix_of(self, source: str) -> bytes:
+        return f"[{source}] ".encode() if self._prefix or not source.isdigit() else b""
+
+    def _update_bar(self, source: str, stream: int, text: bytes) -> None:
+        """Shows the state of a progress bar: in place on a terminal, else as a line at times."""
+        now_s = time.monotonic()
+        if now_s < self._next_update_s.get((source, stream), 0.0):
+            return
+        terminal = self._terminal[stream]
+        pause_s = _UPDATE_S if terminal else _UPDATE_IN_FILES_S
+        self._next_update_s[source, stream] = now_s + pause_s
+        line = self._prefix_of(source) + text
+        if terminal:
+            columns = shutil.get_terminal_size().columns
+            shown = line.decode(errors="replace")[: columns - 1].encode(errors="replace")
+            self._write(stream, _CLEAR_LINE + shown)
+            self._bar_shown = True
+        else:
+            self._write(stream, line + b"\n")
+
+    def _write(self, stream: int, data: bytes) -> None:
+        if self._bar_shown and self._terminal[stream]:
+            data = _CLEAR_LINE + data.removeprefix(_CLEAR_LINE)
+            self._bar_shown = False
+        left = memoryview(data)
+        while left and not self.closed:
+            try:
+                left = left[os.write(stream, left) :]
+            except BrokenPipeError:
+                self.closed = True
+
+    def _file_of(self, source: str) -> BinaryIO:
+        if source not in self._files:
+            assert self._folder is not None
+            path = self._folder / f"rank-{source}.log"
+            self._files[source] = path.open("wb", buffering=0)
+        return self._files[source]

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command line of `farandole run` asks for, checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """This host's part in a job of several, on each of which `farandole run` is called."""
+
+    count: int
+    rank: int
+    master_address: str
+    master_port: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run. Immutable."""
+
+    command: list[str]
+    """Of each rank."""
+    ranks: int
+    """Under torchrun those of this host, under mpirun all."""
+    placed: dict[str, int]
+    """How many ranks mpirun starts on each host; empty: torchrun starts them on this one."""
+    nodes: Nodes | None
+    max_restarts: int
+    mpirun_arguments: list[str]
+    bind: bool
+    prefix: bool
+    output_folder: Path | None
+    quiet: bool
+    """Whether lines that only inform are left out."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks on all hosts."""
+        return self.ranks * (self.nodes.count if self.nodes else 1)
+
+
+def wants_quiet(asked: bool) -> bool:
+    """Whether the user asked for no lines that only inform, here or for the log."""
+    return asked or os.environ.get("FARANDOLE_LOG", "").lower() in ("warning", "error")

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torchrun and mpirun start in place of each rank; it becomes the program by exec.
+
+So the program keeps the pid that the launcher knows, gets its signals, and gives its exit status.
+Run by path with `python -I -S`, and imports neither torch nor the package: it takes milliseconds.
+
+    rank.py [--socket NAME] [--no-bind] [--quiet] -- program arguments...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+import types
+from pathlib import Path
+from typing import NoReturn
+
+PR_SET_PDEATHSIG = 1
+CANNOT_RUN, NOT_FOUND = 126, 127  # exit statuses, as in shells
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Prepares this process, then runs the program in it."""
+    end = arguments.index("--")
+    options, program = arguments[:end], arguments[end + 1 :]
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    rank = _number("RANK", "OMPI_COMM_WORLD_RANK")
+    end_with_the_launcher()
+    if "--socket" in options:
+        hand_over_output(options[options.index("--socket") + 1], rank)
+    take_cores(bind="--no-bind" not in options, say="--quiet" not in options)
+    if rank != 0:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    become(program)
+
+
+def end_with_the_launcher() -> None:
+    """Asks the kernel to kill this process when the launcher has died without ending it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def hand_over_output(name: str, rank: int) -> None:
+    """Makes pipes of the standard outputs; `farandole run` reads their other ends.
+
+    It gets a descriptor of this process as well, by which it sees which rank ends first.
+    """
+    outputs, errors = os.pipe(), os.pipe()
+    files = [outputs[0], errors[0]]
+    with contextlib.suppress(OSError):  # an old kernel: the launcher's order is used
+        files.append(os.pidfd_open(os.getpid()))
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    hello = {"rank": rank, "pid": os.getpid(), "attempt": attempt}
+    with socket.socket(socket.AF_UNIX) as monitor:
+        monitor.connect("\0" + name)
+        socket.send_fds(monitor, [json.dumps(hello).encode()], files)
+    os.dup2(outputs[1], 1)
+    os.dup2(errors[1], 2)
+
+
+def take_cores(*, bind: bool, say: bool) -> None:
+    """Binds this process to its share of the cores; sets OMP_NUM_THREADS unless it is set."""
+    package = types.ModuleType("farandole")  # without its __init__, which imports torch
+    package.__path__ = [str(Path(__file__).resolve().parents[1])]
+    sys.modules["farandole"] = package
+    from farandole.run.cores import describe, divide_this_host
+
+    local_rank = _number("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+    ranks = _number("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    division = divide_this_host(ranks)
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if say and local_rank == 0:
+        text = describe(division, ranks, bind=bind, threads=threads)
+        print(f"farandole run: host {socket.gethostname()}: {text}", file=sys.stderr, flush=True)
+    if bind and division.sets:
+        os.sched_setaffinity(0, division.sets[local_rank])
+    if threads is None:
+        os.environ["OMP_NUM_THREADS"] = str(division.threads)
+
+
+def become(program: list[str]) -> NoReturn:
+    """Runs the program in this process; ends as a shell does if that is impossible."""
+    try:
+        os.execvp(program[0], program)
+    except OSError as error:
+        text = f"farandole run: cannot run {program[0]}: {error.strerror}."
+        if error.errno == errno.ENOEXEC:
+            text += " A script needs a first line such as #!/bin/sh."
+        print(text, file=sys.stderr, flush=True)
+        os._exit(NOT_FOUND if error.errno == errno.ENOENT else CANNOT_RUN)
+
+
+def _number(*variables: str) -> int:
+    """The first of the launchers' variables that is set."""
+    return next(int(os.environ[name]) for name in variables if name in os.environ)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
