@@ -17,7 +17,8 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 def start_child(body: Callable[[], int], streams: tuple[int, int], death: signal.Signals) -> int:
     """Forks a process that runs ``body`` and ends with what it returns.
 
-    It is in a session of its own, so that Ctrl-C reaches it through `farandole run` alone.
+    It is in a session of its own, so that Ctrl-C reaches it through `farandole run` alone. No
+    signal is blocked in it.
 
     Args:
         body: Runs in the child.
@@ -39,6 +40,7 @@ def start_child(body: Callable[[], int], streams: tuple[int, int], death: signal
         signal.set_wakeup_fd(-1)
         for number in (*FORWARDED, signal.SIGCHLD, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         status = body()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1

@@ -14,7 +14,7 @@ from farandole.run.lines import LineCutter
 
 OUT, ERR = 1, 2
 """The standard streams, as descriptors of a rank and of this process."""
-LAST_LINES = 20
+_KEPT_LINES = 200
 _UPDATE_S = 0.1  # between updates of a progress bar on a terminal
 _UPDATE_IN_FILES_S = 10.0
 _CLEAR_LINE = b"\r\x1b[K"
@@ -75,11 +75,15 @@ class Console:
         """What ``source`` wrote last, to both streams, in the order in which it came."""
         return list(self._last.get(source, ()))
 
+    def forget(self, source: str) -> None:
+        """Forgets its last lines: it starts again."""
+        self._last.pop(source, None)
+
     def _print(self, source: str, stream: int, lines: list[bytes]) -> None:
         if not lines:
             return
-        last = self._last.setdefault(source, deque(maxlen=LAST_LINES))
-        last.extend(line.decode(errors="replace") for line in lines[-LAST_LINES:])
+        last = self._last.setdefault(source, deque(maxlen=_KEPT_LINES))
+        last.extend(line.decode(errors="replace") for line in lines[-_KEPT_LINES:])
         before = self._prefix_of(source)
         self._write(stream, b"".join(before + line + b"\n" for line in lines))
 

@@ -104,7 +104,7 @@ def describe(division: Division, ranks: int, *, bind: bool, threads: str | None)
         texts = [text_of(cores) for cores in division.sets]
         if len(texts) > 8:
             texts = [*texts[:3], "...", texts[-1]]
-        place = ("core " if len(division.sets[0]) == 1 else "cores ") + " | ".join(texts)
+        place = "cores " + " | ".join(texts)
     kept = "" if threads is None else " (as set in the environment)"
     return f"{place}, OMP_NUM_THREADS={threads or division.threads}{kept}"
 

