@@ -32,7 +32,7 @@ class Console:
         self._folder = folder
         self._quiet = quiet
         self._cutters: dict[tuple[str, int], LineCutter] = {}
-        self._last: dict[str, deque[str]] = {}
+        self._last: dict[tuple[str, int], deque[str]] = {}
         self._files: dict[str, BinaryIO] = {}
         self._terminal = {stream: os.isatty(stream) for stream in (OUT, ERR)}
         self._bar_shown = False  # the cursor is behind a progress bar
@@ -71,18 +71,19 @@ class Console:
         """Prints text on standard error."""
         self._write(ERR, text.encode(errors="surrogateescape") + b"\n")
 
-    def last_lines(self, source: str) -> list[str]:
-        """What ``source`` wrote last, to both streams, in the order in which it came."""
-        return list(self._last.get(source, ()))
+    def last_lines(self, source: str, stream: int) -> list[str]:
+        """What ``source`` wrote to ``stream`` last."""
+        return list(self._last.get((source, stream), ()))
 
     def forget(self, source: str) -> None:
         """Forgets its last lines: it starts again."""
-        self._last.pop(source, None)
+        for stream in (OUT, ERR):
+            self._last.pop((source, stream), None)
 
     def _print(self, source: str, stream: int, lines: list[bytes]) -> None:
         if not lines:
             return
-        last = self._last.setdefault(source, deque(maxlen=_KEPT_LINES))
+        last = self._last.setdefault((source, stream), deque(maxlen=_KEPT_LINES))
         last.extend(line.decode(errors="replace") for line in lines[-_KEPT_LINES:])
         before = self._prefix_of(source)
         self._write(stream, b"".join(before + line + b"\n" for line in lines))

@@ -7,13 +7,14 @@ import re
 import signal
 from dataclasses import dataclass, field
 
-from farandole.run.console import Console
+from farandole.run.console import ERR, OUT, Console
 
 _CONSEQUENCE = re.compile(r"\bfarandole(?:\.|::)(?:PeerFailure|AbortedError)\b")
 """In the last lines of a rank that ended because another one did."""
 _OTHER_RANK = re.compile(r"\brank (\d+) \(pid ")
 """How an error names the rank that ended or gave up; the last one in its first line."""
-_LAST_LINES = 30
+_LAST_OUTPUT, _LAST_ERRORS = 5, 25
+"""Lines of standard output and standard error in the report."""
 _LONGEST_LINE = 2000
 _MOST_OTHERS = 8
 _HINTS = {
@@ -43,14 +44,14 @@ def root_cause(failure: Failure, console: Console) -> int:
     ended are left out, and those whose error says that a peer died or gave up.
     """
     own = _failed_by_themselves(failure)
-    blamed = {rank: _blamed(console.last_lines(str(rank))) for rank in own}
+    blamed = {rank: _blamed(console.last_lines(str(rank), ERR)) for rank in own}
     causes = [rank for rank in own if blamed[rank] is None]
     if causes:
         return causes[0]
     rank, seen = own[0], set[int]()
     while rank not in seen:
         seen.add(rank)
-        other = _blamed(console.last_lines(str(rank)))
+        other = _blamed(console.last_lines(str(rank), ERR))
         if other is not None and other not in seen:
             rank = other
     return rank
@@ -61,7 +62,8 @@ def report(failure: Failure, world_size: int, console: Console) -> int:
     first = root_cause(failure, console)
     reported = first if first in failure.statuses else _failed_by_themselves(failure)[0]
     status = failure.statuses[reported]
-    lines = console.last_lines(str(first))[-_LAST_LINES:]
+    lines = console.last_lines(str(first), OUT)[-_LAST_OUTPUT:]  # errors come last
+    lines += console.last_lines(str(first), ERR)[-_LAST_ERRORS:]
     text = ["", f"The last lines of rank {first}:" if lines else f"Rank {first} printed nothing."]
     text += [f"    {line[:_LONGEST_LINE]}" for line in lines]
     where = [f"pid {failure.pids[first]}"] if first in failure.pids else []

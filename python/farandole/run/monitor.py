@@ -50,22 +50,22 @@ class Launcher(Protocol):
 
 def run(job: Job) -> int:
     """Runs the job; returns the exit status of the command."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a launcher to pass it on to
     console = Console(prefix=job.prefix, folder=_make(job.output_folder), quiet=job.quiet)
     loop = Loop()
     launcher: Launcher
+    count = f"{job.ranks} rank{'s' * (job.ranks > 1)}"
     if job.placed:
         launcher = Mpirun(job, console, loop)
         hosts = ", ".join(f"{ranks} on {name}" for name, ranks in job.placed.items())
-        console.inform(f"{job.ranks} ranks started by mpirun, {hosts}")
+        console.inform(f"{count} started by mpirun, {hosts}")
     else:
         division = cores.divide_this_host(job.ranks)
         launcher = Torchrun(job, division, console, loop)
         threads = os.environ.get("OMP_NUM_THREADS")
         text = cores.describe(division, job.ranks, bind=job.bind, threads=threads)
-        count = f"{job.ranks} rank{'s' * (job.ranks > 1)}"
         here = f" on host {job.nodes.rank} of {job.nodes.count}" if job.nodes else ""
         console.inform(f"{count}{here} started by torchrun; {text}")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a launcher to pass it on to
     return Monitor(job, launcher, console, loop).run()
 
 
