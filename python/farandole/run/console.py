@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import time
 from collections import deque
@@ -14,7 +15,7 @@ from farandole.run.lines import LineCutter
 
 OUT, ERR = 1, 2
 """The standard streams, as descriptors of a rank and of this process."""
-_KEPT_LINES = 200
+_KEPT_LINES, _KEPT_BYTES = 200, 2000  # of each stream, and of each line
 _UPDATE_S = 0.1  # between updates of a progress bar on a terminal
 _UPDATE_IN_FILES_S = 10.0
 _CLEAR_LINE = b"\r\x1b[K"
@@ -38,7 +39,7 @@ class Console:
         self._bar_shown = False  # the cursor is behind a progress bar
         self._next_update_s: dict[tuple[str, int], float] = {}
         self.closed = False
-        """Whether nobody reads one of the outputs any more, as with `| head`."""
+        """Whether an output cannot be written any more, as with `| head`."""
 
     def feed(self, source: str, stream: int, data: bytes) -> None:
         """Takes what ``source``, a rank or a launcher, wrote to ``stream``."""
@@ -84,7 +85,8 @@ class Console:
         if not lines:
             return
         last = self._last.setdefault((source, stream), deque(maxlen=_KEPT_LINES))
-        last.extend(line.decode(errors="replace") for line in lines[-_KEPT_LINES:])
+        kept = (line[:_KEPT_BYTES] for line in lines[-_KEPT_LINES:])
+        last.extend(line.decode(errors="replace") for line in kept)
         before = self._prefix_of(source)
         self._write(stream, b"".join(before + line + b"\n" for line in lines))
 
@@ -116,7 +118,9 @@ class Console:
         while left and not self.closed:
             try:
                 left = left[os.write(stream, left) :]
-            except BrokenPipeError:
+            except BlockingIOError:  # another process made the terminal or pipe non-blocking
+                select.select([], [stream], [])
+            except OSError:  # nobody reads it, or the disk is full
                 self.closed = True
 
     def _file_of(self, source: str) -> BinaryIO:

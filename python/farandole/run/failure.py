@@ -15,7 +15,6 @@ _OTHER_RANK = re.compile(r"\brank (\d+) \(pid ")
 """How an error names the rank that ended or gave up; the last one in its first line."""
 _LAST_OUTPUT, _LAST_ERRORS = 5, 25
 """Lines of standard output and standard error in the report."""
-_LONGEST_LINE = 2000
 _MOST_OTHERS = 8
 _HINTS = {
     -signal.SIGKILL: "something killed it from outside; the kernel does so when memory runs out "
@@ -65,7 +64,7 @@ def report(failure: Failure, world_size: int, console: Console) -> int:
     lines = console.last_lines(str(first), OUT)[-_LAST_OUTPUT:]  # errors come last
     lines += console.last_lines(str(first), ERR)[-_LAST_ERRORS:]
     text = ["", f"The last lines of rank {first}:" if lines else f"Rank {first} printed nothing."]
-    text += [f"    {line[:_LONGEST_LINE]}" for line in lines]
+    text += [f"    {line}" for line in lines]
     where = [f"pid {failure.pids[first]}"] if first in failure.pids else []
     where += [f"host {failure.hosts[first]}"] if first in failure.hosts else []
     place = f" ({', '.join(where)})" if where else ""

@@ -13,12 +13,14 @@ from farandole.errors import InvalidArgument, sentences
 from farandole.run import cores
 from farandole.run.child import FORWARDED
 from farandole.run.console import Console
-from farandole.run.failure import Failure, report, shell_status, signal_name
+from farandole.run.failure import Failure, describe, report, shell_status, signal_name
 from farandole.run.job import Job
 from farandole.run.loop import Loop
 from farandole.run.mpirun import Mpirun
 from farandole.run.torchrun import Torchrun
 
+_PATIENCE_S = 3
+"""After ranks were killed: how long to print what they wrote, where nobody may read it."""
 _FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2)
 """Passed on to ranks, which may save a checkpoint."""
 
@@ -50,6 +52,7 @@ class Launcher(Protocol):
 
 def run(job: Job) -> int:
     """Runs the job; returns the exit status of the command."""
+    _open_standard_streams()
     console = Console(prefix=job.prefix, folder=_make(job.output_folder), quiet=job.quiet)
     loop = Loop()
     launcher: Launcher
@@ -65,7 +68,8 @@ def run(job: Job) -> int:
         text = cores.describe(division, job.ranks, bind=job.bind, threads=threads)
         here = f" on host {job.nodes.rank} of {job.nodes.count}" if job.nodes else ""
         console.inform(f"{count}{here} started by torchrun; {text}")
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a launcher to pass it on to
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until there is a launcher to pass it on to
     return Monitor(job, launcher, console, loop).run()
 
 
@@ -103,7 +107,8 @@ class Monitor:
         signal.pthread_sigmask(signal.SIG_BLOCK, (*FORWARDED, *_FOR_PROGRAMS))
         self._launcher.start()
         for number in FORWARDED:
-            signal.signal(number, self._on_end_signal)
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup and the shell's & ignore some
+                signal.signal(number, self._on_end_signal)
         for number in _FOR_PROGRAMS:
             signal.signal(number, self._on_program_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*FORWARDED, *_FOR_PROGRAMS))
@@ -125,8 +130,8 @@ class Monitor:
             return report(failure, self._job.world_size, self._console)
         assert self._status is not None
         if self._status != 0:
-            name = self._launcher.name
-            self._console.say(f"farandole run: {name} itself failed; its lines above say why.")
+            what = f"{self._launcher.name} itself failed: {describe(self._status)}"
+            self._console.say(f"farandole run: {what}; its lines above say why.")
         return shell_status(self._status)
 
     def _on_end_signal(self, number: int, _: FrameType | None) -> None:
@@ -135,8 +140,9 @@ class Monitor:
             self._ending = number
             self._launcher.end(number)
         elif self._ending == number:
-            signal.signal(number, signal.SIG_DFL)
             self._launcher.kill()
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
+            signal.alarm(_PATIENCE_S)
 
     def _on_program_signal(self, number: int, _: FrameType | None) -> None:
         self._launcher.pass_on(number)
@@ -150,6 +156,15 @@ class Monitor:
                     f"{signal_name(self._ending)} was passed on to all ranks; {again} once more "
                     "kills them"
                 )
+
+
+def _open_standard_streams() -> None:
+    """Opens those that the shell closed, so that no pipe takes their numbers."""
+    for file in (0, 1, 2):
+        try:
+            os.fstat(file)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _make(folder: Path | None) -> Path | None:
