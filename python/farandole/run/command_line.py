@@ -100,10 +100,11 @@ def job_of(options: argparse.Namespace) -> Job:
         raise _exclusive("--hosts", "--max-restarts", "mpirun does not restart ranks.")
     if options.mpirun_args and not placed:
         raise _exclusive("--mpirun-args", "torchrun", "mpirun starts ranks with --hosts only.")
-    ranks = sum(placed.values()) or _ranks(options) or cores.usable_cores()
+    ranks = sum(placed.values()) or _ranks(options)
     return Job(
         command=command_of(options.program, options.arguments, module=options.module),
-        ranks=ranks,
+        ranks=ranks or cores.usable_cores(),
+        ranks_by_default=ranks is None,
         placed=placed,
         nodes=nodes,
         max_restarts=restarts,

@@ -61,10 +61,8 @@ def report(failure: Failure, world_size: int, console: Console) -> int:
     first = root_cause(failure, console)
     reported = first if first in failure.statuses else _failed_by_themselves(failure)[0]
     status = failure.statuses[reported]
-    lines = console.last_lines(str(first), OUT)[-_LAST_OUTPUT:]  # errors come last
-    lines += console.last_lines(str(first), ERR)[-_LAST_ERRORS:]
-    text = ["", f"The last lines of rank {first}:" if lines else f"Rank {first} printed nothing."]
-    text += [f"    {line}" for line in lines]
+    text = _last_lines(first, console) or _last_lines(reported, console)
+    text = ["", *(text or [f"Rank {first} printed nothing."])]
     where = [f"pid {failure.pids[first]}"] if first in failure.pids else []
     where += [f"host {failure.hosts[first]}"] if first in failure.hosts else []
     place = f" ({', '.join(where)})" if where else ""
@@ -97,6 +95,13 @@ def signal_name(number: int) -> str:
 def shell_status(status: int) -> int:
     """What a shell makes of it: 128 + the signal's number."""
     return 128 - status if status < 0 else status
+
+
+def _last_lines(rank: int, console: Console) -> list[str]:
+    """Under a title, errors last; empty if it printed nothing, or prints on another host."""
+    lines = console.last_lines(str(rank), OUT)[-_LAST_OUTPUT:]
+    lines += console.last_lines(str(rank), ERR)[-_LAST_ERRORS:]
+    return [f"The last lines of rank {rank}:", *(f"    {line}" for line in lines)] if lines else []
 
 
 def _failed_by_themselves(failure: Failure) -> list[int]:

@@ -26,6 +26,8 @@ class Job:
     """Of each rank."""
     ranks: int
     """Under torchrun those of this host, under mpirun all."""
+    ranks_by_default: bool
+    """Whether there is one for each core because no number was given."""
     placed: dict[str, int]
     """How many ranks mpirun starts on each host; empty: torchrun starts them on this one."""
     nodes: Nodes | None

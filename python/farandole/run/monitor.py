@@ -56,7 +56,9 @@ def run(job: Job) -> int:
     console = Console(prefix=job.prefix, folder=_make(job.output_folder), quiet=job.quiet)
     loop = Loop()
     launcher: Launcher
-    count = f"{job.ranks} rank{'s' * (job.ranks > 1)}"
+    count = (
+        f"{job.ranks} rank{'s' * (job.ranks > 1)}{' (one for each core)' * job.ranks_by_default}"
+    )
     if job.placed:
         launcher = Mpirun(job, console, loop)
         hosts = ", ".join(f"{ranks} on {name}" for name, ranks in job.placed.items())

@@ -127,11 +127,14 @@ class Torchrun:
         self._relay(files[0], str(rank), OUT)
         self._relay(files[1], str(rank), ERR)
         if len(files) > 2:
-            self._loop.watch(files[2], functools.partial(self._note_end, rank, files[2]))
+            self._loop.watch(
+                files[2], functools.partial(self._note_end, rank, hello["pid"], files[2])
+            )
 
-    def _note_end(self, rank: int, process: int) -> None:
+    def _note_end(self, rank: int, pid: int, process: int) -> None:
         self._loop.forget(process)
-        self._ended[rank] = exit_status_of(self._ranks[rank].pid)
+        if self._ranks[rank].pid == pid:  # else it has been started again
+            self._ended[rank] = exit_status_of(pid)
 
     def _tell_restart(self, attempt: int) -> None:
         """Says once for all ranks that they start again, and why."""
