@@ -149,7 +149,10 @@ def test_the_cause_is_found(
     assert root_cause(failure, console) == cause
     status = report(failure, 3, console)
     assert status == {1: 1, -9: 137, -15: 143, -6: 134}[statuses.get(cause, statuses.get(0, 0))]
-    assert f"farandole run: rank {cause} of 3 " in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert f"farandole run: rank {cause} of 3 " in said
+    elsewhere = cause not in statuses and cause not in texts
+    assert ("look at the output on its host" in said) == elsewhere
 
 
 def test_progress_in_a_file_is_a_line_at_times(capfd: pytest.CaptureFixture[str]) -> None:

@@ -61,8 +61,8 @@ def report(failure: Failure, world_size: int, console: Console) -> int:
     first = root_cause(failure, console)
     reported = first if first in failure.statuses else _failed_by_themselves(failure)[0]
     status = failure.statuses[reported]
-    text = _last_lines(first, console) or _last_lines(reported, console)
-    text = ["", *(text or [f"Rank {first} printed nothing."])]
+    lines = _last_lines(first, console)
+    shown = lines or _last_lines(reported, console) or [f"Rank {first} printed nothing."]
     where = [f"pid {failure.pids[first]}"] if first in failure.pids else []
     where += [f"host {failure.hosts[first]}"] if first in failure.hosts else []
     place = f" ({', '.join(where)})" if where else ""
@@ -70,8 +70,10 @@ def report(failure: Failure, world_size: int, console: Console) -> int:
         what = f"failed: {describe(status)}{place}."
     else:
         what = f"ended first{place}; rank {reported} failed because of it: {describe(status)}."
+        if not lines:
+            what += f" Rank {first} printed nothing here: look at the output on its host."
     rest = " The other ranks were ended." if world_size > 1 else ""
-    text += ["", f"farandole run: rank {first} of {world_size} {what}{rest}"]
+    text = ["", *shown, "", f"farandole run: rank {first} of {world_size} {what}{rest}"]
     text += _others(failure, {first, reported})
     if status in _HINTS:
         text.append(f"hint: {_HINTS[status]}")
