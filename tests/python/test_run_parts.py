@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from farandole.__main__ import main
+from farandole.run.command_line import job_of, make_parser
 from farandole.run.console import ERR, OUT, Console
 from farandole.run.cores import Core, Division, describe, divide, text_of
 from farandole.run.failure import Failure, report, root_cause
@@ -65,6 +67,19 @@ def test_a_program_that_is_not_executable(
     assert "fix: call chmod +x train, or put the program" in capsys.readouterr().err
     assert main(["run", "tran.py"]) == 2
     assert "(train.py?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["-n", "2", "/bin/sh", "-n", "5", "--help"], ["/bin/sh", "-n", "5", "--help"]),
+        (["/bin/sh", "--", "x"], ["/bin/sh", "--", "x"]),
+        (["--", "/bin/sh", "-q", "--"], ["/bin/sh", "-q", "--"]),
+        (["-m", "-n2", "a.b", "-m", ""], [sys.executable, "-m", "a.b", "-m", ""]),
+    ],
+)
+def test_what_follows_the_program_belongs_to_it(arguments: list[str], command: list[str]) -> None:
+    assert job_of(make_parser().parse_args(arguments)).command == command
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,8 +62,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--master-addr", metavar="HOST", help="name or address of host 0")
     add("--master-port", metavar="PORT", default="29500", help="a free port of host 0; "
         "default: 29500")  # fmt: skip
-    parser.add_argument("program", help=argparse.SUPPRESS)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    # One positional: with two, argparse would drop a "--" between them.
+    parser.add_argument("program", nargs=argparse.PARSER, help=argparse.SUPPRESS)
     return parser
 
 
@@ -101,8 +101,9 @@ def job_of(options: argparse.Namespace) -> Job:
     if options.mpirun_args and not placed:
         raise _exclusive("--mpirun-args", "torchrun", "mpirun starts ranks with --hosts only.")
     ranks = sum(placed.values()) or _ranks(options)
+    program, *arguments = options.program[options.program[0] == "--" :]
     return Job(
-        command=command_of(options.program, options.arguments, module=options.module),
+        command=command_of(program, arguments, module=options.module),
         ranks=ranks or cores.usable_cores(),
         ranks_by_default=ranks is None,
         placed=placed,
