@@ -249,7 +249,16 @@ void bind_steps(OptimizerClass& optimizer) {
                              "Whether the last step was, for an Inf or NaN under a GradScaler.")
       .def_property_readonly("join_failed", &Optimizer::join_failed,
                              "Whether the others got an error in the last backward after a join.")
-      .def("wait", &Optimizer::wait, NoGil(), "Until the last step's parameters have come.");
+      .def_property_readonly("sends_parameters", &Optimizer::sends_parameters,
+                             "Whether steps send parameters to ranks that share no memory.")
+      .def(
+          "overlap", [](Optimizer& self) { self.set_arrival(ParameterArrival::kCaller); },
+          "Let steps return while parameters are sent; who reads them calls wait_for().")
+      .def("wait", &Optimizer::wait, NoGil(), "Until the last step's parameters have come.")
+      .def("wait_for", &Optimizer::wait_for, py::arg("parameters"), NoGil(),
+           "Until these have come.")
+      .def_property_readonly("is_sending", &Optimizer::is_sending,
+                             "Whether parameters are on their way.");
 }
 
 void bind_clipping(OptimizerClass& optimizer) {

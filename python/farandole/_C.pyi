@@ -745,6 +745,10 @@ class ShardedOptimizer:
         """
         Make the arrays that step() needs.
         """
+    def overlap(self) -> None:
+        """
+        Let steps return while parameters are sent; who reads them calls wait_for().
+        """
     def pieces(self, group: typing.SupportsInt) -> list[Piece]:
         """
         This rank's, of a group.
@@ -781,6 +785,10 @@ class ShardedOptimizer:
         """
         Until the last step's parameters have come.
         """
+    def wait_for(self, parameters: collections.abc.Sequence[torch.Tensor]) -> None:
+        """
+        Until these have come.
+        """
     @property
     def group(self) -> torch.distributed.distributed_c10d.ProcessGroup:
         """
@@ -790,6 +798,11 @@ class ShardedOptimizer:
     def has_whole_parameters(self) -> bool:
         """
         Whether each piece is a whole parameter.
+        """
+    @property
+    def is_sending(self) -> bool:
+        """
+        Whether parameters are on their way.
         """
     @property
     def join_failed(self) -> bool:
@@ -805,6 +818,11 @@ class ShardedOptimizer:
     def rank(self) -> int:
         """
         Of this process.
+        """
+    @property
+    def sends_parameters(self) -> bool:
+        """
+        Whether steps send parameters to ranks that share no memory.
         """
     @property
     def shard_rank(self) -> int:

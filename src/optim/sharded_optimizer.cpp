@@ -97,7 +97,9 @@ void ShardedOptimizer::attach() {
                          std::all_of(layout_->tensors().begin(), layout_->tensors().end(),
                                      [](const at::Tensor& each) { return each.is_cpu(); });
   if (!is_shared && ranks_->are_of_replica()) {
-    replica->set_before_forward(this, [this] { wait(); });
+    replica->set_before_forward(this, [this] {
+      if (arrival_ != ParameterArrival::kCaller) wait();
+    });
   }
   if (mode() == GradientMode::kFull) {
     if (replica->is_sharded()) replica->set_sharded(std::nullopt);  // this optimizer takes over
@@ -178,7 +180,25 @@ bool ShardedOptimizer::all_agree(bool yes) const {
   return std::count(all.begin(), all.end(), 1) == world_size();
 }
 
+bool ShardedOptimizer::sends_parameters() const {
+  const auto& parts = layout_->parts();
+  return ranks_->world_size() > 1 &&
+         std::any_of(parts.begin(), parts.end(),
+                     [](const ShardLayout::Part& part) { return !part.flat->is_shared(); });
+}
+
+void ShardedOptimizer::set_arrival(ParameterArrival arrival) {
+  arrival_ = arrival;
+  step_->set_arrival(arrival);
+}
+
 void ShardedOptimizer::wait() { step_->wait(); }
+
+void ShardedOptimizer::wait_for(const std::vector<at::Tensor>& parameters) {
+  step_->wait_for(parameters);
+}
+
+bool ShardedOptimizer::is_sending() const { return step_->is_sending(); }
 
 double ShardedOptimizer::clip_grad_norm(double max_norm, double norm_type,
                                         bool error_if_nonfinite) {

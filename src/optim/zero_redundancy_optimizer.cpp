@@ -223,6 +223,7 @@ void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptio
   engine_ = std::make_unique<ShardedOptimizer>(std::move(planned), zero.group, zero.gradients,
                                                zero.master_weights, zero.partition.value_or(known),
                                                zero.shard_over);
+  if (zero.overlap_with_ddp) engine_->set_arrival(ParameterArrival::kForward);
   for (const auto& group : param_groups_) known_groups_.push_back(group.params());
   if (is_fused) {
     stepper_ = std::make_unique<FusedStepper>(*engine_, param_groups_);

@@ -39,6 +39,14 @@ enum class ShardOver {
            ///< Hosts have the same number of ranks and CPUs with the same instructions
 };
 
+/// When new parameters have come from other ranks, where ranks do not share memory. All but kStep
+/// need a DistributedDataParallel that has the parameters and this optimizer's ranks.
+enum class ParameterArrival {
+  kStep,     ///< when step() returns
+  kForward,  ///< in the next forward of the DistributedDataParallel, which waits for them
+  kCaller,   ///< the caller waits for those that it reads: wait_for()
+};
+
 /// What a GradScaler passes to a step.
 struct ScaledStep {
   double scale = 1;   ///< compared among the ranks
@@ -55,7 +63,7 @@ struct ScaledStep {
 /// memory, step() makes one pass over it and needs no message: update and store are one pass, with
 /// kShard averaging too. Over other groups shards are sent by reduce_scatter during backward (with
 /// a wire_dtype of the DistributedDataParallel by all_to_all, see gradient_scatter.h) and by
-/// all_gather at the end of step().
+/// all_gather at the end of step(), or afterwards (ParameterArrival).
 ///
 /// A profiler shows a step as "farandole:sharded_step". A step is either step(), with rules that
 /// run here, or begin_step(), any change of the tensors of shards(), and end_step(). No parameter
@@ -124,8 +132,16 @@ class FARANDOLE_API ShardedOptimizer {
   bool unscale(double factor);
   /// Whether `yes` is true on all ranks. Collective.
   bool all_agree(bool yes) const;
-  /// Returns when the parameters of a step that an error has left have arrived. Local.
+  /// Whether steps send new parameters to other ranks, which do not share memory with this one.
+  bool sends_parameters() const;
+  /// From the next step on. Local; ranks may differ.
+  void set_arrival(ParameterArrival arrival);
+  /// Returns when all parameters have arrived. Throws what collectives throw. Local.
   void wait();
+  /// Returns when these parameters have arrived. Local.
+  void wait_for(const std::vector<at::Tensor>& parameters);
+  /// Whether parameters are on their way for which nobody has waited.
+  bool is_sending() const;
 
   /// Limits the total norm of all averaged gradients to `max_norm`, as
   /// torch.nn.utils.clip_grad_norm_ does, and returns the norm before. With kShard the gradients
@@ -201,6 +217,7 @@ class FARANDOLE_API ShardedOptimizer {
   const std::unique_ptr<ShardLayout> layout_;
   const std::unique_ptr<ShardRanks> ranks_;
   const std::unique_ptr<ShardedStep> step_;
+  ParameterArrival arrival_ = ParameterArrival::kStep;
   std::shared_ptr<GradientScatter> scatter_;  ///< null where memory is shared, and with kFull
   size_t parts_shown_ = 0;                    ///< by shards()
 };

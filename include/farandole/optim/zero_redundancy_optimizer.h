@@ -37,6 +37,10 @@ struct ZeroOptions {
   /// kHost divides the parameters among the ranks of each host, so that the new ones travel through
   /// its memory alone and only gradients between hosts.
   ShardOver shard_over = ShardOver::kWorld;
+  /// Over groups without shared memory: step() returns while new parameters come from other ranks,
+  /// and the next forward of the DistributedDataParallel waits for them. Call wait() before they
+  /// are read or changed in any other way.
+  bool overlap_with_ddp = false;
 };
 
 /// A LibTorch optimizer in which each rank updates a shard of the parameters and keeps the state of
@@ -111,7 +115,8 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
   /// other ranks (empty: the current ones) after set_process_group() of the model. Throws
   /// InvalidArgument if the state of a shard is on a lost rank. Collective.
   void rebuild(const Group& group = {});
-  /// Returns when the parameters of a step that an error has left have arrived. Local.
+  /// Returns when the parameters of the last step have arrived: see ZeroOptions::overlap_with_ddp.
+  /// Local.
   void wait();
 
   /// Collects the state of all shards on one rank, for its save(), until the next step. Collective.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,15 @@ from farandole.ddp.reducer_interface import ReducerInterface
 from farandole.errors import InvalidArgument, sentences
 
 _DEFAULT_BUCKET_CAP_MB = 25.0
+_wrappers: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+
+
+def wrapper_of(parameter: Tensor) -> DistributedDataParallel | None:
+    """The DistributedDataParallel that has ``parameter``; None if there is none."""
+    for wrapper in list(_wrappers):
+        if any(each is parameter for each in wrapper.module.parameters()):
+            return wrapper
+    return None
 
 
 class DistributedDataParallel(nn.Module, Joinable):
@@ -152,6 +162,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._prepare_module()
         if self._averages_in_buckets:
             self._replica = self._make_replica(init_sync)
+        _wrappers.add(self)
 
     def _set_caps(self, cap_mb: float | None, caps_mb: Sequence[float] | None) -> None:
         cap_mb, self._bucket_cap_mb_list = construction.check_caps(cap_mb, caps_mb)

@@ -15,7 +15,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
 from farandole import _C, arguments
+from farandole.ddp.distributed_data_parallel import wrapper_of
 from farandole.errors import Error, InvalidArgument, NotSupported, sentences
+from farandole.optim.arrival import Arrival
 from farandole.optim.element_wise import (
     Partition,
     checked_optimizer,
@@ -64,8 +66,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         process_group: Of any backend. If None, that of the DistributedDataParallel which has all
             these parameters, else the default group.
         parameters_as_bucket_view: Without effect: parameters always lie in flat buffers.
-        overlap_with_ddp: Without effect but for one line in the log: new parameters go straight
-            into the other ranks' memory, and no hook is needed.
+        overlap_with_ddp: Where ranks do not share memory, step() returns while new parameters come
+            from other ranks, and each block of the DistributedDataParallel's module waits for its
+            own before its forward. Call wait() before parameters are read or changed in any other
+            way than by forward and state_dict() of the module. In shared memory it has no effect
+            but for one line in the log: new parameters are there when step() returns.
         gradients: "full": p.grad is the average, as DistributedDataParallel leaves it. "shard":
             p.grad stays this rank's own, and step() averages the own shard from all ranks' memory.
             Then p.grad beyond that is nothing to look at: torch's GradScaler is refused, and
@@ -128,11 +133,6 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.parameters_as_bucket_view = parameters_as_bucket_view
         self._take_defaults(optimizer_class, defaults)
         is_fused = self._has_fused_loops(optimizer_class)
-        if overlap_with_ddp:
-            _logger.info(
-                "overlap_with_ddp=True has no effect: new parameters are stored directly into the "
-                "memory of the other ranks, and step() is correct from the first one."
-            )
         if self.partition == "parameters" and partition is None and element_wise is None:
             _logger.info(
                 "ZeroRedundancyOptimizer: %s is not known to update each element alone, so each "
@@ -154,6 +154,13 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             shard_over,
         )
         self.process_group = self._engine.group
+        self._arrival: Arrival | None = None
+        self._overlaps = overlap_with_ddp and self._engine.sends_parameters
+        if overlap_with_ddp and not self._overlaps:
+            _logger.info(
+                "overlap_with_ddp=True has no effect: new parameters are stored directly into the "
+                "memory of the other ranks, and step() is correct from the first one."
+            )
         self._stepper: FusedStepper | InnerStepper
         if is_fused:
             self._stepper = FusedStepper(self._engine, optimizer_class)
@@ -245,6 +252,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 with torch.enable_grad():
                     loss = closure()
             self._stepper.read(self.param_groups)
+            self._overlap()
         except Exception as error:
             with contextlib.suppress(Error):
                 self._engine.fail_step(f"{type(error).__qualname__}: {error}")
@@ -253,10 +261,20 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._stepper.step(self.param_groups, **kwargs)
         return loss
 
+    def _overlap(self) -> None:
+        """Let the model's forward begin before all parameters are here, once its order is known."""
+        if not self._overlaps:
+            return
+        if self._arrival is not None:
+            self._arrival.note_gradients()
+            self._engine.overlap()
+        elif (wrapper := wrapper_of(self.param_groups[0]["params"][0])) is not None:
+            self._arrival = Arrival(wrapper.module, self._engine)
+
     def wait(self) -> None:
         """Return when the new parameters of the last step() are here. Local.
 
-        They are when step() returns, unless it raised.
+        They are when step() returns, unless it raised, or with overlap_with_ddp=True.
         """
         self._engine.wait()
 

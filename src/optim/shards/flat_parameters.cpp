@@ -105,17 +105,11 @@ at::Tensor FlatParameters::in_shape(size_t parameter, const at::Tensor& elements
   return elements.as_strided(slot.sizes(), slot.strides(), elements.storage_offset());
 }
 
-std::vector<c10::intrusive_ptr<c10d::Work>> FlatParameters::gather() const {
-  const c10::NoGradGuard no_grad;
-  std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  if (plan_.world_size == 1) return works;
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) gather_bucket(bucket, works);
-  return works;
-}
-
 /// Uses an all_gather, or a broadcast of each shard if shards differ in length.
-void FlatParameters::gather_bucket(size_t bucket,
-                                   std::vector<c10::intrusive_ptr<c10d::Work>>& works) const {
+void FlatParameters::gather(size_t bucket,
+                            std::vector<c10::intrusive_ptr<c10d::Work>>& works) const {
+  if (plan_.world_size == 1) return;
+  const c10::NoGradGuard no_grad;
   const at::Tensor all = buckets_.padded(bucket);
   const auto shard_of = [&](int rank) {
     return all.narrow(0, plan_.shard_begin(bucket, rank), plan_.shard_elements(bucket, rank));

@@ -43,11 +43,11 @@ class FlatParameters {
   at::Tensor tensor_of(const ShardPiece& piece) const;
   /// Elements of a whole parameter, in the order of its memory, as a tensor of its shape.
   at::Tensor in_shape(size_t parameter, const at::Tensor& elements) const;
-  /// Begins to send all shards to all ranks. Collective without shared memory.
-  std::vector<c10::intrusive_ptr<c10d::Work>> gather() const;
+  /// Begins to send the shards of a bucket to all ranks, and appends what to wait for. Collective
+  /// without shared memory.
+  void gather(size_t bucket, std::vector<c10::intrusive_ptr<c10d::Work>>& works) const;
 
  private:
-  void gather_bucket(size_t bucket, std::vector<c10::intrusive_ptr<c10d::Work>>& works) const;
   void move_in(size_t parameter);
   void check_unchanged(size_t parameter) const;
 

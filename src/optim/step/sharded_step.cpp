@@ -413,21 +413,52 @@ void ShardedStep::leave() {
   send_shards();
 }
 
-/// Sends the new parameters to all ranks, where they do not share memory. Whoever reads a parameter
-/// after step(), by whatever way, finds the new one.
+/// Sends the new parameters to all ranks, where they do not share memory. Unless the program asked
+/// for something else, whoever reads a parameter after step() finds the new one.
 void ShardedStep::send_shards() {
+  const bool waits = arrival_ == ParameterArrival::kStep || !ranks_.are_of_replica();
   for (const ShardLayout::Part& part : layout_.parts()) {
     if (part.flat->is_shared()) continue;
-    for (auto& work : part.flat->gather()) works_.push_back(std::move(work));
+    const auto& buckets = part.flat->plan().buckets.buckets;
+    for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+      part.flat->gather(bucket, works_);
+      if (waits) continue;
+      for (const auto& slot : buckets[bucket].slots) {
+        needed_[part.flat->parameters()[slot.parameter].unsafeGetTensorImpl()] = works_.size();
+      }
+    }
   }
-  wait();
+  if (waits) wait();
 }
 
-void ShardedStep::wait() {
-  for (const auto& work : std::exchange(works_, {})) work->wait();
+void ShardedStep::wait() { wait_until(works_.size()); }
+
+void ShardedStep::wait_for(const std::vector<at::Tensor>& parameters) {
+  if (works_.empty()) return;
+  size_t works = 0;
+  for (const at::Tensor& parameter : parameters) {
+    const auto found = needed_.find(parameter.unsafeGetTensorImpl());
+    if (found != needed_.end()) works = std::max(works, found->second);
+  }
+  wait_until(works);
+}
+
+void ShardedStep::wait_until(size_t works) {
+  try {
+    while (arrived_ < works) works_[arrived_++]->wait();
+  } catch (...) {
+    finish_transfers();
+    throw;
+  }
+  if (arrived_ < works_.size()) return;
+  works_.clear();
+  needed_.clear();
+  arrived_ = 0;
 }
 
 void ShardedStep::finish_transfers() noexcept {
+  needed_.clear();
+  arrived_ = 0;
   for (const auto& work : std::exchange(works_, {})) {
     try {
       work->wait();

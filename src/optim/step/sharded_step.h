@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <unordered_map>
 #include <vector>
 
 #include "farandole/optim/sharded_optimizer.h"
@@ -55,8 +56,11 @@ class ShardedStep {
   void expect_plain() { scaled_.reset(); }
   bool was_left_out() const { return was_left_out_; }
   bool unscale(double factor);
+  void set_arrival(ParameterArrival arrival) { arrival_ = arrival; }
   void wait();
-  /// The same, whatever has failed.
+  void wait_for(const std::vector<at::Tensor>& parameters);
+  bool is_sending() const { return !works_.empty(); }
+  /// As wait(), whatever has failed.
   void finish_transfers() noexcept;
 
   /// The next step changes averaged gradients like this, after the changes before it.
@@ -83,6 +87,7 @@ class ShardedStep {
   void count_step();
   void leave();
   void send_shards();
+  void wait_until(size_t works);
 
   ShardLayout& layout_;
   const ShardRanks& ranks_;
@@ -96,7 +101,11 @@ class ShardedStep {
   bool was_left_out_ = false;
   bool are_values_known_ = false;
   std::unique_ptr<at::RecordFunction> record_;         ///< of the current step, for a profiler
-  std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< shards in transfer
+  ParameterArrival arrival_ = ParameterArrival::kStep;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< shards in transfer, in that order
+  size_t arrived_ = 0;                                 ///< of works_
+  /// How many of works_ are to be waited for before a parameter is read.
+  std::unordered_map<const c10::TensorImpl*, size_t> needed_;
 };
 
 }  // namespace farandole

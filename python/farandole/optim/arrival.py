@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets a model's forward begin while new parameters come from other ranks."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from farandole import _C
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Unit:
+    """A module, and the parameters that it waits for before its forward."""
+
+    module: nn.Module
+    parameters: list[nn.Parameter]
+    was_called: bool = False
+    """Since the last step."""
+    is_trusted: bool = False
+    """Whether its parameters are known to be read in its forward alone; else the root waits."""
+
+
+class Arrival:
+    """Waits of the modules of one model for the parameters of one optimizer.
+
+    Each block of the model (an element of an nn.Sequential or nn.ModuleList, or another child of
+    what has such lists) waits for its own parameters, so that the first blocks run while those of
+    the last ones are on their way. A block is trusted to do so once a backward has given gradients
+    to parameters of it whose forward was called: parameters that are read past their module, such
+    as ``linear(x, self.projection.weight)``, show themselves by that, and the root waits for them.
+    """
+
+    def __init__(self, root: nn.Module, engine: _C.ShardedOptimizer) -> None:
+        self._engine = weakref.ref(engine)  # the model may live longer
+        self._units = [Unit(module, parameters) for module, parameters in _units(root)]
+        self._root_waits_for: list[nn.Parameter] = []
+        self._choose()
+        for unit in self._units:
+            hook = Hook(lambda unit=unit: self._begin(unit))  # type: ignore[misc]
+            unit.module.register_forward_pre_hook(hook, prepend=True)
+        root.register_forward_pre_hook(Hook(self._begin_root), prepend=True)
+        root.register_state_dict_pre_hook(Hook(self._wait))  # type: ignore[no-untyped-call]
+
+    def note_gradients(self) -> None:
+        """Before a step: finds out which modules read their parameters themselves."""
+        for unit in self._units:
+            has_gradient = any(p.grad is not None for p in unit.parameters)
+            if has_gradient and unit.is_trusted != unit.was_called:
+                if unit.is_trusted:
+                    _warn(unit)
+                unit.is_trusted = unit.was_called
+            unit.was_called = False
+        self._choose()
+
+    def _choose(self) -> None:
+        self._root_waits_for = [
+            p for unit in self._units if not unit.is_trusted for p in unit.parameters
+        ]
+
+    def _begin(self, unit: Unit) -> None:
+        unit.was_called = True
+        self._wait_for(unit.parameters)
+
+    def _begin_root(self) -> None:
+        self._wait_for(self._root_waits_for)
+
+    def _wait_for(self, parameters: Sequence[nn.Parameter]) -> None:
+        engine = self._engine()
+        if engine is not None and engine.is_sending:
+            engine.wait_for(list(parameters))
+
+    def _wait(self) -> None:
+        engine = self._engine()
+        if engine is not None:
+            engine.wait()
+
+
+class Hook:
+    """A hook of a module. In copies of the module, and where it is unpickled, it does nothing."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def __call__(self, *_: object) -> None:
+        """Leaves inputs and results as they are."""
+        self._call()
+
+    def __reduce__(self) -> tuple[Callable[[], Hook], tuple[()]]:
+        return _idle_hook, ()
+
+
+def _idle_hook() -> Hook:
+    return Hook(lambda: None)
+
+
+def _units(root: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
+    """Modules, and the parameters that each waits for; all parameters are in at least one."""
+    if not _has_list(root):
+        yield root, list(root.parameters())
+        return
+    own = list(root.parameters(recurse=False))
+    for child in root.children():
+        if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
+            own += child.parameters()
+        else:
+            yield from _units(child)
+    if own:
+        yield root, own
+
+
+def _has_list(module: nn.Module) -> bool:
+    """Whether it is or has a list of modules, which are called one after the other."""
+    return any(isinstance(each, (nn.Sequential, nn.ModuleList)) for each in module.modules())
+
+
+def _warn(unit: Unit) -> None:
+    _logger.warning(
+        "ZeroRedundancyOptimizer: parameters of a %s got gradients though its forward was not "
+        "called, so they may have been read before they had arrived; from now on the whole model "
+        "waits for them. Pass overlap_with_ddp=False if a step may read parameters in other ways.",
+        type(unit.module).__qualname__,
+    )
