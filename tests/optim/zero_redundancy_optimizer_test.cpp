@@ -747,7 +747,7 @@ TEST(ZeroRedundancyOptimizer, GivesOtherClassesWholeParameters) {
   Bowl plain;
   Centered unsharded(one_group(plain.weights));
   const auto expected = trained(plain, 3, 4, [&] { unsharded.step(nullptr); });
-  for (const std::string backend : {"farandole", "gloo"}) {
+  for (const std::string backend : {"farandole", "foreign"}) {
     for (const GradientMode mode : kBothModes) {
       run_replicas(backend, 3, [&](const Group& group) {
         ZeroRank rank(group, Zero::Factory([](const Zero::Groups& groups) {
@@ -790,6 +790,34 @@ TEST(ZeroRedundancyOptimizer, DividesWholeParametersIfAsked) {
     optim::RMSprop libtorchs(other.weights, optim::RMSpropOptions(0.05).momentum(0.5));
     load(libtorchs, archive);
   });
+}
+
+TEST(ZeroRedundancyOptimizer, LetsTheNextForwardWaitForParameters) {
+  Bowl plain;
+  optim::SGD unsharded(plain.weights, SGDOptions(0.25));
+  const auto expected = trained(plain, 2, 4, [&] { unsharded.step(); });
+  for (const GradientMode mode : kBothModes) {
+    run_replicas("foreign", 2, [&](const Group& group) {
+      const auto model = bowl();
+      Ddp ddp(model, group);
+      ZeroOptions zero;
+      zero.gradients = mode;
+      zero.overlap_with_ddp = true;
+      Zero optimizer(ddp, SGDOptions(0.25), zero);
+      EXPECT_TRUE(optimizer.engine().sends_parameters());
+      for (int step = 1; step <= 4; ++step) {
+        optimizer.zero_grad();
+        const auto loss = ddp.forward(group->getRank(), step);
+        EXPECT_FALSE(optimizer.engine().is_sending());
+        loss.backward();
+        optimizer.step();
+        EXPECT_TRUE(optimizer.engine().is_sending());
+      }
+      optimizer.wait();
+      EXPECT_FALSE(optimizer.engine().is_sending());
+      expect_weights(*model, expected.back(), 1e-5, "");
+    });
+  }
 }
 
 TEST(ZeroRedundancyOptimizer, RunsAnyElementWiseOptimizer) {
