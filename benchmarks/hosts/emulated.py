@@ -43,7 +43,7 @@ class EmulatedHosts(AbstractContextManager["EmulatedHosts"]):
             ends = [INTERFACE, "netns", name, "type", "veth", "peer", "name", port]
             ip("link", "add", *ends, "netns", self.switch)
             ip("-n", self.switch, "link", "set", port, "master", "bridge0", "up")
-            ip("-n", name, "address", "add", f"10.79.0.{host + 1}/24", "dev", INTERFACE)
+            ip("-n", name, "address", "add", f"{address(host)}/24", "dev", INTERFACE)
             ip("-n", name, "link", "set", INTERFACE, "up")
             ip("-n", name, "link", "set", "lo", "up")
             route = ["route", "change", "10.79.0.0/24", "dev", INTERFACE, "congctl", "cubic"]
@@ -71,6 +71,11 @@ class EmulatedHosts(AbstractContextManager["EmulatedHosts"]):
             ]
 
         return commands_of
+
+
+def address(host: int) -> str:
+    """Of its interface."""
+    return f"10.79.0.{host + 1}"
 
 
 def settings(host: int) -> list[str]:
