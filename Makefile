@@ -65,8 +65,8 @@ bench-ddp: build  ## measure training steps and memory beside torch's DDP and be
 bench-zero: build  ## measure training with sharded optimizers beside torch's and whole ones
 	python -m benchmarks.zero.run --part times memory kernel $(publish)
 
-bench-hosts: build  ## measure groups of several emulated hosts beside plain TCP and gloo; needs root
-	python -m benchmarks.hosts.run --part all_reduce steps $(publish)
+bench-hosts: build  ## measure emulated hosts beside plain TCP, gloo and OpenMPI; needs root
+	python -m benchmarks.hosts.run $(publish)
 
 bench-amp: build  ## measure what a GradScaler costs beside torch's, and bf16 on the wire
 	python -m benchmarks.amp.run --part times kernel wire $(publish)

@@ -1,28 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures one table: a layout of ranks on hosts, a rate, and all sizes and lanes."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
-from benchmarks.harness.ranks import Answer, Ranks
+from benchmarks.harness.ranks import Answer, Ranks, UnavailableError
 from benchmarks.harness.results import Row
 from benchmarks.harness.rounds import interleaved, median_and_p95, say
 from benchmarks.hosts.emulated import EmulatedHosts
+from benchmarks.hosts.lanes import hosts_of, lanes_of
+from benchmarks.hosts.mpirun import commands_of_mpirun
 from benchmarks.zero.tasks import TASKS, parameters_of
 
-LANES = {
-    "raw": "plain TCP",
-    "alone": "no DDP",
-    "farandole": "Farandole",
-    "farandole_bf16": "Farandole, bfloat16",
-    "gloo": "torch over gloo",
-    "gloo_bf16": "torch over gloo, bfloat16",
-}
-OF_PART = {
-    "all_reduce": ["raw", "farandole", "farandole_bf16", "gloo"],
-    "steps": ["alone", "farandole", "farandole_bf16", "gloo", "gloo_bf16"],
-}
-SECONDS_A_LANE = 2.0  # about, of each round
+SMALL, SMALL_S, LARGE_S = 4 << 20, 0.4, 1.0  # about what a lane takes in a round, by bytes
+FEWEST_TIMES, MOST_TIMES = 3, 100
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,31 @@ class Plan:
     @property
     def hosts(self) -> list[int]:
         """By rank."""
-        return [int(host) for host in self.layout.split(",")]
+        return hosts_of(self.layout)
+
+    @property
+    def head(self) -> Row:
+        """Fields of all rows."""
+        return {"part": self.part, "hosts": self.layout, "rate": self.rate}
+
+    def wanted(self) -> list[str]:
+        """The lanes."""
+        lanes = lanes_of(self.part, self.layout)
+        return [lane for lane in lanes if not self.lanes or lane in self.lanes]
+
+
+@dataclass
+class Running:
+    """The ranks of all lanes."""
+
+    ranks: Ranks
+    openmpi: Ranks | None = None  # which mpirun starts
+    missing: dict[str, str] = field(default_factory=dict)  # lanes that cannot run, and why
+
+    def ask(self, part: str, lane: str, size: object, times: int) -> list[Answer]:
+        """One answer a rank."""
+        asked = self.openmpi if lane == "openmpi" and self.openmpi else self.ranks
+        return asked.ask(f"{part} {lane} {size} {times}")
 
 
 def gbit(rate: str) -> float:
@@ -55,59 +71,103 @@ def bytes_of(plan: Plan, size: object) -> int:
 
 
 def wire_s(plan: Plan, size: object) -> float:
-    """The least time for what a host must send."""
+    """The least time for what a host must send, without the headers of TCP/IP."""
     count = len(set(plan.hosts))
     return 2 * (count - 1) / count * bytes_of(plan, size) * 8 / gbit(plan.rate) / 1e9
 
 
-def measure(plan: Plan) -> list[Row]:
-    """One row a size and lane; raises RuntimeError where a result is wrong."""
-    lanes = [lane for lane in OF_PART[plan.part] if not plan.lanes or lane in plan.lanes]
-    rows: list[Row] = []
-    hosts = EmulatedHosts(len(set(plan.hosts)), plan.rate)
-    with hosts:
-        commands = hosts.commands(plan.hosts, "hosts.worker", plan.layout)
-        with Ranks(plan.layout, len(plan.hosts), commands) as ranks:
-            for size in plan.sizes:
-                times = count_for(plan, size)
-                taken: dict[str, list[list[Answer]]] = {lane: [] for lane in lanes}
-                for turns in interleaved(lanes, plan.rounds):
-                    for lane in turns:
-                        question = f"{plan.part} {lane} {size} {times}"
-                        taken[lane].append(ranks.ask(question))
-                rows += rows_of(plan, size, taken)
-    return rows
+def measure(plans: Sequence[Plan]) -> Iterator[list[Row]]:
+    """The tables of one layout and rate; raises RuntimeError where a result is wrong."""
+    with ExitStack() as stack:
+        lanes = {lane for plan in plans for lane in plan.wanted()}
+        running = start_all(plans[0], stack, with_mpi="openmpi" in lanes)
+        for plan in plans:
+            yield measure_plan(plan, running)
 
 
-def count_for(plan: Plan, size: object) -> int:
-    """So often a lane runs in one round."""
-    each = wire_s(plan, size) + (0.0005 if plan.part == "all_reduce" else 0.3)
-    return max(3, min(100, round(SECONDS_A_LANE / each)))
+def measure_plan(plan: Plan, running: Running) -> list[Row]:
+    """One row a size and lane."""
+    wanted = plan.wanted()
+    missing = {lane: why for lane, why in running.missing.items() if lane in wanted}
+    lanes = [lane for lane in wanted if lane not in missing]
+    rows = [row for size in plan.sizes for row in measure_size(plan, running, lanes, size)]
+    place = {**plan.head, "size": "", "bytes": 0}
+    return rows + [{**place, "lane": lane, "cannot": why} for lane, why in missing.items()]
 
 
-def rows_of(plan: Plan, size: object, taken: dict[str, list[list[Answer]]]) -> list[Row]:
-    """A collective has taken as long as its slowest rank."""
-    rows: list[Row] = []
-    for lane, rounds in taken.items():
-        if wrong := sum(answer["wrong"] for answers in rounds for answer in answers):
-            raise RuntimeError(f"{plan.part}, {lane}, {size}: {wrong} elements are wrong")
-        seconds = [
-            max(each)
-            for answers in rounds
-            for each in zip(*(answer["seconds"] for answer in answers), strict=True)
-        ]
-        cpu = sum(answer["cpu_s"] for answers in rounds for answer in answers)
-        moved = 2 * len(set(plan.hosts)) * wire_s(plan, size) * gbit(plan.rate) / 8
-        row: Row = {"part": plan.part, "hosts": plan.layout, "rate": plan.rate, "size": size}
-        row |= {"bytes": bytes_of(plan, size), "lane": lane, "times": len(seconds)}
-        row |= median_and_p95([1e3 * each for each in seconds])
-        row["best_ms"] = round(1e3 * min(seconds), 4)
-        row["wire_ms"] = round(1e3 * wire_s(plan, size), 4)
-        row["cpu_s_a_gb"] = round(cpu / len(seconds) / moved, 4)
-        rows.append({**row, "verified": True})
-    medians = {row["lane"]: row["median_ms"] for row in rows}
+def start_all(plan: Plan, stack: ExitStack, *, with_mpi: bool) -> Running:
+    """On hosts of their own, all of which end with the stack."""
+    hosts = stack.enter_context(EmulatedHosts(len(set(plan.hosts)), plan.rate))
+    count = len(plan.hosts)
+    commands = hosts.commands(plan.hosts, "hosts.worker", plan.layout)
+    running = Running(stack.enter_context(Ranks(plan.layout, count, commands)))
+    if with_mpi:
+        try:
+            commands = commands_of_mpirun(hosts, plan.hosts, "hosts.mpi_worker")
+            running.openmpi = stack.enter_context(Ranks(f"{plan.layout}, mpirun", count, commands))
+        except UnavailableError as reason:
+            running.missing["openmpi"] = str(reason)
+    return running
+
+
+def measure_size(plan: Plan, running: Running, lanes: list[str], size: object) -> list[Row]:
+    """One row a lane."""
+    times = times_of(plan, size)
+    taken: dict[str, list[list[Answer]]] = {lane: [] for lane in lanes}
+    for turns in interleaved(lanes, plan.rounds):
+        for lane in turns:
+            what = bytes_of(plan, size) if lane == "raw" else size
+            taken[lane].append(running.ask(plan.part, lane, what, times))
+    rows = [row_of(plan, size, lane, rounds) for lane, rounds in taken.items()]
+    compare(rows)
     for row in rows:
-        if "raw" in medians:
-            row["of_raw"] = round(medians["raw"] / row["median_ms"], 4)
         say(f"{plan.layout}, {plan.rate}, {size}, {row['lane']}: {row['median_ms']:.2f} ms")
     return rows
+
+
+def times_of(plan: Plan, size: object) -> int:
+    """So often a lane runs in one round."""
+    each = wire_s(plan, size) + (0.0005 if plan.part == "all_reduce" else 0.3)
+    seconds = SMALL_S if bytes_of(plan, size) < SMALL else LARGE_S
+    return max(FEWEST_TIMES, min(MOST_TIMES, round(seconds / each)))
+
+
+def row_of(plan: Plan, size: object, lane: str, rounds: list[list[Answer]]) -> Row:
+    """A collective has taken as long as its slowest rank."""
+    if wrong := sum(answer["wrong"] for answers in rounds for answer in answers):
+        raise RuntimeError(f"{plan.part}, {lane}, {size}: {wrong} elements are wrong")
+    seconds = [
+        max(each)
+        for answers in rounds
+        for each in zip(*(answer["seconds"] for answer in answers), strict=True)
+    ]
+    cpu = sum(answer["cpu_s"] for answers in rounds for answer in answers)
+    moved = 2 * len(set(plan.hosts)) * wire_s(plan, size) * gbit(plan.rate) / 8
+    row: Row = {**plan.head, "size": size, "bytes": bytes_of(plan, size), "lane": lane}
+    row["times"] = len(seconds)
+    row |= median_and_p95([1e3 * each for each in seconds])
+    row["best_ms"] = round(1e3 * min(seconds), 4)
+    row["wire_ms"] = round(1e3 * wire_s(plan, size), 4)
+    row["cpu_s_a_gb"] = round(cpu / len(seconds) / moved, 4)
+    return {**row, "verified": True}
+
+
+def compare(rows: list[Row]) -> None:
+    """Adds fields about the other lanes."""
+    medians = {row["lane"]: row["median_ms"] for row in rows}
+    for row in rows:
+        if row["part"] == "all_reduce" and "raw" in medians:
+            row["of_raw"] = round(medians["raw"] / row["median_ms"], 4)
+        bound = bound_ms(row["lane"], medians) if row["part"] == "steps" else None
+        if bound is not None:
+            row["bound_ms"] = bound
+            row["of_bound"] = round(row["median_ms"] / bound, 4)
+
+
+def bound_ms(lane: str, medians: dict[str, float]) -> float | None:
+    """The larger of computation alone and plain TCP with the bytes of the gradients alone."""
+    alone = "alone_zero" if "zero" in lane else "alone"
+    if lane in ("raw", alone) or not {"raw", alone} <= medians.keys():
+        return None
+    wire = medians["raw"] / (2 if lane.endswith("bf16") else 1)
+    return max(medians[alone], wire)

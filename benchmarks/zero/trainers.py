@@ -38,10 +38,10 @@ def torch_sharded(module: nn.Module, groups: Groups) -> Optimizer:
     )
 
 
-def ours_sharded(module: nn.Module, groups: Groups, gradients: Any) -> Optimizer:
-    """`gradients`: "full" or "shard"."""
+def ours_sharded(module: nn.Module, groups: Groups, **how: Any) -> Optimizer:
+    """`how`: gradients and shard_over."""
     return farandole.ZeroRedundancyOptimizer(
-        module.parameters(), AdamW, process_group=groups.farandole, gradients=gradients, **SETTINGS
+        module.parameters(), AdamW, process_group=groups.farandole, **how, **SETTINGS
     )
 
 
@@ -50,6 +50,7 @@ MAKERS: dict[str, tuple[str, MakeOptimizer]] = {  # by lane: the wrapper and the
     "torch_zero": ("torch_gloo_view", torch_sharded),
     "ours_full": ("farandole", partial(ours_sharded, gradients="full")),
     "ours_shard": ("farandole", partial(ours_sharded, gradients="shard")),
+    "ours_host": ("farandole", partial(ours_sharded, gradients="full", shard_over="host")),
     "torch_ddp": ("torch_gloo_view", whole),
     "ours_ddp": ("farandole", whole),
 }
