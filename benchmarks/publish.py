@@ -13,6 +13,7 @@ import sys
 import benchmarks.amp.summary as amp
 import benchmarks.collectives.summary as collectives
 import benchmarks.ddp.summary as ddp
+import benchmarks.hosts.summary as hosts
 import benchmarks.zero.summary as zero
 from benchmarks.collectives.lanes import GLOO, TORCH
 from benchmarks.collectives.measured import Results
@@ -21,7 +22,10 @@ from benchmarks.harness.tables import MIB, markdown, time_text
 
 BEGIN = "<!-- measured: begin; written by benchmarks/publish.py -->"
 END = "<!-- measured: end -->"
-SECTIONS = [ddp.SECTION, zero.SECTION, amp.SECTION, collectives.ALL_REDUCE, collectives.OTHERS]
+SECTIONS = [
+    *(ddp.SECTION, zero.SECTION, amp.SECTION),
+    *(collectives.ALL_REDUCE, collectives.OTHERS, hosts.SECTION),
+]
 
 
 def long_section() -> str:
