@@ -15,6 +15,7 @@ import torch
 import benchmarks.amp.summary as amp
 import benchmarks.collectives.summary as collectives
 import benchmarks.ddp.summary as ddp
+import benchmarks.hosts.summary as hosts
 import benchmarks.zero.summary as zero
 import warm_python
 from benchmarks import publish
@@ -28,7 +29,12 @@ from benchmarks.ddp import training
 from benchmarks.ddp.models import TASKS
 from benchmarks.harness import script
 from benchmarks.harness.groups import Groups
+from benchmarks.harness.ranks import UnavailableError
 from benchmarks.harness.rounds import percentile
+from benchmarks.hosts import lanes as hosts_lanes
+from benchmarks.hosts import measure as hosts_measure
+from benchmarks.hosts import outcome as hosts_outcome
+from benchmarks.hosts.emulated import EmulatedHosts
 from benchmarks.zero import memory_sets, rank
 from benchmarks.zero.lanes import LANES as ZERO
 
@@ -445,6 +451,103 @@ def test_bytes_over_tcp_are_counted_by_the_kernel() -> None:
             assert len(near.recv(1000, socket.MSG_WAITALL)) == 1000
             assert len(far.recv(100_000, socket.MSG_WAITALL)) == 100_000
             assert received() - before == 101_000
+
+
+@pytest.mark.timeout(200)
+def test_quick_hosts_run_measures_all_parts(tmp_path: Path) -> None:
+    try:
+        EmulatedHosts(1, rate=None).__exit__(None, None, None)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    # Not forked: a fork is in the namespace of the process that it is forked from.
+    printed = run("hosts.run", "--quick", "--output", str(tmp_path), is_forked=False)
+    rows = rows_of(tmp_path / "hosts.jsonl")
+    by_part = {
+        part: [each for each in rows if each["part"] == part] for part in hosts_lanes.OF_PART
+    }
+    reduced, steps, formed = by_part.values()
+    assert not [each for each in rows if "cannot" in each], printed
+    assert {each["lane"] for each in reduced} == {*hosts_lanes.OF_PART["all_reduce"]}
+    assert {each["bytes"] for each in reduced} == {16 << 10, 1 << 20}
+    assert [each["lane"] for each in steps] == hosts_lanes.OF_PART["steps"]
+    assert [(each["lane"], each["ranks"]) for each in formed] == [("farandole", 4), ("gloo", 4)]
+    for each in [*reduced, *steps]:
+        assert each["verified"]
+        assert 0 < each["best_ms"] <= each["median_ms"] <= each["p95_ms"]
+        assert each["cpu_s_a_gb"] > 0
+    for each in formed:
+        assert 0 < each["median_ms"] < each["ready_ms"]
+        assert each["cpu_ms"] > 0
+    assert all("of_raw" in each for each in reduced)
+    assert all(
+        "of_bound" in each for each in steps if each["lane"] not in {"raw", "alone", "alone_zero"}
+    )
+    assert "OpenMPI over TCP" in printed
+
+
+def test_steps_are_bound_by_computation_or_by_plain_tcp() -> None:
+    medians = {"raw": 100.0, "alone": 60.0, "alone_zero": 120.0}
+    bounds = {lane: hosts_measure.bound_ms(lane, medians) for lane in hosts_lanes.OF_PART["steps"]}
+    assert bounds == {
+        **dict.fromkeys(["raw", "alone", "alone_zero"]),
+        "farandole": 100,
+        "gloo": 100,
+        "farandole_bf16": 60,
+        "gloo_bf16": 60,
+        **dict.fromkeys(["farandole_zero", "farandole_zero_host", "gloo_zero"], 120),
+    }
+    assert hosts_measure.bound_ms("farandole", {"alone": 60.0}) is None
+
+
+def test_layouts_of_ranks_on_hosts_are_told_in_words() -> None:
+    text = hosts_lanes.layout_text
+    assert text("0,1") == "2 hosts x 1 rank"
+    assert text("0,0") == "1 host x 2 ranks"
+    assert text("0,0,1,1") == "2 hosts x 2 ranks, blocked"
+    assert text("0,1,0,1") == "2 hosts x 2 ranks, alternating"
+    assert text("0,0,1") == "ranks on hosts 0,0,1"
+    assert "farandole_zero_host" not in hosts_lanes.lanes_of("steps", "0,1")
+    assert "farandole_zero_host" in hosts_lanes.lanes_of("steps", "0,0,1,1")
+
+
+HOSTS = {"part": "all_reduce", "hosts": "0,0,1,1", "rate": "1gbit", "bytes": 16 << 20}
+HOSTS |= {"commit": "abc", "timestamp": "2026-01-02T03:04:05+00:00", "cores": 2}
+
+
+def test_benchmarks_page_has_several_hosts() -> None:
+    raw = {**HOSTS, "lane": "raw", "median_ms": 140.0, "of_raw": 1.0, "cpu_s_a_gb": 0.6}
+    ours = {**raw, "lane": "farandole", "median_ms": 145.0, "of_raw": 0.966, "cpu_s_a_gb": 0.75}
+    lacks = {**HOSTS, "lane": "openmpi", "bytes": 0, "cannot": "mpirun is missing"}
+    step = {**HOSTS, "part": "steps", "lane": "farandole", "median_ms": 1170.0, "p95_ms": 1200.0}
+    step |= {"bound_ms": 1130.0, "of_bound": 1.035}
+    group = {**HOSTS, "part": "formation", "lane": "gloo", "median_ms": 3.25, "p95_ms": 4.0}
+    group |= {"ready_ms": 5.0, "cpu_ms": 2.0}
+    text = hosts.SECTION.text([raw, ours, lacks, step, group])
+    assert "| all_reduce, 1 Gbit/s | size | plain TCP | Farandole |" in text
+    cells = "16 MiB | 140.0 ms (0.60) | 145.0 ms, 0.97 (0.75) |"
+    assert f"| 2 hosts x 2 ranks, blocked | {cells}" in text
+    assert "| Farandole | 1170 ms | 1200 ms | 1130 ms | 1.035x |" in text
+    assert "| 2 hosts x 2 ranks, blocked | gloo | 3.2 ms | 4.0 ms | 5.0 ms | 2.0 ms |" in text
+    assert "Without OpenMPI over TCP: mpirun is missing." in text
+    assert ".svg" not in text
+    assert ".svg" in hosts.SECTION.text([{**ours, "bytes": size} for size in (1, 2, 3)])
+    assert hosts.SECTION.text([]) == ""
+
+
+def test_targets_of_hosts_and_what_could_not_run() -> None:
+    ours = {**HOSTS, "lane": "farandole", "median_ms": 150.0, "p95_ms": 160.0, "of_raw": 0.93}
+    ours["cpu_s_a_gb"] = 0.75
+    half = {**ours, "lane": "farandole_bf16", "median_ms": 75.0}
+    group = {**HOSTS, "part": "formation", "hosts": "0,0", "bytes": 0, "lane": "farandole"}
+    group |= {"median_ms": 300.0}
+    lacks = {**HOSTS, "lane": "openmpi", "bytes": 0, "cannot": "mpirun is missing"}
+    assert hosts_outcome.targets([ours, half, lacks, group]) == [
+        ("2 hosts x 2 ranks, blocked, 16 MiB: >= 0.95 of plain TCP", "0.930, short by 1.02x"),
+        ("2 hosts x 2 ranks, blocked, 16 MiB: bfloat16 >= 1.9x faster", "2.00x, reached"),
+        ("1 host x 2 ranks: init_process_group() <= 150 ms", "300 ms, short by 2.00x"),
+    ]
+    text = hosts_outcome.table([ours, lacks])
+    assert text.splitlines()[-1] == "without OpenMPI over TCP: mpirun is missing"
 
 
 def test_percentile_is_a_measured_value() -> None:
