@@ -54,7 +54,7 @@ def table(rows: list[Row]) -> str:
     where = f"{layout_text(first['hosts'])}, {first['rate']}"
     titles = {
         "all_reduce": f"all_reduce, {where}",
-        "steps": f"training steps, {tables.size_text(first['bytes'])} of gradients, {where}",
+        "steps": f"training steps, {first['bytes'] / tables.MIB:.1f} MiB of gradients, {where}",
         "formation": f"init_process_group() of all ranks, {where}",
     }
     columns = {"all_reduce": REDUCED, "steps": STEPS, "formation": FORMATION}[first["part"]]
