@@ -14,7 +14,7 @@ from benchmarks.hosts.mpirun import commands_of_mpirun
 from benchmarks.zero.tasks import TASKS, parameters_of
 
 SMALL, SMALL_S, LARGE_S = 4 << 20, 0.4, 1.0  # about what a lane takes in a round, by bytes
-FEWEST_TIMES, MOST_TIMES = 3, 100
+FEWEST_TIMES, MOST_TIMES, MOST_LARGE_TIMES = 3, 100, 10
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,9 @@ def measure_size(plan: Plan, running: Running, lanes: list[str], size: object) -
 def times_of(plan: Plan, size: object) -> int:
     """So often a lane runs in one round."""
     each = wire_s(plan, size) + (0.0005 if plan.part == "all_reduce" else 0.3)
-    seconds = SMALL_S if bytes_of(plan, size) < SMALL else LARGE_S
-    return max(FEWEST_TIMES, min(MOST_TIMES, round(seconds / each)))
+    is_small = bytes_of(plan, size) < SMALL
+    seconds, most = (SMALL_S, MOST_TIMES) if is_small else (LARGE_S, MOST_LARGE_TIMES)
+    return max(FEWEST_TIMES, min(most, round(seconds / each)))
 
 
 def row_of(plan: Plan, size: object, lane: str, rounds: list[list[Answer]]) -> Row:

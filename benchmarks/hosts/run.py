@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from benchmarks.harness.results import Row
 from benchmarks.harness.script import Report, new_parser, parse
 from benchmarks.hosts import formation, measure, outcome
-from benchmarks.hosts.lanes import LANES, OF_PART
+from benchmarks.hosts.lanes import LANES, OF_PART, hosts_of
 from benchmarks.hosts.measure import Plan
 from benchmarks.hosts.summary import FILE, PLOTTED_LAYOUT
 
@@ -79,7 +79,8 @@ def measured(arguments: argparse.Namespace) -> Iterator[list[Row]]:
         plan = Plan("all_reduce", layout, rate, sizes, lanes, rounds)
         plans.setdefault((rate, layout), []).append(plan)
     for rate, layout in steps(arguments) if "steps" in arguments.part else []:
-        plan = Plan("steps", layout, rate, [arguments.size], lanes, rounds)
+        fewer = max(1, round(rounds * 2 / len(hosts_of(layout))))  # each takes longer
+        plan = Plan("steps", layout, rate, [arguments.size], lanes, fewer)
         plans.setdefault((rate, layout), []).append(plan)
     for together in plans.values():
         yield from measure.measure(together)
