@@ -12,6 +12,9 @@ namespace farandole::comm::shm {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval{500};
+/// Before the first look: ranks of a group that still forms have just been seen, and where there are
+/// many of them, looks of all at all would take longer than the rest.
+constexpr std::chrono::milliseconds kFirst{1000};
 
 std::string maps_of(const std::string& pid) {
   return read_file_of_process(pid, "maps").value_or("");
@@ -45,7 +48,9 @@ ExecWatch::ExecWatch(const Topology& topology, const void* shared)
       shared_(shared),
       next_looks_(new std::atomic<Clock::rep>[topology.pids.size()]()) {
   const bool sees_pids = proc_has_own_pids();
+  const auto first = Clock::now().time_since_epoch() + Clock::duration(kFirst);
   for (size_t rank = 0; rank < pids_.size(); ++rank) {
+    next_looks_[rank].store(first.count(), std::memory_order_relaxed);
     const bool is_own = pids_[rank] == static_cast<int>(::getpid());
     if (!sees_pids || is_own || !is_in_own_pid_namespace(topology.processes[rank])) {
       pids_[rank] = 0;
