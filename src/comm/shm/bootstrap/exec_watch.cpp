@@ -14,7 +14,7 @@ namespace {
 constexpr std::chrono::milliseconds kInterval{500};
 /// Before the first look: ranks of a group that still forms have just been seen, and where there are
 /// many of them, looks of all at all would take longer than the rest.
-constexpr std::chrono::milliseconds kFirst{1000};
+constexpr std::chrono::milliseconds kFirst{700};
 
 std::string maps_of(const std::string& pid) {
   return read_file_of_process(pid, "maps").value_or("");
