@@ -27,6 +27,8 @@ def create_backend(
         own.group_name = options.group_name
     elif place.global_ranks_in_group:  # empty for the default group
         own.group_name = place.group_id
+    if place.global_ranks_in_group:  # where a death is known to the default group
+        own.global_ranks_in_group = list(place.global_ranks_in_group)
     if getattr(place, "enable_reconfigure", False):
         since_2_15: Any = own
         since_2_15.enable_reconfigure = True  # its ranks come with reconfigure()

@@ -74,7 +74,7 @@ def init_process_group(
                 "call destroy() first, or call it without arguments to get the existing group.",
             )
         )
-    if plain and _C.find_launch().launcher != "torchrun":  # whose restarts torch knows better
+    if plain and not _is_restarted_by_torch():
         store, rank, world_size = meet_through_mpi() or _C.meet(limit)
     elif not plain:
         _check_place(init_method, rank, world_size, store)
@@ -97,6 +97,12 @@ def init_process_group(
         books.group_count = made
         raise
     return default_group()
+
+
+def _is_restarted_by_torch() -> bool:
+    """Whether an agent of torchrun serves the store: torch knows better where restarts meet."""
+    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return served and _C.find_launch().launcher == "torchrun"
 
 
 def _is_cpu(device_id: torch.device | int | None) -> bool:

@@ -21,6 +21,12 @@ namespace farandole {
 
 namespace {
 
+/// How long to wait for a hook's future. Its collectives have the group's timeout themselves, and
+/// their errors, which name the late rank, come first.
+std::chrono::milliseconds patience_for(std::chrono::milliseconds timeout) {
+  return timeout + std::max(timeout / 4, std::chrono::milliseconds(2000));
+}
+
 /// Whether the future completes within `timeout`.
 bool is_done_within(c10::ivalue::Future& future, std::chrono::milliseconds timeout) {
   if (future.completed()) return true;
@@ -165,7 +171,7 @@ void HookedReduction::await(size_t bucket) {
   if (!future || is_awaited_[bucket]) return;
   is_awaited_[bucket] = true;
   try {
-    if (!is_done_within(*future, group_->timeout())) throw_never_completed(bucket);
+    if (!is_done_within(*future, patience_for(group_->timeout()))) throw_never_completed(bucket);
     future->waitAndThrow();
     // An exception that Python has set is a value, not a tensor: parsing throws it.
     results_[bucket] = hook_->parseHookResult(future->value());

@@ -3,9 +3,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <set>
+
+#include "farandole/comm/communicator.h"
+#include "farandole/error.h"
 
 namespace farandole {
 namespace {
@@ -52,6 +57,34 @@ ProcessGroupFarandole* owner_of(const c10d::Backend::Options* options) {
     if (group->getBackendOptions().get() == options) return group;
   }
   return nullptr;
+}
+
+std::function<void()> watch_of_default_group(const std::vector<uint64_t>& ranks) {
+  LiveGroups& known = live();
+  if (ranks.empty() || is_forked_child(known)) return {};
+  std::weak_ptr<comm::Communicator> largest;  // all other groups are parts of the default group
+  int size = 1;
+  {
+    const std::lock_guard<std::mutex> lock(known.mutex);
+    for (ProcessGroupFarandole* group : known.groups) {
+      if (group->getSize() <= size) continue;
+      size = group->getSize();
+      largest = group->communicator(c10::DeviceType::CPU);
+    }
+  }
+  return [ranks, largest] {
+    const auto communicator = largest.lock();
+    if (!communicator) return;
+    try {
+      communicator->check_alive();
+    } catch (const PeerFailure& error) {
+      const auto is_of_group = [&](int rank) {
+        return std::find(ranks.begin(), ranks.end(), static_cast<uint64_t>(rank)) != ranks.end();
+      };
+      if (std::any_of(error.ranks().begin(), error.ranks().end(), is_of_group)) throw;
+    } catch (const CommError&) {  // the default group is over for another reason
+    }
+  };
 }
 
 void shut_down_all_groups() {

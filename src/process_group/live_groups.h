@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <vector>
+
 #include "farandole/process_group/process_group.h"
 
 namespace farandole {
@@ -10,6 +14,9 @@ namespace farandole {
 
 void remember(ProcessGroupFarandole& group);
 void forget(ProcessGroupFarandole& group);
+/// For a group of `ranks` of the default group, while it forms: throws PeerFailure if the default
+/// group knows that one of them has ended. Empty if no group of this process can know.
+std::function<void()> watch_of_default_group(const std::vector<uint64_t>& ranks);
 /// The live group that owns `options`, or null.
 ProcessGroupFarandole* owner_of(const c10d::Backend::Options* options);
 

@@ -49,6 +49,9 @@ ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Stor
 #endif
 {
   options_->group_name = name_;
+  if (!options_->while_forming) {
+    options_->while_forming = watch_of_default_group(options_->global_ranks_in_group);
+  }
   if (!waits_for_ranks(*options_)) {
     communicators_ = form(store, rank, size, kNoTimeout);
     topology_ = communicators_->any()->topology();

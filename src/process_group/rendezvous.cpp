@@ -63,6 +63,7 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const Address& address, bool serves, i
   options.numWorkers = static_cast<size_t>(world_size);
   options.timeout = timeout;
   options.multiTenant = serves;
+  options.waitWorkers = false;  // the roll call names those that do not come
   try {
     return c10::make_intrusive<c10d::TCPStore>(address.host, options);
   } catch (const c10::Error& error) {

@@ -168,7 +168,7 @@ TEST(TcpLink, ARankThatLeavesWhileNobodyNeedsItIsNoFailure) {
   });
   LinkOptions mine = options();
   std::atomic<int> failures{0};
-  mine.on_failure = [&](const std::string&, int) { ++failures; };
+  mine.on_failure = [&](const std::string&, int, int) { ++failures; };
   TcpLink link(store, topology_of(0, 2), {1}, 1, mine);
   peer.join();
   std::this_thread::sleep_for(milliseconds(200));
@@ -224,7 +224,7 @@ TEST(TcpLink, AKilledProcessIsNamedOnEveryRankAndTellsTheProgram) {
   for (int rank = 0; rank < kWorld - 1; ++rank) {
     ranks.emplace_back([&, rank] {
       LinkOptions mine = options();
-      mine.on_failure = [&](const std::string& reason, int lost) {
+      mine.on_failure = [&](const std::string& reason, int lost, int) {
         EXPECT_THAT(reason, HasSubstr("rank 2 (pid "));
         EXPECT_EQ(lost, 2);
         ++told;

@@ -187,8 +187,8 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
     options.while_forming();
     island_->check_alive();
   };
-  of_link.on_failure = [this](const std::string& reason, int lost_rank) {
-    island_->abort_for(reason, lost_rank);
+  of_link.on_failure = [this](const std::string& reason, int lost_rank, int origin) {
+    island_->abort_for(reason, lost_rank, origin);
   };
   of_link.on_messages = [this](int from, tcp::Socket socket) {
     relay_->accept(from, std::move(socket));

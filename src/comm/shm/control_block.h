@@ -61,6 +61,7 @@ struct alignas(kNoSharing) RankBlock {
   alignas(kNoSharing) std::atomic<RankState> state;
   std::array<char, 512> reason;  ///< why kAborted; written before it
   int lost_rank;  ///< that ended or left, by its number in the group of all hosts; else -1
+  int origin;     ///< a rank of another host that has aborted, by the same numbers; -1: this one
 };
 
 struct alignas(kNoSharing) GroupBlock {

@@ -258,18 +258,20 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
                              const std::string& collective) const {
   const std::string reason = ranks_[rank].reason.data();
   const int lost = ranks_[rank].lost_rank;
+  const int origin = ranks_[rank].origin >= 0 ? ranks_[rank].origin : topology_.rank_in_group(rank);
+  const std::string who = topology_.describe_in_group(origin);
   if (lost >= 0 && lost != topology_.rank_in_group(topology_.rank)) {
     const int here = topology_.rank_here(lost);
     const bool has_left = here >= 0 && state_of(here) == RankState::kLeft;
-    throw PeerFailure("peer-ended-elsewhere",
-                      subject + ": " + topology_.describe(rank) + " noticed the end of " +
-                          topology_.describe_in_group(lost) + ".",
-                      reason, has_left ? kFixOfLeaving : kFixOfDeath, Fault{{lost}, collective});
+    throw PeerFailure(
+        "peer-ended-elsewhere",
+        subject + ": " + who + " noticed the end of " + topology_.describe_in_group(lost) + ".",
+        reason, has_left ? kFixOfLeaving : kFixOfDeath, Fault{{lost}, collective});
   }
   throw AbortedError(
-      "aborted", subject + " was aborted by " + topology_.describe(rank) + ".", reason,
+      "aborted", subject + " was aborted by " + who + ".", reason,
       "fix the cause on that rank; destroy this group and make a new one to continue.",
-      topology_.fault_of({rank}, collective));
+      Fault{{origin}, collective});
 }
 
 void Lockstep::fail_dead(int rank) { fail_lost(rank, cause_of_death(rank), kFixOfDeath); }
@@ -363,7 +365,7 @@ bool Lockstep::is_gone(int rank) const {
   return state_of(rank) == RankState::kLeft || is_dead(rank);
 }
 
-void Lockstep::abort(const std::string& reason, int lost_rank) {
+void Lockstep::abort(const std::string& reason, int lost_rank, int origin) {
   if (!fork_guard_.in_creator()) return;
   RankBlock& own = ranks_[topology_.rank];
   RankState expected = RankState::kActive;
@@ -372,6 +374,7 @@ void Lockstep::abort(const std::string& reason, int lost_rank) {
   std::memcpy(own.reason.data(), reason.data(), length);
   own.reason[length] = '\0';
   own.lost_rank = lost_rank;
+  own.origin = origin;
   own.state.store(RankState::kAborted, std::memory_order_seq_cst);
   group_->broken.store(1, std::memory_order_seq_cst);
   group_->posts.ring();

@@ -111,7 +111,7 @@ class Lockstep {
   /// Publishes the first reason to the other ranks, then calls before_abort; the caller must hold
   /// no lock. `lost_rank`: the rank whose end or leave is the reason, by its number in the group
   /// that has all hosts; -1: another reason.
-  void abort(const std::string& reason, int lost_rank = -1);
+  void abort(const std::string& reason, int lost_rank = -1, int origin = -1);
   /// The reason and lost_rank that abort() has published for this rank. Valid within before_abort.
   std::pair<std::string, int> own_abort() const;
   /// Publishes that this rank makes no more calls. Does nothing in a forked child.

@@ -323,8 +323,8 @@ void SharedMemoryCommunicator::step_for(std::chrono::milliseconds timeout) {
   lockstep_.step(policy);
 }
 
-void SharedMemoryCommunicator::abort_for(const std::string& reason, int lost_rank) {
-  lockstep_.abort(reason, lost_rank);
+void SharedMemoryCommunicator::abort_for(const std::string& reason, int lost_rank, int origin) {
+  lockstep_.abort(reason, lost_rank, origin);
 }
 
 void SharedMemoryCommunicator::barrier(const CollectiveOptions& options) {

@@ -99,7 +99,7 @@ class SharedMemoryCommunicator final : public Communicator, public SharedMemory 
   /// Which reaches ranks of other hosts once they are added.
   PointToPoint& point_to_point() { return point_to_point_; }
   /// As abort(), because `lost_rank` of the larger group ended or left; -1: another reason.
-  void abort_for(const std::string& reason, int lost_rank);
+  void abort_for(const std::string& reason, int lost_rank, int origin = -1);
   /// What this rank has passed to abort_for(), or gave up for. Once before_abort is called.
   std::pair<std::string, int> own_abort() const { return lockstep_.own_abort(); }
 

@@ -155,6 +155,13 @@ void NetworkAddress::set_port(int port) {
   }
 }
 
+void NetworkAddress::take_scope_of(const NetworkAddress& own) {
+  if (family() != AF_INET6 || own.family() != AF_INET6) return;
+  auto& six = reinterpret_cast<sockaddr_in6&>(storage_);
+  if (!IN6_IS_ADDR_LINKLOCAL(&six.sin6_addr)) return;
+  six.sin6_scope_id = reinterpret_cast<const sockaddr_in6&>(*own.get()).sin6_scope_id;
+}
+
 NetworkAddress address_of_this_host(const std::string& wanted) {
   std::vector<Interface> all = interfaces();
   // Addresses that most others can reach come first.
@@ -168,6 +175,7 @@ NetworkAddress address_of_this_host(const std::string& wanted) {
   std::istringstream names(wanted);
   std::string name;
   while (std::getline(names, name, ',')) {
+    name.erase(std::remove_if(name.begin(), name.end(), ::isspace), name.end());
     for (const Interface& each : all) {
       if (each.name == name || is_within(each.address, name)) return each.address;
     }

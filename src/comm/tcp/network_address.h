@@ -23,6 +23,9 @@ class FARANDOLE_API NetworkAddress {
   std::string host() const;
   int port() const;
   void set_port(int port);
+  /// Link-local addresses of IPv6 hold the number that their own host gives to its interface:
+  /// replaces it by that of `own`, an address of this host.
+  void take_scope_of(const NetworkAddress& own);
   int family() const { return storage_.ss_family; }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t size() const { return size_; }

@@ -181,7 +181,9 @@ constexpr const char* kFixOfConnect =
 
 }  // namespace
 
-Socket TcpLink::begin_connection(const NetworkAddress& address, int rank, int lane) const {
+Socket TcpLink::begin_connection(const NetworkAddress& published, int rank, int lane) const {
+  NetworkAddress address = published;
+  address.take_scope_of(NetworkAddress::parse(address_));
   Socket made(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!made.valid()) shm::throw_errno("socket", "use fewer ranks, or raise ulimit -n.");
   tune(made.get(), lane);
@@ -234,7 +236,7 @@ void TcpLink::await_all() {
             return ::recv(socket, reinterpret_cast<char*>(&answer) + bytes, sizeof(answer) - bytes,
                           MSG_DONTWAIT);
           });
-          if (got <= 0 && !(got < 0 && errno == EAGAIN)) throw_missing({peer});
+          if (got <= 0 && !(got < 0 && errno == EAGAIN)) throw_closed(peer);
           if (got > 0) bytes += static_cast<size_t>(got);
         }
         if (!is_right(answer, topology_.session, peer, lane)) throw_missing({peer});
@@ -251,6 +253,19 @@ void TcpLink::await_all() {
       }
     }
   }
+}
+
+/// `peer` has closed its connection while the link forms. What it told, or how it ended, says more,
+/// perhaps in a moment.
+void TcpLink::throw_closed(int peer) const {
+  const auto until = Clock::now() + kVerdictTime;
+  while (options_.while_waiting && Clock::now() < until) {
+    options_.while_waiting();
+    std::this_thread::sleep_for(kVerdictSlice);
+  }
+  throw PeerFailure(
+      "link-closed", topology_.describe(peer) + " disconnected while the link to it was set up.",
+      "its socket closed.", "look at that rank's own output.", topology_.fault_of({peer}));
 }
 
 void TcpLink::throw_missing(const std::vector<int>& missing) const {
@@ -456,6 +471,7 @@ void TcpLink::fail(Failure failure) {
     lost_rank = failure.rank;
     text = topology_.describe(failure.rank) + ": " + failure.text;
   }
+  const int origin = failure.rank;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_) return;
@@ -463,7 +479,7 @@ void TcpLink::fail(Failure failure) {
   }
   failed_.signal();
   tell(ControlHead::kAbort, text, lost_rank);
-  if (options_.on_failure) options_.on_failure(text, lost_rank);
+  if (options_.on_failure) options_.on_failure(text, lost_rank, origin);
 }
 
 void TcpLink::abort(const std::string& reason, int lost_rank) {

@@ -36,7 +36,8 @@ struct LinkOptions {
   std::function<void()> while_waiting;  ///< called now and then; what it throws ends the wait
   /// Called once when the link has failed for another reason than this rank's own abort(), on the
   /// thread of the link or on the one that drives a lane. Must not block. May be empty.
-  std::function<void(const std::string& reason, int lost_rank)> on_failure;
+  /// `origin`: whose abort or end it is.
+  std::function<void(const std::string& reason, int lost_rank, int origin)> on_failure;
   /// Called with the connection of a rank that begins to send messages, on the thread of the link.
   /// Must not block. Empty: no rank may.
   std::function<void(int rank, Socket socket)> on_messages;
@@ -149,6 +150,7 @@ class FARANDOLE_API TcpLink {
   void take_over_connections();
   std::string key(int rank) const;
   [[noreturn]] void throw_missing(const std::vector<int>& missing) const;
+  [[noreturn]] void throw_closed(int peer) const;
   void tune(int socket, int lane) const;
 
   void run();
