@@ -12,6 +12,7 @@
 #include "comm/shm/system/futex.h"
 #include "comm/shm/system/pause.h"
 #include "comm/shm/system/system_call.h"
+#include "comm/transfer_errors.h"
 #include "farandole/error.h"
 #include "signals_blocked.h"
 
@@ -155,10 +156,7 @@ PointToPoint::~PointToPoint() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
-    fail_all(std::make_exception_ptr(
-        AbortedError("transfer-unfinished", "a send or receive was not finished.",
-                     "its group was destroyed first.",
-                     "wait for every transfer before you destroy the group.")));
+    fail_all(unfinished_transfer_error());
   }
   helper_wanted_->notify_all();
   ring(doorbells_[topology_.rank], Doorbell::kHelper);
@@ -391,15 +389,9 @@ void PointToPoint::deliver(Incoming& message) {
   Operation& receive = *message.receive;
   std::exception_ptr error;
   if (receive.request.bytes != message.envelope.bytes) {
-    error = std::make_exception_ptr(MismatchError(
-        "transfer-size",
-        topology_.name_of(topology_.rank) + " received " + std::to_string(message.envelope.bytes) +
-            " bytes from " + topology_.name_of(message.source) + " with tag " +
-            std::to_string(receive.request.tag) + " into a buffer of " +
-            std::to_string(receive.request.bytes) + " bytes.",
-        "the send and its matching receive differ in size.",
-        "pass tensors of equal shape and dtype on both sides, or use different tags.",
-        topology_.fault_of({message.source}, "recv")));
+    error =
+        transfer_size_error(topology_, message.envelope.bytes,
+                            {receive.request.bytes, message.source, receive.request.tag, "recv"});
   }
   finish(receive, error);
 }
@@ -513,13 +505,7 @@ void PointToPoint::refuse_endless(Operation& operation) {
   if (receive == receives_.end() || is_sent) return;
   const auto kept = std::move(*receive);  // owns `operation`
   receives_.erase(receive);
-  finish(operation,
-         std::make_exception_ptr(InvalidArgument(
-             "receive-from-itself",
-             topology_.name_of(own) + " is waiting for a message from itself with tag " +
-                 std::to_string(operation.request.tag) + ".",
-             "it has not sent one, and cannot send while it waits.",
-             "receive from another rank, or start an asynchronous send to this rank first.")));
+  finish(operation, receive_from_itself_error(topology_, operation.request.tag));
 }
 
 void PointToPoint::wait(Operation& operation, milliseconds timeout) {
@@ -548,19 +534,10 @@ void PointToPoint::wait(Operation& operation, milliseconds timeout) {
 /// Ends the group because `operation` reached its timeout. Needs mutex_.
 void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
   if (operation.done.load(std::memory_order_relaxed)) return;
-  const std::string peer =
-      operation.other == kAnySource ? "any rank" : topology_.describe(operation.other);
-  const std::string what =
-      "a transfer of " + std::to_string(operation.request.bytes) + " bytes with " + peer +
-      ", tag " + std::to_string(operation.request.tag) + ", reached its timeout of " +
-      std::to_string(timeout.count()) + " ms on " + topology_.name_of(topology_.rank) + ".";
-  Fault fault{{}, operation.name};
-  if (operation.other != kAnySource)
-    fault.ranks.push_back(topology_.rank_in_group(operation.other));
-  give_up(what,
-          std::make_exception_ptr(TimeoutError(
-              "transfer-timeout", what, "the peer has not posted the matching send or receive.",
-              "post it with the same tag, or increase the timeout.", std::move(fault))));
+  const MessageText text{operation.request.bytes, operation.other, operation.request.tag,
+                         operation.name};
+  const std::string what = late_transfer_text(topology_, text, timeout.count());
+  give_up(what, late_transfer_error(topology_, text, what));
 }
 
 /// All transfers will fail with `error` once the group has been told why: see tell_group(). Needs
@@ -615,14 +592,8 @@ void PointToPoint::look_for_failures() {
     if (message.receive && lost(message.source)) gone = message.source;
   }
   if (gone < 0) return;
-  const std::string what = "a transfer between " + topology_.name_of(topology_.rank) + " and " +
-                           topology_.describe(gone) + " was interrupted.";
-  give_up(what,
-          std::make_exception_ptr(PeerFailure(
-              "transfer-cut-off", what, "that rank ended or left the group.",
-              "look at that rank's own output, then restart the job or continue without that rank.",
-              topology_.fault_of({gone}))),
-          topology_.rank_in_group(gone));
+  const std::string what = cut_off_transfer_text(topology_, gone);
+  give_up(what, cut_off_transfer_error(topology_, gone, what), topology_.rank_in_group(gone));
 }
 
 void PointToPoint::fail_all(const std::exception_ptr& error) {
