@@ -45,6 +45,15 @@ SegmentBacking segment_backing() {
   reject("FARANDOLE_SEGMENTS", value, "auto, memfd or tmpfile");
 }
 
+BackendChoice backend_choice() {
+  const char* text = value_of("FARANDOLE_BACKEND");
+  if (text == nullptr) return BackendChoice::kAuto;
+  const std::string value = text;
+  if (value == "auto") return BackendChoice::kAuto;
+  if (value == "mpi") return BackendChoice::kMpi;
+  reject("FARANDOLE_BACKEND", value, "auto or mpi");
+}
+
 NonfinitePolicy nonfinite_policy() {
   const char* text = value_of("FARANDOLE_CHECK_FINITE");
   if (text == nullptr) return NonfinitePolicy::kOff;
@@ -79,6 +88,7 @@ std::string wanted_log_level() {
 Config Config::from_environment() {
   constexpr long long kPage = 4096;
   Config config;
+  config.backend = backend_choice();
   if (const char* host = value_of("FARANDOLE_HOST_ID")) config.host_id = host;
   if (const char* names = value_of("FARANDOLE_NETWORK_INTERFACE")) config.network_interface = names;
   config.link_timeout = std::chrono::seconds(number("FARANDOLE_LINK_TIMEOUT_S", 10, 1, 3600));

@@ -16,6 +16,12 @@ enum class SegmentBacking {
   kTmpfile,  ///< an unnamed file in /dev/shm, its pages reserved up front
 };
 
+/// Through what the ranks of a group communicate.
+enum class BackendChoice {
+  kAuto,  ///< shared memory within a host, TCP between hosts
+  kMpi,   ///< MPI's own collectives
+};
+
 /// What becomes of a backward in which a gradient has an Inf or NaN on some rank.
 enum class NonfinitePolicy {
   kOff,   ///< nobody looks
@@ -27,6 +33,9 @@ enum class NonfinitePolicy {
 /// Every environment variable that Farandole reads: one field each. docs/configuration.md is
 /// compared with this header by a test.
 struct FARANDOLE_API Config {
+  /// FARANDOLE_BACKEND: auto or mpi; through what tensors on the CPU travel: shared memory and TCP,
+  /// or MPI's own collectives. Default auto.
+  BackendChoice backend = BackendChoice::kAuto;
   /// FARANDOLE_HOST_ID: name of the host that this rank claims to be on; empty: the kernel's boot
   /// id, the network namespace and the user. Tests use it to emulate several hosts on one machine.
   std::string host_id;

@@ -2,6 +2,7 @@
 #include "farandole/comm/backends.h"
 
 #include "comm/hosts/multi_host_communicator.h"
+#include "comm/mpi_loader.h"
 #include "comm/shm/shared_memory_communicator.h"
 #include "farandole/error.h"
 
@@ -10,21 +11,29 @@ namespace {
 
 using Make = std::unique_ptr<Communicator> (*)(Store&, const CommunicatorOptions&);
 
+#if defined(FARANDOLE_HAS_MPI)
+constexpr bool kHasMpi = true;
+#else
+constexpr bool kHasMpi = false;
+#endif
+
 /// One row per backend, built or not. The only file that asks what was built.
 struct Row {
   const char* name;
   MemoryKind memory_kind;
-  Make make;  ///< null: not in this build
+  Make make;   ///< null: not in this version
+  bool built;  ///< whether this build has it
   const char* detail;
 };
 
 constexpr Row kRows[] = {
-    {"tcp", MemoryKind::kHost, hosts::MultiHostCommunicator::make,
+    {"tcp", MemoryKind::kHost, hosts::MultiHostCommunicator::make, true,
      "ranks of several hosts, CPU tensors: shared memory within a host, TCP between hosts"},
-    {"shm", MemoryKind::kHost, shm::SharedMemoryCommunicator::make,
+    {"shm", MemoryKind::kHost, shm::SharedMemoryCommunicator::make, true,
      "ranks of one host, CPU tensors"},
-    {"mpi", MemoryKind::kHost, nullptr, "ranks of several hosts, CPU tensors; not in this version"},
-    {"nccl", MemoryKind::kCuda, nullptr, "CUDA tensors; not in this version"},
+    {"mpi", MemoryKind::kHost, make_mpi_communicator, kHasMpi,
+     "ranks of one mpirun, CPU tensors, MPI's own collectives; used with FARANDOLE_BACKEND=mpi"},
+    {"nccl", MemoryKind::kCuda, nullptr, false, "CUDA tensors; not in this version"},
 };
 
 }  // namespace
@@ -32,14 +41,15 @@ constexpr Row kRows[] = {
 std::vector<BackendInfo> backends() {
   std::vector<BackendInfo> list;
   for (const Row& row : kRows) {
-    list.push_back({row.name, row.memory_kind, row.make != nullptr, row.detail});
+    list.push_back({row.name, row.memory_kind, row.built, row.detail});
   }
   return list;
 }
 
-std::string backend_for(MemoryKind kind) {
+std::string backend_for(MemoryKind kind, BackendChoice choice) {
+  if (kind == MemoryKind::kHost && choice == BackendChoice::kMpi) return "mpi";
   for (const Row& row : kRows) {
-    if (row.memory_kind == kind && row.make != nullptr) return row.name;
+    if (row.memory_kind == kind && row.built) return row.name;
   }
   return {};
 }

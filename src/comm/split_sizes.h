@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "farandole/comm/topology.h"
+#include "farandole/export.h"
 
 namespace farandole::comm {
 
@@ -13,7 +14,7 @@ namespace farandole::comm {
 /// rank, then those that it expects from each. Every rank checks every pair, so that all ranks
 /// throw or none does. Returns the largest block for another rank. Throws MismatchError with the
 /// two ranks that disagree.
-size_t check_split_sizes(const std::string& group, const Topology& topology,
-                         const std::vector<const size_t*>& rows);
+FARANDOLE_API size_t check_split_sizes(const std::string& group, const Topology& topology,
+                                       const std::vector<const size_t*>& rows);
 
 }  // namespace farandole::comm

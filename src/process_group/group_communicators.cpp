@@ -86,7 +86,7 @@ std::shared_ptr<GroupCommunicators> GroupCommunicators::form(
   options.before_abort = [notice] { notice->give(); };
   ByDevice by_device;
   for (const auto& [type, memory] : kMemoryOfDevices) {
-    const std::string backend = comm::backend_for(memory);
+    const std::string backend = comm::backend_for(memory, options.config.backend);
     if (backend.empty()) continue;
     by_device[static_cast<size_t>(type)] = comm::make_communicator(backend, adapter, options);
   }

@@ -32,6 +32,7 @@ class Variable {
 };
 
 TEST(Config, ReadsEveryVariable) {
+  const Variable backend("FARANDOLE_BACKEND", "mpi");
   const Variable host("FARANDOLE_HOST_ID", "left");
   const Variable spin("FARANDOLE_SPIN_US", "0");
   const Variable staging("FARANDOLE_STAGING_BYTES", "30000");
@@ -40,6 +41,7 @@ TEST(Config, ReadsEveryVariable) {
   const Variable births("FARANDOLE_BORN_GRADIENTS", "0");
   const Variable level("FARANDOLE_LOG", "error");
   const Config config = Config::from_environment();
+  EXPECT_EQ(config.backend, BackendChoice::kMpi);
   EXPECT_EQ(config.host_id, "left");
   EXPECT_EQ(config.spin.count(), 0);
   EXPECT_EQ(config.staging_bytes, 32768U);
@@ -50,8 +52,9 @@ TEST(Config, ReadsEveryVariable) {
 }
 
 TEST(Config, NamesTheVariableAndWhatItTakes) {
-  for (const char* name : {"FARANDOLE_SPIN_US", "FARANDOLE_STAGING_BYTES", "FARANDOLE_TIMEOUT_S",
-                           "FARANDOLE_SEGMENTS", "FARANDOLE_BORN_GRADIENTS", "FARANDOLE_LOG"}) {
+  for (const char* name :
+       {"FARANDOLE_SPIN_US", "FARANDOLE_STAGING_BYTES", "FARANDOLE_TIMEOUT_S", "FARANDOLE_SEGMENTS",
+        "FARANDOLE_BORN_GRADIENTS", "FARANDOLE_LOG", "FARANDOLE_BACKEND"}) {
     const Variable variable(name, "banana");
     EXPECT_THAT(raised<InvalidArgument>([] { Config::from_environment(); }),
                 AllOf(HasSubstr(name), HasSubstr("banana"), HasSubstr("takes")));

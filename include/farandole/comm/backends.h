@@ -47,9 +47,9 @@ struct BackendInfo {
 /// All backends that Farandole knows, built or not.
 FARANDOLE_API std::vector<BackendInfo> backends();
 
-/// The name of the backend that a group uses for memory of `kind`: the first one that is built.
-/// Empty if there is none.
-FARANDOLE_API std::string backend_for(MemoryKind kind);
+/// The name of the backend that a group uses for memory of `kind`: the first one that is built, or
+/// "mpi" for host memory if that is the choice. Empty if there is none.
+FARANDOLE_API std::string backend_for(MemoryKind kind, BackendChoice choice = BackendChoice::kAuto);
 
 /// Makes a communicator of backend `backend`. Collective: every rank calls it with the same world
 /// size and a Store that they share. Throws NotSupported (with the way to get it) for a backend

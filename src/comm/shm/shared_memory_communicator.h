@@ -23,7 +23,7 @@
 namespace farandole::comm::shm {
 
 /// How long a group of these options waits for its ranks while it forms.
-std::chrono::milliseconds formation_timeout(const CommunicatorOptions& options);
+FARANDOLE_API std::chrono::milliseconds formation_timeout(const CommunicatorOptions& options);
 
 /// Collectives among ranks of one host through memory that all of them map. Ranks are processes, or
 /// threads of one process (tests).
@@ -39,7 +39,7 @@ class SharedMemoryCommunicator final : public Communicator, public SharedMemory 
   static std::unique_ptr<Communicator> make(Store& store, const CommunicatorOptions& asked);
   /// The two halves of make(). First all ranks meet; then those of `topology`, which share a host,
   /// share memory. The ranks of `topology` may be a part of those that have met.
-  static Topology discover(Store& store, const CommunicatorOptions& options);
+  FARANDOLE_API static Topology discover(Store& store, const CommunicatorOptions& options);
   static std::unique_ptr<SharedMemoryCommunicator> form(Store& store,
                                                         const CommunicatorOptions& asked,
                                                         const Topology& topology);

@@ -11,6 +11,7 @@
 #include "comm/shm/system/await.h"
 #include "farandole/comm/store.h"
 #include "farandole/comm/topology.h"
+#include "farandole/export.h"
 
 namespace farandole::comm::shm {
 
@@ -23,7 +24,7 @@ namespace farandole::comm::shm {
 /// rank 0's last value.
 ///
 /// Threads: one call at a time.
-class Bootstrap {
+class FARANDOLE_API Bootstrap {
  public:
   /// `store`, `topology` and `liveness` outlive this. `timeout` runs from here.
   Bootstrap(Store& store, std::string group, const Topology& topology, const Liveness& liveness,

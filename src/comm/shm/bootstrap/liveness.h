@@ -9,6 +9,7 @@
 #include "comm/shm/bootstrap/process_watch.h"
 #include "comm/shm/system/descriptor.h"
 #include "farandole/comm/topology.h"
+#include "farandole/export.h"
 
 namespace farandole::comm::shm {
 
@@ -22,7 +23,7 @@ constexpr std::chrono::milliseconds kMostTimeout = std::chrono::hours(24 * 365);
 /// one process live and end with it.
 ///
 /// Threads: const and safe from any thread; adopt() before others use it.
-class Liveness {
+class FARANDOLE_API Liveness {
  public:
   /// Watches the ranks of this process's pid namespace. Ranks of other namespaces count as alive
   /// until adopt(). A process that is not there when the watch begins counts as alive for `doubt`:

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/mpi/group.h"
+
+#if defined(OPEN_MPI)
+#include <mpi-ext.h>
+#endif
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+#include "comm/mpi/check.h"
+#include "comm/mpi/runtime.h"
+#include "farandole/error.h"
+
+namespace farandole::comm::mpi {
+namespace {
+
+using std::chrono::milliseconds;
+
+enum Kind : uint32_t { kWaiting = 1, kAborts = 2, kLeaves = 3 };
+
+/// How long the last messages of a process that has ended may be on their way.
+constexpr milliseconds kGrace{200};
+/// How long a rank that aborts or leaves works at its notices: the first message to a rank of
+/// another host may have to connect.
+constexpr milliseconds kFlush{100};
+
+constexpr int kVainLooks = 8;
+
+constexpr auto kFixOfDeath =
+    "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
+    "or continue without that rank.";
+
+}  // namespace
+
+struct Group::Notice {
+  uint32_t kind;
+  int32_t lost_rank;
+  uint64_t sequence;
+  std::array<char, 496> text;
+};
+
+Group::Group(MPI_Comm communicator, const Topology& topology, shm::Liveness liveness,
+             Options options)
+    : communicator_(communicator),
+      topology_(topology),
+      liveness_(std::move(liveness)),
+      options_(std::move(options)),
+      left_(static_cast<size_t>(topology.world_size)),
+      waiting_(static_cast<size_t>(topology.world_size)),
+      gone_(static_cast<size_t>(topology.world_size)) {
+  check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}
+
+Group::~Group() {
+  if (!in_creator()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!Runtime::is_over()) {
+    if (!failure_) tell(kLeaves, entered_, "", -1);
+    flush(kFlush);
+  }
+  for (Sending& each : sending_) static_cast<void>(each.notice.release());  // MPI may read it yet
+}
+
+/// Needs mutex_.
+void Group::tell(uint32_t kind, uint64_t sequence, const std::string& text, int lost_rank) {
+  Notice notice{};
+  notice.kind = kind;
+  notice.lost_rank = lost_rank;
+  notice.sequence = sequence;
+  text.copy(notice.text.data(), notice.text.size() - 1);
+  for (int peer = 0; peer < topology_.world_size; ++peer) {
+    if (peer == topology_.rank || left_[static_cast<size_t>(peer)]) continue;
+    Sending each{std::make_unique<Notice>(notice), MPI_REQUEST_NULL};
+    const int code = MPI_Isend(each.notice.get(), sizeof(Notice), MPI_BYTE, peer, kNotice,
+                               communicator_, &each.request);
+    if (code == MPI_SUCCESS) sending_.push_back(std::move(each));
+  }
+  drop_sent();
+}
+
+/// Needs mutex_.
+void Group::drop_sent() {
+  sending_.remove_if([](Sending& each) {
+    int is_done = 0;
+    return MPI_Test(&each.request, &is_done, MPI_STATUS_IGNORE) != MPI_SUCCESS || is_done != 0;
+  });
+}
+
+/// Needs mutex_.
+void Group::flush(milliseconds limit) {
+  const auto end = Clock::now() + limit;
+  for (drop_sent(); !sending_.empty() && Clock::now() < end; drop_sent()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+void Group::listen() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (Runtime::is_over()) return;
+  drop_sent();
+  // A call that finds nothing may only have taken in what others have sent.
+  for (int vain = 0; vain < kVainLooks;) {
+    int is_there = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    const int code =
+        MPI_Improbe(MPI_ANY_SOURCE, kNotice, communicator_, &is_there, &message, &status);
+    if (code != MPI_SUCCESS) return;  // who has ended is found by other means
+    vain += is_there == 0 ? 1 : 0;
+    if (is_there == 0) continue;
+    Notice notice{};
+    if (MPI_Mrecv(&notice, sizeof(notice), MPI_BYTE, &message, &status) != MPI_SUCCESS) return;
+    take(notice, status.MPI_SOURCE);
+  }
+}
+
+/// Needs mutex_.
+void Group::take(const Notice& notice, int source) {
+  const auto index = static_cast<size_t>(source);
+  if (notice.kind == kWaiting) waiting_[index] = std::max(waiting_[index], notice.sequence);
+  if (notice.kind == kLeaves) left_[index] = notice.sequence;
+  if (notice.kind == kAborts && !failure_) {
+    failure_ = Failure{source, notice.text.data(), notice.lost_rank};
+  }
+}
+
+void Group::check_in_creator() const {
+  if (in_creator()) return;
+  throw CommError(
+      "forked-child", "group '" + options_.name + "' was used in a forked child process.",
+      "the child shares the memory of " + topology_.name_of(topology_.rank) + " but is not a rank.",
+      "call collectives only in the process that made the group, and not in DataLoader workers.");
+}
+
+/// The same error on ranks that were told as on the one that has noticed, as in shared memory.
+void Group::check_usable(const Subject& subject) const {
+  check_in_creator();
+  if (Runtime::is_over()) {
+    throw AbortedError("mpi-group-ended", subject.text() + " came after MPI_Finalize().",
+                       "MPI takes no more calls in this process.",
+                       "destroy groups before MPI is finalized.");
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_) return;
+  const auto& [rank, reason, lost] = *failure_;
+  if (lost >= 0 && lost != topology_.rank) {
+    throw PeerFailure("peer-ended-elsewhere",
+                      subject.text() + ": " + topology_.describe(rank) + " noticed the end of " +
+                          topology_.describe(lost) + ".",
+                      reason, kFixOfDeath, topology_.fault_of({lost}, subject.collective));
+  }
+  throw AbortedError(
+      "aborted", subject.text() + " was aborted by " + topology_.describe(rank) + ".", reason,
+      "fix the cause on that rank; destroy this group and make a new one to continue.",
+      topology_.fault_of({rank}, subject.collective));
+}
+
+void Group::abort(const std::string& reason, int lost_rank) {
+  if (!in_creator()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_) return;
+    failure_ = Failure{topology_.rank, reason, lost_rank};
+    if (!Runtime::is_over()) {
+      tell(kAborts, entered_, reason, lost_rank);
+      flush(kFlush);
+#if defined(MPIX_ERR_REVOKED)
+      if (lost_rank >= 0) MPIX_Comm_revoke(communicator_);  // wakes peers in MPI's collectives
+#endif
+    }
+  }
+  if (options_.before_abort) options_.before_abort();
+}
+
+bool Group::is_over() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_.has_value();
+}
+
+void Group::say_waiting(uint64_t sequence) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_ && !Runtime::is_over()) tell(kWaiting, sequence, "", -1);
+}
+
+uint64_t Group::heard_waiting(int peer) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return waiting_[static_cast<size_t>(peer)];
+}
+
+std::optional<uint64_t> Group::left_after(int peer) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return left_[static_cast<size_t>(peer)];
+}
+
+bool Group::is_lost(int peer) {
+  const bool is_dead = liveness_.is_dead(peer);
+  if (is_dead) Runtime::leave_out_finalize();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto index = static_cast<size_t>(peer);
+  if (!is_dead && !left_[index]) return false;
+  if (!gone_[index]) gone_[index] = Clock::now();
+  return Clock::now() - *gone_[index] >= kGrace;
+}
+
+std::string Group::how_lost(int peer) const {
+  return liveness_.is_dead(peer) ? liveness_.cause_of_death(peer) : "left the group";
+}
+
+/// The rank of a process that MPI knows to have ended; -1: none.
+int Group::failed_process() const {
+#if defined(MPIX_ERR_PROC_FAILED)
+  MPI_Group failed = MPI_GROUP_NULL;
+  MPI_Group all = MPI_GROUP_NULL;
+  int first = MPI_UNDEFINED;
+  if (MPIX_Comm_failure_ack(communicator_) != MPI_SUCCESS ||
+      MPIX_Comm_failure_get_acked(communicator_, &failed) != MPI_SUCCESS) {
+    return -1;
+  }
+  int size = 0;
+  MPI_Group_size(failed, &size);
+  if (size > 0 && MPI_Comm_group(communicator_, &all) == MPI_SUCCESS) {
+    const int zero = 0;
+    MPI_Group_translate_ranks(failed, 1, &zero, all, &first);
+    MPI_Group_free(&all);
+  }
+  MPI_Group_free(&failed);
+  if (first != MPI_UNDEFINED) return first;
+#endif
+  return -1;
+}
+
+void Group::check_code(int code, const char* call, const Subject& subject) {
+  if (code == MPI_SUCCESS) return;
+  listen();
+  check_usable(subject);  // a peer may have said more
+  if (!is_process_failure(code)) return check(code, call);
+  Runtime::leave_out_finalize();
+  const int lost = failed_process();
+  if (lost < 0) return check(code, call);
+  throw PeerFailure("peer-ended",
+                    subject.text() + ": " + topology_.describe(lost) + " " + how_lost(lost) + ".",
+                    std::string(call) + ": " + text_of(code) + ".", kFixOfDeath,
+                    topology_.fault_of({lost}, subject.collective));
+}
+
+}  // namespace farandole::comm::mpi

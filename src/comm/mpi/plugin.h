@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "farandole/comm/backends.h"
+#include "farandole/comm/communicator.h"
+
+namespace farandole::comm::mpi {
+
+/// What the plug-in libfarandole_mpi.so, which alone is linked to MPI, gives to farandole_comm.
+struct Plugin {
+  const char* version;  ///< of the Farandole that it was built with
+  std::unique_ptr<Communicator> (*make)(Store& store, const CommunicatorOptions& options);
+};
+
+/// The one symbol that the plug-in exports, an extern "C" function of type PluginEntry.
+constexpr const char* kPluginSymbol = "farandole_mpi_plugin";
+using PluginEntry = const Plugin* (*)();
+
+}  // namespace farandole::comm::mpi

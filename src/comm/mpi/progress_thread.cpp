@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/mpi/progress_thread.h"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+
+#include "comm/mpi/runtime.h"
+#include "comm/shm/system/system_call.h"
+#include "signals_blocked.h"
+
+namespace farandole::comm::mpi {
+namespace {
+
+constexpr std::chrono::milliseconds kInterval{1};
+
+}  // namespace
+
+ProgressThread& ProgressThread::get() {
+  static auto* const thread = new ProgressThread;
+  return *thread;
+}
+
+void ProgressThread::add(const std::shared_ptr<Progressing>& work) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work_.emplace_back(work);
+  is_wanted_ = true;
+  changed_.notify_one();
+  if (thread_.joinable() || ends_) return;
+  const SignalsBlocked blocked;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    work_.pop_back();
+    shm::throw_errno("starting a thread for transfers",
+                     "raise the limit of processes (ulimit -u, or the cgroup's pids.max).",
+                     error.code().value());
+  }
+  Runtime::before_end([] { ProgressThread::get().stop(); });
+}
+
+void ProgressThread::wake() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_wanted_) changed_.notify_one();
+  is_wanted_ = true;
+}
+
+void ProgressThread::stop() {
+  std::thread ended;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ends_ = true;
+    changed_.notify_one();
+    ended.swap(thread_);
+  }
+  if (ended.joinable()) ended.join();
+}
+
+void ProgressThread::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!ends_) {
+    is_wanted_ = false;
+    const auto all = work_;
+    lock.unlock();
+    bool is_under_way = false;
+    for (const auto& each : all) {
+      if (const auto work = each.lock()) is_under_way = work->progress() || is_under_way;
+    }
+    lock.lock();
+    work_.erase(
+        std::remove_if(work_.begin(), work_.end(), [](const auto& each) { return each.expired(); }),
+        work_.end());
+    if (is_under_way) {
+      changed_.wait_for(lock, kInterval, [this] { return ends_; });
+    } else {
+      changed_.wait(lock, [this] { return ends_ || is_wanted_; });
+    }
+  }
+}
+
+}  // namespace farandole::comm::mpi

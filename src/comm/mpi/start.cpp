@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/mpi/start.h"
+
+#include <functional>
+#include <set>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "comm/mpi/check.h"
+#include "comm/mpi/runtime.h"
+#include "comm/shm/bootstrap/bootstrap.h"
+#include "comm/shm/shared_memory_communicator.h"
+#include "farandole/error.h"
+
+namespace farandole::comm::mpi {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Where a rank is in its MPI.
+struct Place {
+  int rank = -1;
+  int size = 0;
+  std::string job;
+
+  std::string encode() const {
+    return std::to_string(rank) + " " + std::to_string(size) + " " + job;
+  }
+  static Place decode(std::istream& text) {
+    Place place;
+    text >> place.rank >> place.size >> place.job;
+    return place;
+  }
+};
+
+/// Processes of other hosts are not seen from here, whatever their pids.
+Topology with_own_processes(Topology topology) {
+  const int own = topology.host_of_rank[static_cast<size_t>(topology.rank)];
+  for (size_t rank = 0; rank < topology.processes.size(); ++rank) {
+    if (topology.host_of_rank[rank] != own) topology.processes[rank].clear();
+  }
+  return topology;
+}
+
+/// Rank 0 collects the places of all ranks and publishes the list.
+std::vector<Place> share_places(Store& store, shm::Bootstrap& bootstrap, const Topology& topology,
+                                const Place& own) {
+  const auto key = [&](int rank) { return bootstrap.key("mpi-" + std::to_string(rank)); };
+  std::string list;
+  if (topology.rank != 0) {
+    store.set(key(topology.rank), own.encode());
+    list = bootstrap.get("mpi");
+  } else {
+    list = own.encode();
+    for (int rank = 1; rank < topology.world_size; ++rank) {
+      std::optional<std::string> text;
+      bootstrap.await({rank}, [&](milliseconds limit) {
+        text = store.get(key(rank), limit);
+        return text.has_value();
+      });
+      list += "\n" + *text;
+    }
+    bootstrap.set("mpi", list);
+  }
+  std::istringstream lines(list);
+  std::vector<Place> places;
+  for (int rank = 0; rank < topology.world_size; ++rank) places.push_back(Place::decode(lines));
+  return places;
+}
+
+/// All ranks see the same places, so all throw or none does.
+void check_one_world(const std::string& group, const Topology& topology,
+                     const std::vector<Place>& places) {
+  std::set<int> ranks;
+  std::string world;
+  bool is_one = true;
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    const Place& each = places[rank];
+    is_one = is_one && ranks.insert(each.rank).second && each.size == places.front().size &&
+             each.job == places.front().job;
+    world += (rank == 0 ? "" : ", ") + topology.name_of(static_cast<int>(rank)) + " is process " +
+             std::to_string(each.rank) + " of " + std::to_string(each.size);
+    if (rank == 7 && places.size() > 8) {
+      world += ", and so on";
+      break;
+    }
+  }
+  if (is_one) return;
+  throw NotSupported(
+      "mpi-world",
+      "group '" + group + "' cannot use backend 'mpi': its " + std::to_string(topology.world_size) +
+          " ranks are not processes of one MPI job.",
+      "in MPI_COMM_WORLD, " + world + ".",
+      "start all ranks with one mpirun (of the MPI that Farandole was built with) or srun, or "
+      "unset FARANDOLE_BACKEND: under torchrun MPI knows of one process alone.");
+}
+
+MPI_Comm make_communicator(const Topology& topology, const std::vector<Place>& places) {
+  std::vector<int> ranks;
+  ranks.reserve(places.size());
+  for (const Place& each : places) ranks.push_back(each.rank);
+  // Groups that overlap may be made on several threads at once: their tags differ.
+  const size_t token = std::hash<std::string>()(topology.session);
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Comm made = MPI_COMM_NULL;
+  check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
+  check(MPI_Group_incl(world, topology.world_size, ranks.data(), &group), "MPI_Group_incl");
+  check(MPI_Comm_create_group(MPI_COMM_WORLD, group, static_cast<int>(token % 32767), &made),
+        "MPI_Comm_create_group");
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  return made;
+}
+
+}  // namespace
+
+Start meet(Store& store, const CommunicatorOptions& options) {
+  const Topology topology = shm::SharedMemoryCommunicator::discover(store, options);
+  const Topology watched = with_own_processes(topology);
+  shm::Liveness liveness(watched);
+  shm::Bootstrap bootstrap(store, options.name, watched, liveness, shm::formation_timeout(options));
+  try {
+    const Runtime& runtime = Runtime::get();
+    const auto places =
+        share_places(store, bootstrap, topology, {runtime.rank(), runtime.size(), runtime.job()});
+    check_one_world(options.name, topology, places);
+    return {topology, std::move(liveness), make_communicator(topology, places)};
+  } catch (const NotSupported& error) {
+    if (std::string(error.what()).find("[mpi-world]") == std::string::npos) bootstrap.tell(error);
+    throw;
+  } catch (const std::exception& error) {
+    bootstrap.tell(error);
+    throw;
+  }
+}
+
+}  // namespace farandole::comm::mpi

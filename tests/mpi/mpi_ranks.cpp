@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mpi/mpi_ranks.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "support/directory_store.h"
+
+namespace farandole::test {
+namespace {
+
+std::string variable(std::initializer_list<const char*> names, const std::string& otherwise) {
+  for (const char* name : names) {
+    if (const char* const value = std::getenv(name)) return value;
+  }
+  return otherwise;
+}
+
+/// A folder that all processes of the job have; rank 0 removes it at its exit.
+class JobFolder {
+ public:
+  JobFolder() {
+    const std::string job = variable({"PMIX_NAMESPACE", "PMI_JOBID"}, std::to_string(::getppid()));
+    path_ = (std::filesystem::temp_directory_path() / ("farandole-" + job)).string();
+    std::filesystem::create_directories(path_);
+  }
+  ~JobFolder() {
+    std::error_code ignored;
+    if (MpiProcess::own().rank == 0) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+MpiProcess MpiProcess::own() {
+  return {std::stoi(variable({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}, "0")),
+          std::stoi(variable({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, "1"))};
+}
+
+comm::Store& job_store() {
+  static const JobFolder folder;
+  static DirectoryStore store(folder.path());
+  return store;
+}
+
+comm::CommunicatorOptions options_of_job(const std::string& name) {
+  comm::CommunicatorOptions options;
+  options.name = name;
+  options.rank = MpiProcess::own().rank;
+  options.world_size = MpiProcess::own().world_size;
+  options.config = Config();
+  options.config.timeout = std::chrono::seconds(30);
+  return options;
+}
+
+void run_on_mpi_ranks(const RankBody& body, const std::string& backend) {
+  static int groups = 0;
+  const auto options = options_of_job("test" + std::to_string(++groups));
+  const auto group = comm::make_communicator(backend, job_store(), options);
+  body(*group);
+}
+
+}  // namespace farandole::test

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "farandole/comm/backends.h"
+#include "farandole/comm/store.h"
+#include "support/ranks.h"
+
+namespace farandole::test {
+
+/// This process among those of its mpirun. All of them run the same tests in the same order.
+struct MpiProcess {
+  int rank;
+  int world_size;
+  static MpiProcess own();  ///< by the variables that mpirun sets
+};
+
+/// A store of all processes of this mpirun.
+comm::Store& job_store();
+
+/// What a group named `name` is made with: all processes are its ranks.
+comm::CommunicatorOptions options_of_job(const std::string& name);
+
+/// Runs `body` with a group of backend `mpi`, or `backend`, of all processes. Tests may call it
+/// several times.
+void run_on_mpi_ranks(const RankBody& body, const std::string& backend = "mpi");
+
+}  // namespace farandole::test
