@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // MpiCommunicator under mpirun: the conformance suite, calls that differ, ranks that are late,
-// abort or leave, parts of a job. CTest starts this program on 2 and 3 ranks, and once without
-// mpirun for the tests of WithoutMpirun.
+// abort or leave, parts of a job. CTest starts this program on 2 and 3 ranks, with fault
+// tolerance for WithFaultTolerance, and without mpirun for WithoutMpirun.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <chrono>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -293,6 +295,27 @@ TEST(MpiMessages, NameAPeerThatNeverPosts) {
     EXPECT_THAT(
         raised<TimeoutError>([&] { group.receive(&byte, 1, 1, 4)->wait(milliseconds(300)); }),
         HasSubstr("timeout of 300 ms"));
+  });
+}
+
+/// Under mpirun --with-ft ulfm.
+TEST(WithFaultTolerance, ADeathIsNamedOnEverySurvivor) {
+  const int last = MpiProcess::own().world_size - 1;
+  run_on_mpi_ranks([&](Communicator& group) {
+    sum(group, 10);
+    if (group.rank() == last) {
+      std::this_thread::sleep_for(milliseconds(300));
+      ::raise(SIGKILL);
+    }
+    try {
+      sum(group, 10);
+      ADD_FAILURE() << "threw nothing";
+    } catch (const PeerFailure& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(last) + " (pid "));
+      EXPECT_EQ(error.ranks(), std::vector<int>{last});
+    }
+    const auto rest = group.shrink({last}, job_store());
+    sum(*rest, 1000);
   });
 }
 

@@ -90,10 +90,10 @@ Runtime::Runtime() {
   notice_end();
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
-  int* bound = nullptr;
+  void* bound = nullptr;  // to an int
   int is_known = 0;
   check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &is_known), "MPI_Comm_get_attr");
-  if (is_known != 0) most_tag_ = *bound;
+  if (is_known != 0) most_tag_ = *static_cast<int*>(bound);
   job_ = find_job();
 }
 

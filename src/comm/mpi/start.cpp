@@ -65,6 +65,7 @@ std::vector<Place> share_places(Store& store, shm::Bootstrap& bootstrap, const T
   }
   std::istringstream lines(list);
   std::vector<Place> places;
+  places.reserve(static_cast<size_t>(topology.world_size));
   for (int rank = 0; rank < topology.world_size; ++rank) places.push_back(Place::decode(lines));
   return places;
 }
@@ -107,8 +108,14 @@ MPI_Comm make_communicator(const Topology& topology, const std::vector<Place>& p
   MPI_Comm made = MPI_COMM_NULL;
   check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
   check(MPI_Group_incl(world, topology.world_size, ranks.data(), &group), "MPI_Group_incl");
-  check(MPI_Comm_create_group(MPI_COMM_WORLD, group, static_cast<int>(token % 32767), &made),
-        "MPI_Comm_create_group");
+  int code = MPI_Comm_create_group(MPI_COMM_WORLD, group, static_cast<int>(token % 32767), &made);
+#if defined(MPI_ERR_SESSION)       // MPI 4
+  if (is_process_failure(code)) {  // of a rank of MPI_COMM_WORLD that need not be in this group
+    code = MPI_Comm_create_from_group(group, topology.session.c_str(), MPI_INFO_NULL,
+                                      MPI_ERRORS_RETURN, &made);
+  }
+#endif
+  check(code, "MPI_Comm_create_group");
   MPI_Group_free(&group);
   MPI_Group_free(&world);
   return made;
