@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of the C++ lanes. run.py starts it once for each rank:
 //   farandole_bench_collectives <socket of run.py> <folder for the store> <rank> <world size>
+// With FARANDOLE_BACKEND=mpi, under mpirun, it goes through MpiCommunicator.
 // Protocol, one line each way (worker.py speaks it too): on
 //   <lane> <operation> <bytes> <pieces> <warm-up> <iterations>
 // it verifies, warms up, measures and verifies again, and answers with one line of JSON.
@@ -67,7 +68,9 @@ void serve_rank(const std::string& socket, const std::string& folder, int rank, 
   options.rank = rank;
   options.world_size = world_size;
   farandole::benchmark::DirectoryStore store(folder, rank);
-  const auto communicator = farandole::comm::make_communicator("shm", store, options);
+  const bool through_mpi = options.config.backend == farandole::BackendChoice::kMpi;
+  const auto communicator =
+      farandole::comm::make_communicator(through_mpi ? "mpi" : "shm", store, options);
   Driver driver(socket, rank);
   serve(driver, *communicator);
 }

@@ -8,6 +8,7 @@ from benchmarks.collectives.operations import Operation
 from benchmarks.harness import ranks
 
 SYMMETRIC, TORCH, GLOO, OPENMPI = "farandole_symmetric", "farandole_torch", "gloo_torch", "openmpi"
+OUR_MPI = "farandole_mpi"  # MpiCommunicator, to be compared with OPENMPI
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ LANES = {
         Lane(SYMMETRIC, "Farandole C++, symmetric memory", "C++ sym.", "cpp", symmetric=True),
         Lane("farandole_ordinary", "Farandole C++, ordinary memory", "C++ ord.", "cpp"),
         Lane(TORCH, "Farandole through torch", "torch", "farandole"),
+        Lane(OUR_MPI, "Farandole C++ on MPI", "C++ MPI", "cpp_mpi"),
         Lane(OPENMPI, "OpenMPI through mpi4py", "OpenMPI", "openmpi"),
         Lane(GLOO, "gloo through torch", "gloo", "gloo"),
     )
@@ -41,6 +43,11 @@ def commands_of(process: str) -> ranks.Commands:
     """Raises UnavailableError if a library is missing."""
     if process == "cpp":
         return ranks.commands_of_program("farandole_bench_collectives")
+    if process == "cpp_mpi":
+        program = "farandole_bench_collectives"
+        if not ranks.find_program(program).parents[1].joinpath("src/libfarandole_mpi.so").exists():
+            raise ranks.UnavailableError("Farandole is built without MPI")
+        return ranks.commands_of_program_in_mpirun(program, "FARANDOLE_BACKEND=mpi")
     if process == "openmpi":
         return ranks.commands_of_mpirun("collectives.mpi_worker")
     if process != "gloo" and not find_spec(process):

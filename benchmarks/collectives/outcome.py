@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of one run: times and ratios, and which targets were reached."""
 
-from benchmarks.collectives.lanes import GLOO, LANES, OPENMPI, SYMMETRIC, TORCH
+from benchmarks.collectives.lanes import GLOO, LANES, OPENMPI, OUR_MPI, SYMMETRIC, TORCH
 from benchmarks.collectives.measured import Results
 from benchmarks.collectives.operations import OPERATIONS
 from benchmarks.harness import tables
@@ -10,6 +10,7 @@ from benchmarks.harness.tables import KIB, MIB, ratio_text, size_text, time_text
 from benchmarks.harness.targets import Target, verdict
 
 RATIOS = [(SYMMETRIC, GLOO), (SYMMETRIC, OPENMPI), (TORCH, GLOO), (TORCH, OPENMPI)]
+RATIOS.append((OUR_MPI, OPENMPI))
 
 
 def table(results: Results, ranks: int) -> str:

@@ -20,6 +20,7 @@ STYLES: dict[str, dict[str, Any]] = {  # lines differ in shape too
     "farandole_symmetric": {"color": figures.BLUE, "marker": "o", "linewidth": 2.4},
     "farandole_ordinary": {"color": figures.SKY, "marker": "s", "linestyle": "--"},
     "farandole_torch": {"color": figures.GREEN, "marker": "D"},
+    "farandole_mpi": {"color": figures.ORANGE, "marker": "x", "linestyle": "--"},
     "openmpi": {"color": figures.ORANGE, "marker": "v"},
     "gloo_torch": {"color": figures.RED, "marker": "^"},
 }

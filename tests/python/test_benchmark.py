@@ -99,7 +99,7 @@ def test_only_whole_runs_are_published_and_only_if_asked(
 
 CPP = {"farandole_symmetric", "farandole_ordinary"}
 PEERS = {"gloo_torch", "openmpi"}
-ALL = CPP | {"farandole_torch"} | PEERS
+ALL = CPP | {"farandole_torch", "farandole_mpi"} | PEERS
 # busbw / (bytes / time) for two ranks, from nccl-tests' PERFORMANCE.md and gather.cu, scatter.cu.
 BUS = {"all_reduce": 1, "broadcast": 1, "reduce": 1, "send_recv": 1, "send_stream": 1}
 BUS |= dict.fromkeys(["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"], 0.5)
