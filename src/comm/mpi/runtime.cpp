@@ -92,7 +92,8 @@ Runtime::Runtime() {
   check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
   void* bound = nullptr;  // to an int
   int is_known = 0;
-  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &bound, &is_known), "MPI_Comm_get_attr");
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &is_known),
+        "MPI_Comm_get_attr");
   if (is_known != 0) most_tag_ = *static_cast<int*>(bound);
   job_ = find_job();
 }
