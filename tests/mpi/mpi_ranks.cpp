@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi/mpi_ranks.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 
