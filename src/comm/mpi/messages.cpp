@@ -4,17 +4,16 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <new>
 #include <thread>
 #include <utility>
 
 #include "comm/mpi/check.h"
+#include "comm/mpi/message_parts.h"
 #include "comm/mpi/runtime.h"
 #include "comm/mpi/wide_collectives.h"
 #include "comm/transfer_errors.h"
-#include "farandole/error.h"
 
 namespace farandole::comm::mpi {
 namespace {
@@ -30,78 +29,6 @@ constexpr size_t kMostKeptBytes = size_t{2} << 20;
 constexpr int kLooksPerClock = 16;
 
 }  // namespace
-
-/// The message in front of a message's bytes.
-struct Messages::Head {
-  uint64_t tag;
-  uint64_t bytes;
-  uint64_t number;  ///< of the messages from its source to this rank
-};
-
-/// One side of a message. All but `done` and `other` is guarded by the owner's mutex_.
-class Messages::Operation final : public Transfer {
- public:
-  Operation(Messages& messages, const Request& asked, const char* function)
-      : owner(messages), request(asked), name(function), other(asked.peer) {}
-
-  bool is_done() override {
-    if (done.load(std::memory_order_acquire)) return true;  // the owner may be destroyed by then
-    check_in_creator();
-    Lock lock(owner.mutex_);
-    owner.advance();
-    owner.tell_group(lock);
-    return done.load(std::memory_order_relaxed);
-  }
-  void wait(milliseconds limit) override {
-    if (!done.load(std::memory_order_acquire)) {
-      check_in_creator();
-      const auto alive = owner.shared_from_this();  // its group may be destroyed meanwhile
-      owner.wait(*this, limit.count() > 0 ? std::min(limit, shm::kMostTimeout) : request.timeout);
-    }
-    if (error) std::rethrow_exception(error);
-  }
-  void when_done(std::function<void()> call) override {
-    if (done.load(std::memory_order_acquire)) return call();
-    check_in_creator();
-    const std::lock_guard<std::mutex> lock(owner.mutex_);
-    if (done.load(std::memory_order_relaxed)) {
-      call();
-    } else {
-      wake = std::move(call);
-    }
-  }
-  int peer() const override { return other; }
-
-  Messages& owner;
-  const Request request;
-  const char* const name;      ///< "send" or "recv"
-  std::atomic<int> other;      ///< the peer; kAnySource until a message has come
-  Head head{};                 ///< of a send
-  Requests requests;           ///< of a send
-  std::exception_ptr error;    ///< written before done
-  std::function<void()> wake;  ///< may be empty
-  std::atomic<bool> done{false};
-
- private:
-  void check_in_creator() const {
-    if (fork_guard_.in_creator()) return;
-    throw CommError("forked-transfer", "a send or receive was used in a forked child process.",
-                    "the child shares the rank's memory but is not a rank.",
-                    "wait for it in the process that started it, and not in DataLoader workers.");
-  }
-
-  const ForkGuard fork_guard_;
-};
-
-/// An incoming message.
-struct Messages::Incoming {
-  int source = 0;
-  Head head{};
-  bool has_started = false;  ///< its bytes are being received
-  Requests requests;
-  std::shared_ptr<Operation> receive;  ///< who gets it; null: nobody asked yet
-  std::unique_ptr<std::byte[]> kept;   ///< its bytes, if they are not received in their place
-};
 
 Messages::Messages(Group& group, microseconds spin, int most_tag)
     : group_(group),
@@ -351,117 +278,6 @@ void Messages::wait(Operation& operation, milliseconds timeout) {
     if (Clock::now() >= deadline) fail_late(operation, timeout);
     tell_group(lock);
   }
-}
-
-/// Fails a receive that waits for a message of this rank itself, which cannot send while it waits.
-/// Needs mutex_.
-void Messages::refuse_endless(Operation& operation) {
-  const int own = topology_.rank;
-  const bool is_alone = topology_.world_size == 1;
-  if (operation.other != own && !(is_alone && operation.other == kAnySource)) return;
-  const auto receive = std::find_if(receives_.begin(), receives_.end(),
-                                    [&](const auto& each) { return each.get() == &operation; });
-  const bool is_sent = std::any_of(sends_.begin(), sends_.end(), [&](const auto& each) {
-    return each->request.peer == own && each->request.tag == operation.request.tag;
-  });
-  if (receive == receives_.end() || is_sent) return;
-  const auto kept = std::move(*receive);  // owns `operation`
-  receives_.erase(receive);
-  finish(operation, receive_from_itself_error(topology_, operation.request.tag));
-}
-
-// ---- Failures
-
-/// Ends the group because `operation` reached its timeout. Needs mutex_.
-void Messages::fail_late(Operation& operation, milliseconds timeout) {
-  if (operation.done.load(std::memory_order_relaxed)) return;
-  const MessageText text{operation.request.bytes, operation.other, operation.request.tag,
-                         operation.name};
-  const std::string what = late_transfer_text(topology_, text, timeout.count());
-  give_up(what, late_transfer_error(topology_, text, what), -1);
-}
-
-/// All transfers will fail with `error` once the group has been told why. Needs mutex_.
-void Messages::give_up(const std::string& why, std::exception_ptr error, int lost_rank) {
-  if (failure_ || error_) return;
-  lost_rank_ = lost_rank;
-  gave_up_ = topology_.name_of(topology_.rank) + " gave up: " + why;
-  error_ = std::move(error);
-}
-
-/// Tells the group if this rank gave up, then fails all transfers.
-void Messages::tell_group(Lock& lock) {
-  if (gave_up_.empty()) return;
-  const std::string reason = std::exchange(gave_up_, "");
-  lock.unlock();
-  group_.abort(reason, lost_rank_);
-  lock.lock();
-  fail_all(error_);
-}
-
-/// Fails all transfers if the group is over, or a peer of one of them has ended. Needs mutex_.
-void Messages::look_for_failures() {
-  next_look_ = Clock::now() + shm::kLivenessInterval;
-  if (failure_ || error_) return;
-  group_.listen();
-  try {
-    group_.check_usable({[this] { return "group '" + group_.name() + "'"; }});
-  } catch (const CommError&) {
-    fail_all(std::current_exception());
-    return;
-  }
-  advance();  // messages that a peer sent before it ended are received
-  const int gone = find_lost();
-  if (gone < 0) return;
-  const std::string what = cut_off_transfer_text(topology_, gone);
-  give_up(what, cut_off_transfer_error(topology_, gone, what), gone);
-}
-
-/// A peer of a transfer that has ended; -1: none.
-int Messages::find_lost() const {
-  int others_left = 0;
-  std::vector<bool> lost(static_cast<size_t>(topology_.world_size));
-  for (int peer = 0; peer < topology_.world_size; ++peer) {
-    if (peer == topology_.rank) continue;
-    lost[static_cast<size_t>(peer)] = group_.is_lost(peer);
-    others_left += lost[static_cast<size_t>(peer)] ? 0 : 1;
-  }
-  const auto is_lost = [&](int peer) { return lost[static_cast<size_t>(peer)]; };
-  for (const auto& send : sends_) {
-    if (is_lost(send->request.peer)) return send->request.peer;
-  }
-  for (const auto& receive : receives_) {
-    if (receive->other != kAnySource && is_lost(receive->other)) return receive->other;
-    const bool nobody_left = receive->other == kAnySource && others_left == 0;
-    if (nobody_left && topology_.world_size > 1) return topology_.rank == 0 ? 1 : 0;
-  }
-  for (const Incoming& message : incoming_) {
-    if (message.receive && is_lost(message.source)) return message.source;
-  }
-  return -1;
-}
-
-/// MPI must not write to buffers of receives any more; what it may still read of sends, stays.
-void Messages::fail_all(const std::exception_ptr& error) {
-  if (!failure_) failure_ = error;
-  const bool is_over = Runtime::is_over();
-  for (auto& send : sends_) {
-    if (!is_over && !are_done(send->requests)) new std::shared_ptr<Operation>(send);  // its head
-    finish(*send, error);
-  }
-  sends_.clear();
-  for (auto& receive : receives_) finish(*receive, error);
-  receives_.clear();
-  for (Incoming& message : incoming_) {
-    for (MPI_Request& request : message.requests) {
-      if (is_over || request == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&request);
-      MPI_Request_free(&request);
-      static_cast<void>(message.kept.release());  // if it is too late to cancel
-    }
-    if (message.receive) finish(*message.receive, error);
-  }
-  incoming_.clear();
 }
 
 }  // namespace farandole::comm::mpi
