@@ -26,6 +26,8 @@ constexpr milliseconds kGrace{200};
 /// How long a rank that aborts or leaves works at its notices: the first message to a rank of
 /// another host may have to connect.
 constexpr milliseconds kFlush{100};
+/// How long MPI may take to find out who has ended.
+constexpr milliseconds kNaming{2000};
 
 constexpr int kVainLooks = 8;
 
@@ -232,13 +234,29 @@ int Group::failed_process() const {
   return -1;
 }
 
+/// MPI may know that the communicator is revoked before it knows who has ended.
+int Group::name_failed_process(const Subject& subject) {
+  const auto end = Clock::now() + kNaming;
+  while (Clock::now() < end) {
+    listen();
+    check_usable(subject);
+    for (int peer = 0; peer < topology_.world_size; ++peer) {
+      if (peer != topology_.rank && liveness_.is_dead(peer)) return peer;
+    }
+    const int failed = failed_process();
+    if (failed >= 0) return failed;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return -1;
+}
+
 void Group::check_code(int code, const char* call, const Subject& subject) {
   if (code == MPI_SUCCESS) return;
   listen();
   check_usable(subject);  // a peer may have said more
   if (!is_process_failure(code)) return check(code, call);
   Runtime::leave_out_finalize();
-  const int lost = failed_process();
+  const int lost = name_failed_process(subject);
   if (lost < 0) return check(code, call);
   throw PeerFailure("peer-ended",
                     subject.text() + ": " + topology_.describe(lost) + " " + how_lost(lost) + ".",

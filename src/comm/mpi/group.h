@@ -118,6 +118,7 @@ class Group {
   void flush(std::chrono::milliseconds limit);
   void take(const Notice& notice, int source);
   int failed_process() const;
+  int name_failed_process(const Subject& subject);
 
   MPI_Comm communicator_;
   Topology topology_;

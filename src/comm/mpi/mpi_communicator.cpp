@@ -2,7 +2,7 @@
 #include "comm/mpi/mpi_communicator.h"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <utility>
 
 #include "comm/arguments.h"
@@ -15,6 +15,7 @@
 #include "comm/split_sizes.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
+#include "log.h"
 
 namespace farandole::comm::mpi {
 namespace {
@@ -23,6 +24,19 @@ size_t index_of(int number) { return static_cast<size_t>(number); }
 
 bool has_more_ranks_than_cores(const Topology& topology) {
   return topology.local_world_size > topology.local_cores;
+}
+
+/// Says once a process what carries collectives.
+void log_choice(const std::string& group, int world_size) {
+  static std::atomic<bool> is_said{false};
+  if (is_said.exchange(true)) return;
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  std::string library(text.data(), index_of(length));
+  library = library.substr(0, library.find_first_of(",\n"));
+  log(LogLevel::kInfo, "group '" + group + "' has " + std::to_string(world_size) +
+                           " ranks of one MPI job: its collectives are those of " + library + ".");
 }
 
 }  // namespace
@@ -36,6 +50,7 @@ std::unique_ptr<Communicator> MpiCommunicator::make(Store& store,
   CollectiveOptions options;
   options.timeout = shm::formation_timeout(asked);
   made->barrier(options);
+  if (made->rank() == 0) log_choice(asked.name, asked.world_size);
   return made;
 }
 

@@ -106,6 +106,8 @@ bool Runtime::is_over() {
 
 void Runtime::before_end(void (*stop)()) { stop_before_end = stop; }
 
+bool Runtime::has_lost_a_process() { return peers_have_ended; }
+
 void Runtime::leave_out_finalize() { peers_have_ended = true; }
 
 }  // namespace farandole::comm::mpi

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi/start.h"
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <sstream>
@@ -23,13 +24,15 @@ struct Place {
   int rank = -1;
   int size = 0;
   std::string job;
+  bool saw_an_end = false;  ///< of a process of its job
 
   std::string encode() const {
-    return std::to_string(rank) + " " + std::to_string(size) + " " + job;
+    return std::to_string(rank) + " " + std::to_string(size) + " " + job +
+           (saw_an_end ? " 1" : " 0");
   }
   static Place decode(std::istream& text) {
     Place place;
-    text >> place.rank >> place.size >> place.job;
+    text >> place.rank >> place.size >> place.job >> place.saw_an_end;
     return place;
   }
 };
@@ -108,14 +111,19 @@ MPI_Comm make_communicator(const Topology& topology, const std::vector<Place>& p
   MPI_Comm made = MPI_COMM_NULL;
   check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
   check(MPI_Group_incl(world, topology.world_size, ranks.data(), &group), "MPI_Group_incl");
-  int code = MPI_Comm_create_group(MPI_COMM_WORLD, group, static_cast<int>(token % 32767), &made);
-#if defined(MPI_ERR_SESSION)       // MPI 4
-  if (is_process_failure(code)) {  // of a rank of MPI_COMM_WORLD that need not be in this group
-    code = MPI_Comm_create_from_group(group, topology.session.c_str(), MPI_INFO_NULL,
-                                      MPI_ERRORS_RETURN, &made);
+  [[maybe_unused]] const bool is_whole = std::none_of(
+      places.begin(), places.end(), [](const Place& place) { return place.saw_an_end; });
+#if defined(MPI_ERR_SESSION)  // MPI 4
+  if (!is_whole) {  // MPI_Comm_create_group() fails, though the process need not be in this group
+    check(MPI_Comm_create_from_group(group, topology.session.c_str(), MPI_INFO_NULL,
+                                     MPI_ERRORS_RETURN, &made),
+          "MPI_Comm_create_from_group");
   }
 #endif
-  check(code, "MPI_Comm_create_group");
+  if (made == MPI_COMM_NULL) {
+    check(MPI_Comm_create_group(MPI_COMM_WORLD, group, static_cast<int>(token % 32767), &made),
+          "MPI_Comm_create_group");
+  }
   MPI_Group_free(&group);
   MPI_Group_free(&world);
   return made;
@@ -130,8 +138,9 @@ Start meet(Store& store, const CommunicatorOptions& options) {
   shm::Bootstrap bootstrap(store, options.name, watched, liveness, shm::formation_timeout(options));
   try {
     const Runtime& runtime = Runtime::get();
-    const auto places =
-        share_places(store, bootstrap, topology, {runtime.rank(), runtime.size(), runtime.job()});
+    const auto places = share_places(
+        store, bootstrap, topology,
+        {runtime.rank(), runtime.size(), runtime.job(), Runtime::has_lost_a_process()});
     check_one_world(options.name, topology, places);
     return {topology, std::move(liveness), make_communicator(topology, places)};
   } catch (const NotSupported& error) {
