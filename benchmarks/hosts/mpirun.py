@@ -4,6 +4,7 @@
 import shlex
 import shutil
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from benchmarks.harness import ranks
 from benchmarks.harness.ranks import Commands, Place, UnavailableError
@@ -41,6 +42,8 @@ def commands_of_mpirun(hosts: EmulatedHosts, host_of: Sequence[int], module: str
 
     def commands(place: Place) -> list[list[str]]:
         start = ranks.mpirun()
+        if not find_spec("mpi4py"):
+            raise UnavailableError("mpi4py is missing; pip install mpi4py")
         if missing := [name for name in NEEDED if not shutil.which(name)]:
             raise UnavailableError(f"{' and '.join(missing)} is missing")
         agent = place.folder / "agent"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from torch import nn
 import ranks
 from benchmarks.harness.ranks import UnavailableError
 from benchmarks.hosts.emulated import EmulatedHosts, ip
+from cmake_projects import free_port
 
 PYTHON = Path(sys.executable)
 
@@ -211,3 +213,55 @@ def test_gradients_in_bfloat16_give_the_bits_of_gloo() -> None:
         for backend in ("hosts", "gloo")
     ]
     assert runs[0] == runs[1]
+
+
+def makes_a_group_with_a_dead_rank(rank: int, world_size: int) -> None:
+    del world_size
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.5)
+    begin = time.monotonic()
+    with pytest.raises(farandole.PeerFailure) as caught:
+        dist.new_group([0, 1])
+    assert list(caught.value.ranks) == [1]
+    assert time.monotonic() - begin < 10  # the timeout is 30
+
+
+@pytest.mark.parametrize("backend", ["farandole", "hosts"])
+def test_a_new_group_does_not_wait_for_the_dead(backend: str) -> None:
+    ranks.run(makes_a_group_with_a_dead_rank, 2, setup=ranks.Setup(backend=backend), may_die=[1])
+
+
+def waits_for_a_late_rank(rank: int, world_size: int) -> None:
+    del world_size
+    model = farandole.DistributedDataParallel(nn.Linear(8, 3))
+    model(torch.ones(2, 8)).sum().backward()
+    if rank == 1:
+        time.sleep(6)
+    with pytest.raises(farandole.CommError) as caught:
+        model(torch.ones(2, 8)).sum().backward()
+    if rank == 0:
+        assert isinstance(caught.value, farandole.TimeoutError)
+        assert list(caught.value.ranks) == [1]
+    else:
+        assert isinstance(caught.value, farandole.AbortedError)
+        assert list(caught.value.ranks) == [0]
+
+
+def test_a_late_rank_on_another_host_is_named_in_backward() -> None:
+    ranks.run(waits_for_a_late_rank, 2, setup=ranks.Setup(backend="hosts", timeout_s=3))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_without_a_launcher_a_missing_rank_is_told(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"RANK": f"{rank}", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in {**place, "MASTER_PORT": f"{free_port()}"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(farandole.Error) as caught:
+        farandole.init_process_group(timeout=2)
+    if rank == 0:
+        assert list(caught.value.ranks) == [1]
+    else:
+        assert "the ranks' store could not be reached" in str(caught.value)

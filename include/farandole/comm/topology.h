@@ -63,9 +63,9 @@ struct MeetingOptions {
 };
 
 /// Meets the ranks that are there now, whatever earlier ones have left in `store`, and derives the
-/// topology, in which ranks with one host id are on one host. Collective. Throws TimeoutError naming the ranks that did not arrive, PeerFailure
-/// where one died, MismatchError where one has another build or world size, AbortedError where rank
-/// 0 gave up.
+/// topology, in which ranks with one host id are on one host. Collective. Throws TimeoutError
+/// naming the ranks that did not arrive, PeerFailure where one died, MismatchError where one has
+/// another build or world size, AbortedError where rank 0 gave up.
 FARANDOLE_API Topology discover_topology(Store& store, const MeetingOptions& options);
 
 /// Derives local_rank, local_world_size and local_cores from the other members.

@@ -220,9 +220,8 @@ class Probe {
 
 /// `topology` with each of `islands` as a host of its own, counted by first rank.
 Topology with_hosts(Topology topology, std::vector<Island> islands) {
-  std::sort(islands.begin(), islands.end(), [](const Island& a, const Island& b) {
-    return a.ranks.front() < b.ranks.front();
-  });
+  std::sort(islands.begin(), islands.end(),
+            [](const Island& a, const Island& b) { return a.ranks.front() < b.ranks.front(); });
   std::vector<std::string> names;
   std::vector<int> host_of_rank(topology.host_of_rank.size());
   for (const Island& island : islands) {

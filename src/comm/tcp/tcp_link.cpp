@@ -181,8 +181,7 @@ constexpr const char* kFixOfConnect =
 
 }  // namespace
 
-Socket TcpLink::begin_connection(const NetworkAddress& published, int rank, int lane) const {
-  NetworkAddress address = published;
+Socket TcpLink::begin_connection(NetworkAddress address, int rank, int lane) const {
   address.take_scope_of(NetworkAddress::parse(address_));
   Socket made(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!made.valid()) shm::throw_errno("socket", "use fewer ranks, or raise ulimit -n.");

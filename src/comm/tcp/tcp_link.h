@@ -81,7 +81,7 @@ class FARANDOLE_API TcpLink {
   /// Where this rank listens, for the messages of ranks of other hosts that are no peers.
   const std::string& address() const { return address_; }
   /// Begins to connect to the address of `rank`, without waiting. Throws SystemError.
-  Socket begin_connection(const NetworkAddress& address, int rank, int lane) const;
+  Socket begin_connection(NetworkAddress address, int rank, int lane) const;
   /// The lane of connections for messages.
   static constexpr int kMessageLane = -2;
   /// Stream `lane` with `peer`.

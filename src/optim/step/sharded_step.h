@@ -100,7 +100,7 @@ class ShardedStep {
   std::optional<ScaledStep> scaled_;     ///< what the next step is
   bool was_left_out_ = false;
   bool are_values_known_ = false;
-  std::unique_ptr<at::RecordFunction> record_;         ///< of the current step, for a profiler
+  std::unique_ptr<at::RecordFunction> record_;  ///< of the current step, for a profiler
   ParameterArrival arrival_ = ParameterArrival::kStep;
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;  ///< shards in transfer, in that order
   size_t arrived_ = 0;                                 ///< of works_

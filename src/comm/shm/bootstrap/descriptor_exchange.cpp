@@ -87,7 +87,8 @@ void DescriptorExchange::connect(Bootstrap& bootstrap) {
         "use a separate store for each job.");
   }
   Descriptor hub = connect_to("farandole-" + token);
-  const bool trusted = hub.valid() && same_user(hub.get()) && is_process_of(hub.get(), 0, topology_);
+  const bool trusted =
+      hub.valid() && same_user(hub.get()) && is_process_of(hub.get(), 0, topology_);
   if (hub.valid() && !trusted) errno = EPERM;
   if (!trusted) {
     throw_errno("connecting to the Unix socket of " + topology_.describe(0),

@@ -12,8 +12,8 @@ namespace farandole::comm::shm {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval{500};
-/// Before the first look: ranks of a group that still forms have just been seen, and where there are
-/// many of them, looks of all at all would take longer than the rest.
+/// Before the first look at a peer. While a group forms its ranks have just been seen, and if all
+/// of many ranks looked at each other, forming would take longer than everything else.
 constexpr std::chrono::milliseconds kFirst{700};
 
 std::string maps_of(const std::string& pid) {

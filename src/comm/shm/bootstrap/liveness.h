@@ -48,7 +48,7 @@ class FARANDOLE_API Liveness {
 
   std::vector<int> pids_;
   std::vector<std::string> processes_;
-  std::vector<std::shared_ptr<const ProcessWatch>> watches_;  ///< by rank; null: not yet
+  std::vector<std::shared_ptr<const ProcessWatch>> watches_;           ///< by rank; null: not yet
   std::vector<std::chrono::steady_clock::time_point> in_doubt_until_;  ///< by rank
 };
 
