@@ -21,8 +21,8 @@ namespace farandole {
 
 namespace {
 
-/// How long to wait for a hook's future. Its collectives have the group's timeout themselves, and
-/// their errors, which name the late rank, come first.
+/// How long to wait for the future of a hook of ours. Its collectives end at the group's timeout or
+/// a little later, and their errors, which name the late rank, come first.
 std::chrono::milliseconds patience_for(std::chrono::milliseconds timeout) {
   return timeout + std::max(timeout / 4, std::chrono::milliseconds(2000));
 }
@@ -171,7 +171,9 @@ void HookedReduction::await(size_t bucket) {
   if (!future || is_awaited_[bucket]) return;
   is_awaited_[bucket] = true;
   try {
-    if (!is_done_within(*future, patience_for(group_->timeout()))) throw_never_completed(bucket);
+    const auto timeout = group_->timeout();
+    const auto patience = is_foreign_ ? timeout : patience_for(timeout);
+    if (!is_done_within(*future, patience)) throw_never_completed(bucket);
     future->waitAndThrow();
     // An exception that Python has set is a value, not a tensor: parsing throws it.
     results_[bucket] = hook_->parseHookResult(future->value());
