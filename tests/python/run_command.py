@@ -15,8 +15,8 @@ DEADLINE_S = 60.0
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "PRTE_", "SLURM_", "OMP_")
 
 
-def command(*arguments: str | Path) -> list[str]:
-    return [warm_python.executable(), "-m", "farandole", "run", *map(str, arguments)]
+def command(*arguments: str | Path, python: str | Path | None = None) -> list[str]:
+    return [str(python or warm_python.executable()), "-m", "farandole", "run", *map(str, arguments)]
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -26,10 +26,16 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, **variables}
 
 
-def run(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs to the end."""
+def run(
+    *arguments: str | Path, python: str | Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs to the end.
+
+    By default ranks of Python are started warm. Then libraries which were imported early, and which
+    such a rank does not use, may print something when it ends (triton with torch 2.15).
+    """
     return subprocess.run(
-        command(*arguments),
+        command(*arguments, python=python),
         env=environment(**variables),
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -79,7 +79,7 @@ def test_an_exception_stands_last(tmp_path: Path) -> None:
         "    raise ValueError('bad batch')\n"
         "time.sleep(60)\n"
     )
-    done = run("-n", "2", program)
+    done = run("-n", "2", program, python=sys.executable)
     assert done.returncode == 1
     *_, traceback, empty, last = done.stderr.splitlines()
     assert (traceback, empty) == ("    ValueError: bad batch", "")
@@ -282,7 +282,7 @@ def test_training_and_its_failure(tmp_path: Path) -> None:
     program.write_text(TRAIN)
     done = run("-n", "2", program, OMP_NUM_THREADS="1")
     assert sorted(done.stdout.splitlines()) == ["[0] trained 2 1", "[1] trained 2 1"], done.stderr
-    done = run("-n", "2", program, "fail", OMP_NUM_THREADS="1")
+    done = run("-n", "2", program, "fail", python=sys.executable, OMP_NUM_THREADS="1")
     assert done.returncode == 1
     assert "[0] [rank0]: farandole.PeerFailure: " in done.stderr
     report = done.stderr.partition("The last lines of rank 1:")[2]

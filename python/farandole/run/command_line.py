@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -68,7 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command; returns its exit status."""
+    """Runs the command and ends the process with its exit status; returns that of misuse."""
     parser = make_parser()
     if not arguments:
         parser.print_help(sys.stderr)
@@ -77,10 +78,14 @@ def main(arguments: list[str]) -> int:
         job = job_of(parser.parse_args(arguments))
         from farandole.run.monitor import run
 
-        return run(job)
+        status = run(job)
     except Error as error:
         print(error, file=sys.stderr)
         return MISUSE
+    # The report stands last: what libraries print when the interpreter ends must not follow it.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def job_of(options: argparse.Namespace) -> Job:
