@@ -64,4 +64,10 @@ std::exception_ptr unfinished_transfer_error() {
       "its group was destroyed first.", "wait for every transfer before you destroy the group."));
 }
 
+void throw_forked_transfer() {
+  throw CommError("forked-transfer", "a send or receive was used in a forked child process.",
+                  "the child shares the rank's memory but is not a rank.",
+                  "wait for it in the process that started it, and not in DataLoader workers.");
+}
+
 }  // namespace farandole::comm

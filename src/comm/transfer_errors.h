@@ -36,5 +36,7 @@ FARANDOLE_API std::exception_ptr cut_off_transfer_error(const Topology& topology
                                                         const std::string& text);
 /// Of transfers whose group is destroyed. An AbortedError.
 FARANDOLE_API std::exception_ptr unfinished_transfer_error();
+/// A transfer was used in a forked child process, which is no rank.
+[[noreturn]] FARANDOLE_API void throw_forked_transfer();
 
 }  // namespace farandole::comm

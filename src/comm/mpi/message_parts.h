@@ -11,6 +11,7 @@
 #include "comm/fork_guard.h"
 #include "comm/mpi/messages.h"
 #include "comm/shm/bootstrap/liveness.h"
+#include "comm/transfer_errors.h"
 #include "farandole/error.h"
 
 namespace farandole::comm::mpi {
@@ -68,10 +69,7 @@ class Messages::Operation final : public Transfer {
 
  private:
   void check_in_creator() const {
-    if (fork_guard_.in_creator()) return;
-    throw CommError("forked-transfer", "a send or receive was used in a forked child process.",
-                    "the child shares the rank's memory but is not a rank.",
-                    "wait for it in the process that started it, and not in DataLoader workers.");
+    if (!fork_guard_.in_creator()) throw_forked_transfer();
   }
 
   const ForkGuard fork_guard_;

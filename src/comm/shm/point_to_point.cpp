@@ -94,10 +94,7 @@ class PointToPoint::Operation final : public Transfer {
  private:
   /// A forked child may have dropped its copy of the owner, which fails nothing there.
   void check_in_creator() const {
-    if (fork_guard_.in_creator()) return;
-    throw CommError("forked-transfer", "a send or receive was used in a forked child process.",
-                    "the child shares the rank's memory but is not a rank.",
-                    "wait for it in the process that started it, and not in DataLoader workers.");
+    if (!fork_guard_.in_creator()) throw_forked_transfer();
   }
 
   const ForkGuard fork_guard_;
