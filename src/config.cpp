@@ -54,6 +54,15 @@ BackendChoice backend_choice() {
   reject("FARANDOLE_BACKEND", value, "auto or mpi");
 }
 
+HostLinkChoice link_choice() {
+  const char* text = value_of("FARANDOLE_LINK");
+  if (text == nullptr) return HostLinkChoice::kTcp;
+  const std::string value = text;
+  if (value == "tcp") return HostLinkChoice::kTcp;
+  if (value == "mpi") return HostLinkChoice::kMpi;
+  reject("FARANDOLE_LINK", value, "tcp or mpi");
+}
+
 NonfinitePolicy nonfinite_policy() {
   const char* text = value_of("FARANDOLE_CHECK_FINITE");
   if (text == nullptr) return NonfinitePolicy::kOff;
@@ -89,6 +98,7 @@ Config Config::from_environment() {
   constexpr long long kPage = 4096;
   Config config;
   config.backend = backend_choice();
+  config.link = link_choice();
   if (const char* host = value_of("FARANDOLE_HOST_ID")) config.host_id = host;
   if (const char* names = value_of("FARANDOLE_NETWORK_INTERFACE")) config.network_interface = names;
   config.link_timeout = std::chrono::seconds(number("FARANDOLE_LINK_TIMEOUT_S", 10, 1, 3600));

@@ -6,6 +6,7 @@ LANES = {
     "alone": "no communication",
     "farandole": "Farandole",
     "farandole_bf16": "Farandole, bfloat16",
+    "farandole_mpi": "Farandole over MPI",
     "gloo": "torch over gloo",
     "gloo_bf16": "torch over gloo, bfloat16",
     "openmpi": "OpenMPI over TCP",
@@ -14,8 +15,9 @@ LANES = {
     "farandole_zero_host": "Farandole's ZeRO within a host",
     "gloo_zero": "torch's ZeRO over gloo",
 }
+OF_MPIRUN = ["farandole_mpi", "openmpi"]  # which starts their ranks
 OF_PART = {
-    "all_reduce": ["raw", "farandole", "farandole_bf16", "gloo", "openmpi"],
+    "all_reduce": ["raw", "farandole", "farandole_bf16", "farandole_mpi", "gloo", "openmpi"],
     "steps": [
         *("raw", "alone", "farandole", "farandole_bf16", "gloo", "gloo_bf16"),
         *("alone_zero", "farandole_zero", "farandole_zero_host", "gloo_zero"),

@@ -9,7 +9,7 @@ from benchmarks.harness.ranks import Answer, Ranks, UnavailableError
 from benchmarks.harness.results import Row
 from benchmarks.harness.rounds import interleaved, median_and_p95, say
 from benchmarks.hosts.emulated import EmulatedHosts
-from benchmarks.hosts.lanes import hosts_of, lanes_of
+from benchmarks.hosts.lanes import OF_MPIRUN, hosts_of, lanes_of
 from benchmarks.hosts.mpirun import commands_of_mpirun
 from benchmarks.zero.tasks import TASKS, parameters_of
 
@@ -49,12 +49,12 @@ class Running:
     """The ranks of all lanes."""
 
     ranks: Ranks
-    openmpi: Ranks | None = None  # which mpirun starts
+    of_mpirun: Ranks | None = None
     missing: dict[str, str] = field(default_factory=dict)  # lanes that cannot run, and why
 
     def ask(self, part: str, lane: str, size: object, times: int) -> list[Answer]:
         """One answer a rank."""
-        asked = self.openmpi if lane == "openmpi" and self.openmpi else self.ranks
+        asked = self.of_mpirun if lane in OF_MPIRUN and self.of_mpirun else self.ranks
         return asked.ask(f"{part} {lane} {size} {times}")
 
 
@@ -80,7 +80,7 @@ def measure(plans: Sequence[Plan]) -> Iterator[list[Row]]:
     """The tables of one layout and rate; raises RuntimeError where a result is wrong."""
     with ExitStack() as stack:
         lanes = {lane for plan in plans for lane in plan.wanted()}
-        running = start_all(plans[0], stack, with_mpi="openmpi" in lanes)
+        running = start_all(plans[0], stack, with_mpi=not lanes.isdisjoint(OF_MPIRUN))
         for plan in plans:
             yield measure_plan(plan, running)
 
@@ -104,9 +104,10 @@ def start_all(plan: Plan, stack: ExitStack, *, with_mpi: bool) -> Running:
     if with_mpi:
         try:
             commands = commands_of_mpirun(hosts, plan.hosts, "hosts.mpi_worker")
-            running.openmpi = stack.enter_context(Ranks(f"{plan.layout}, mpirun", count, commands))
+            ranks = Ranks(f"{plan.layout}, mpirun", count, commands)
+            running.of_mpirun = stack.enter_context(ranks)
         except UnavailableError as reason:
-            running.missing["openmpi"] = str(reason)
+            running.missing = dict.fromkeys(OF_MPIRUN, str(reason))
     return running
 
 

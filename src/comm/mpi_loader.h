@@ -21,4 +21,10 @@ FARANDOLE_API std::string path_of_mpi_plugin();
 std::unique_ptr<Communicator> make_mpi_communicator(Store& store,
                                                     const CommunicatorOptions& options);
 
+/// Streams of the plug-in between any two ranks of `topology`, processes of one MPI job.
+/// Collective; a rank that gives up tells the others through `bootstrap`. Throws what
+/// load_mpi_plugin() and make_communicator() throw.
+std::shared_ptr<StreamSource> open_mpi_streams(Store& store, shm::Bootstrap& bootstrap,
+                                               const Topology& topology);
+
 }  // namespace farandole::comm

@@ -36,6 +36,12 @@ class JobFolder {
   std::string path_;
 };
 
+/// The same on all processes, which make the same groups.
+std::string next_name() {
+  static int groups = 0;
+  return "test" + std::to_string(++groups);
+}
+
 }  // namespace
 
 MpiProcess MpiProcess::own() {
@@ -60,9 +66,17 @@ comm::CommunicatorOptions options_of_job(const std::string& name) {
 }
 
 void run_on_mpi_ranks(const RankBody& body, const std::string& backend) {
-  static int groups = 0;
-  const auto options = options_of_job("test" + std::to_string(++groups));
+  const auto options = options_of_job(next_name());
   const auto group = comm::make_communicator(backend, job_store(), options);
+  body(*group);
+}
+
+void run_on_mpi_hosts(const std::vector<int>& hosts, const RankBody& body) {
+  auto options = options_of_job(next_name());
+  options.config.link = HostLinkChoice::kMpi;
+  options.config.network_interface = "lo";
+  options.config.host_id = "emulated-" + std::to_string(hosts[static_cast<size_t>(options.rank)]);
+  const auto group = comm::make_communicator("tcp", job_store(), options);
   body(*group);
 }
 

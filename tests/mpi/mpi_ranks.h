@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "farandole/comm/backends.h"
 #include "farandole/comm/store.h"
@@ -25,5 +26,9 @@ comm::CommunicatorOptions options_of_job(const std::string& name);
 /// Runs `body` with a group of backend `mpi`, or `backend`, of all processes. Tests may call it
 /// several times.
 void run_on_mpi_ranks(const RankBody& body, const std::string& backend = "mpi");
+
+/// Runs `body` with a group of all processes on emulated hosts, the one of rank r being hosts[r],
+/// which MPI joins.
+void run_on_mpi_hosts(const std::vector<int>& hosts, const RankBody& body);
 
 }  // namespace farandole::test

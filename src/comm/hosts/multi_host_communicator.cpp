@@ -2,249 +2,27 @@
 #include "comm/hosts/multi_host_communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <utility>
 
 #include "comm/arguments.h"
 #include "comm/diagnosis.h"
-#include "comm/hosts/islands.h"
 #include "comm/hosts/parts.h"
-#include "comm/shm/bootstrap/bootstrap.h"
-#include "comm/shm/bootstrap/liveness.h"
 #include "comm/shm/signature_text.h"
 #include "comm/shm/system/reason.h"
 #include "comm/shrink.h"
 #include "farandole/comm/events.h"
 #include "farandole/error.h"
-#include "log.h"
 
 namespace farandole::comm::hosts {
 namespace {
 
 using std::chrono::milliseconds;
 
-/// Slots of an area that are filled, and those in which bytes arrive; see the class.
-constexpr size_t kFilled = 3;
-constexpr size_t kArrived = 2;
-/// The lane of collectives.
-constexpr int kCollectives = 0;
-constexpr int kLanes = 1;
 /// By how much the link gives up later than ranks that wait for a rank of their own host to enter.
 milliseconds margin_of(milliseconds timeout) { return std::max(timeout / 20, milliseconds(200)); }
 
-/// The ranks of this host as a group of their own.
-Topology island_of(const Topology& group, const HostMap& map) {
-  const int host = map.host_of(group.rank);
-  Topology island;
-  island.rank = map.local_of(group.rank);
-  island.world_size = map.size_of(host);
-  island.local_rank = group.local_rank;
-  island.local_world_size = group.local_world_size;
-  island.local_cores = group.local_cores;
-  island.host_names = {group.host_names[index_of(host)]};
-  island.session = group.session + "-" + std::to_string(host);
-  island.group_size = group.world_size;
-  for (int rank = 0; rank < group.world_size; ++rank) {
-    island.described_in_group.push_back(group.describe(rank));
-  }
-  for (const int rank : map.ranks_of(host)) {
-    island.host_of_rank.push_back(0);
-    island.pids.push_back(group.pids[index_of(rank)]);
-    island.processes.push_back(group.processes[index_of(rank)]);
-    island.ranks_in_group.push_back(rank);
-  }
-  return island;
-}
-
-/// All hosts cut tensors into the same chunks: those of rank 0.
-size_t adopt_staging_bytes(shm::Bootstrap& bootstrap, const Topology& topology, size_t own) {
-  if (topology.rank != 0) return std::stoull(bootstrap.get("staging_bytes"));
-  bootstrap.set("staging_bytes", std::to_string(own));
-  return own;
-}
-
-/// "3 (2 and 1)": hosts, and their numbers of ranks.
-std::string hosts_text(const HostMap& map) {
-  std::string sizes;
-  for (int host = 0; host < map.count(); ++host) {
-    const bool is_last = host + 1 == map.count();
-    sizes += (host == 0 ? "" : is_last ? " and " : ", ") + std::to_string(map.size_of(host));
-  }
-  return std::to_string(map.count()) + " hosts (" + sizes + ")";
-}
-
-/// Rank 0 says once a process how ranks are joined. `address`: its own; empty if all share memory.
-void log_choice(const std::string& group, const Topology& topology, const std::string& address) {
-  static std::atomic<bool> is_said{false};
-  if (topology.rank != 0 || topology.world_size == 1 || is_said.exchange(true)) return;
-  const std::string begin =
-      "group '" + group + "' has " + std::to_string(topology.world_size) + " ranks on ";
-  if (address.empty()) {
-    log(LogLevel::kInfo, begin + "one host: shared memory.");
-  } else {
-    log(LogLevel::kInfo, begin + hosts_text(HostMap(topology)) +
-                             ": shared memory within a host, TCP between hosts; rank 0 is at " +
-                             address + ".");
-  }
-}
-
 }  // namespace
-
-/// What a rank sends to another host ahead of the first bytes of a collective.
-struct MultiHostCommunicator::Announcement {
-  uint64_t sequence;
-  uint64_t bytes;        ///< of the first turn, that follow in this connection
-  shm::Signature call;   ///< of the host's first rank
-  int64_t differing;     ///< a rank of the host that has called something else; -1: none
-  shm::Signature other;  ///< what it has called
-};
-
-struct MultiHostCommunicator::LinkOfIsland {
-  std::mutex mutex;
-  tcp::TcpLink* link = nullptr;  ///< guarded by mutex; null before and after its life
-  shm::SharedMemoryCommunicator* island = nullptr;  ///< likewise
-};
-
-std::unique_ptr<Communicator> MultiHostCommunicator::make(Store& store,
-                                                          const CommunicatorOptions& asked) {
-  const Topology topology =
-      find_islands(store, asked, shm::SharedMemoryCommunicator::discover(store, asked));
-  const HostMap map(topology);
-  for (int host = 0; host < map.count(); ++host) {
-    shm::SharedMemoryCommunicator::check_ranks_on_host(map.size_of(host));
-  }
-  if (map.count() == 1) {
-    auto island = shm::SharedMemoryCommunicator::form(store, asked, topology);
-    log_choice(asked.name, topology, "");
-    return island;
-  }
-  const Topology watched = with_own_processes(topology, map);
-  const shm::Liveness liveness(watched);
-  shm::Bootstrap bootstrap(store, asked.name, watched, liveness, shm::formation_timeout(asked));
-  std::unique_ptr<MultiHostCommunicator> made;
-  try {
-    CommunicatorOptions options = asked;
-    options.config.staging_bytes =
-        adopt_staging_bytes(bootstrap, topology, options.config.staging_bytes);
-    options.while_forming = [&] {
-      if (asked.while_forming) asked.while_forming();
-      bootstrap.check();
-    };
-    made.reset(new MultiHostCommunicator(store, options, topology));
-    made->options_.while_forming = nullptr;
-    made->exchange_addresses();
-  } catch (const std::exception& error) {
-    bootstrap.tell(error);
-    throw;
-  }
-  log_choice(asked.name, topology, made->link_->address());
-  return made;
-}
-
-MultiHostCommunicator::MultiHostCommunicator(Store& store, const CommunicatorOptions& options,
-                                             const Topology& topology)
-    : Communicator(options.name, topology),
-      map_(topology),
-      host_(map_.host_of(topology.rank)),
-      local_(map_.local_of(topology.rank)),
-      options_(options),
-      timeout_(options.config.timeout),
-      area_bytes_(std::max(options.config.staging_bytes / 2, 64 * index_of(topology.world_size))),
-      event_group_(group_id(options.name)),
-      link_of_island_(std::make_shared<LinkOfIsland>()) {
-  CommunicatorOptions of_island = options;
-  of_island.rank = local_;
-  of_island.world_size = map_.size_of(host_);
-  of_island.before_abort = [ends = link_of_island_, next = options.before_abort] {
-    {
-      const std::lock_guard<std::mutex> lock(ends->mutex);
-      if (ends->link != nullptr) {
-        const auto [text, lost_rank] = ends->island->own_abort();
-        ends->link->abort(text, lost_rank);
-      }
-    }
-    if (next) next();
-  };
-  island_ = shm::SharedMemoryCommunicator::form(store, of_island, island_of(topology, map_));
-  areas_ = island_->allocate_symmetric(area_bytes_ * (kFilled + kArrived));
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (map_.host_of(peer) != host_) remote_.push_back(peer);
-  }
-  relay_ = std::make_unique<tcp::MessageRelay>(tcp::MessageRelay::Options{
-      remote_, topology.session, rank(), [this] { island_->point_to_point().wake(); },
-      [this](const std::string& reason, int lost) { island_->abort_for(reason, lost); }});
-  connect(store, options);
-}
-
-void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& options) {
-  tcp::LinkOptions of_link;
-  of_link.group = name();
-  of_link.network_interface = options.config.network_interface;
-  of_link.silence = options.config.link_timeout;
-  of_link.timeout = shm::formation_timeout(options);
-  of_link.while_waiting = [this, &options] {
-    options.while_forming();
-    island_->check_alive();
-  };
-  of_link.on_failure = [this](const std::string& reason, int lost_rank, int origin) {
-    island_->abort_for(reason, lost_rank, origin);
-  };
-  of_link.on_messages = [this](int from, tcp::Socket socket) {
-    relay_->accept(from, std::move(socket));
-  };
-  try {
-    link_ =
-        std::make_unique<tcp::TcpLink>(store, topology(), map_.peers_of(rank()), kLanes, of_link);
-  } catch (const std::exception& error) {
-    island_->abort(topology().name_of(rank()) + " gave up: " + shm::reason_of(error.what()));
-    throw;
-  }
-  const std::lock_guard<std::mutex> lock(link_of_island_->mutex);
-  link_of_island_->island = island_.get();
-  link_of_island_->link = link_.get();
-}
-
-/// Every rank learns where all others take messages. The first collective, so all ranks have come.
-void MultiHostCommunicator::exchange_addresses() {
-  using Text = std::array<char, 64>;
-  Text own{};
-  link_->address().copy(own.data(), own.size() - 1);
-  std::vector<Text> all(index_of(world_size()));
-  all_gather(own.data(), all.data(), own.size(), DataType::kUInt8, {});
-  std::vector<tcp::NetworkAddress> addresses;
-  Topology peers = topology();
-  const auto put = [&](int peer) {
-    const size_t index = index_of(peer);
-    peers.ranks_in_group.push_back(peer);
-    peers.pids.push_back(topology().pids[index]);
-    peers.processes.push_back(topology().processes[index]);
-    peers.host_of_rank.push_back(topology().host_of_rank[index]);
-  };
-  peers.ranks_in_group.clear();
-  peers.pids.clear();
-  peers.processes.clear();
-  peers.host_of_rank.clear();
-  for (const int peer : map_.ranks_of(host_)) put(peer);
-  for (const int peer : remote_) {
-    put(peer);
-    addresses.push_back(tcp::NetworkAddress::parse(all[index_of(peer)].data()));
-  }
-  peers.rank = local_;
-  peers.group_size = world_size();
-  relay_->set_addresses(*link_, std::move(addresses));
-  island_->point_to_point().add_remote(*relay_, peers);
-}
-
-MultiHostCommunicator::~MultiHostCommunicator() {
-  if (island_->lockstep().in_creator()) {  // else another thread may have held the mutex
-    const std::lock_guard<std::mutex> lock(link_of_island_->mutex);
-    link_of_island_->link = nullptr;
-  }
-  relay_->stop();  // its thread begins connections of the link; the link's finds it ended
-}
-
-// ---- A call
 
 MultiHostCommunicator::Call MultiHostCommunicator::begin(OpKind operation, size_t count,
                                                          DataType dtype,
@@ -359,7 +137,7 @@ void MultiHostCommunicator::await(const Call& call, const Chunk& chunk) const {
 
 bool MultiHostCommunicator::has_moved(const std::vector<Mark>& marks) const {
   return std::all_of(marks.begin(), marks.end(), [&](const Mark& mark) {
-    const tcp::TcpStream& stream = link_->stream(mark.peer, kCollectives);
+    const ByteStream& stream = link_->stream(mark.peer, kCollectives);
     return stream.sent() >= mark.sent && stream.received() >= mark.received;
   });
 }
@@ -368,111 +146,6 @@ void MultiHostCommunicator::drive(const Call& call, const std::function<bool()>&
   link_->drive(kCollectives, {call.timeout, call.deadline, is_done, [&] { return text_of(call); },
                               comm::name_of(call.signature.operation),
                               [&] { island_->lockstep().check_peers_in_collective(); }});
-}
-
-// ---- Announcements
-
-MultiHostCommunicator::Announcement MultiHostCommunicator::own_announcement(const Call& call,
-                                                                            bool differs) const {
-  Announcement own{};
-  own.sequence = island_->lockstep().sequence();
-  own.call = differs ? island_->signature_of(0) : call.signature;
-  own.differing = -1;
-  for (int local = 1; differs && local < map_.size_of(host_); ++local) {
-    const shm::Signature other = island_->signature_of(local);
-    if (shm::is_same_call(own.call, other)) continue;
-    own.differing = map_.rank_of(host_, local);
-    own.other = other;
-    break;
-  }
-  return own;
-}
-
-/// Tells each rank that this one sends to what its host has called, and how much follows.
-std::vector<MultiHostCommunicator::Mark> MultiHostCommunicator::announce(Call& call,
-                                                                         const Moves& sends,
-                                                                         bool differs) {
-  std::vector<Mark> marks;
-  announced_.clear();
-  announced_.reserve(link_->peers().size());  // streams keep addresses
-  for (const int peer : link_->peers()) {
-    if (!map_.sends(rank(), peer)) continue;
-    announced_.push_back(own_announcement(call, differs));
-    for (const Move& each : sends) announced_.back().bytes += each.peer == peer ? each.bytes : 0;
-    tcp::TcpStream& stream = link_->stream(peer, kCollectives);
-    marks.push_back({peer, stream.send(&announced_.back(), sizeof(Announcement)), 0});
-  }
-  call.has_announced = true;
-  return marks;
-}
-
-/// Reads what the other hosts have called. All ranks of all hosts read the same announcements, so
-/// all throw or none.
-void MultiHostCommunicator::hear_announcements(const Call& call, bool differs) {
-  std::vector<Announcement> heard(index_of(map_.count()));
-  heard[index_of(host_)] = own_announcement(call, differs);
-  std::vector<Mark> marks;
-  for (int host = 0; host < map_.count(); ++host) {
-    if (host == host_) continue;
-    const int peer = map_.sender_to(rank(), host);
-    tcp::TcpStream& stream = link_->stream(peer, kCollectives);
-    marks.push_back({peer, 0, stream.receive(&heard[index_of(host)], sizeof(Announcement))});
-  }
-  drive(call, [&] { return has_moved(marks); });
-  const Announcement& own = heard[index_of(host_)];
-  for (const Announcement& each : heard) {
-    if (each.sequence == own.sequence && each.bytes <= area_bytes_ * index_of(world_size()))
-      continue;
-    throw CommError("hosts-out-of-step",
-                    text_of(call) + ": another host sent what does not belong there.",
-                    "it counts " + std::to_string(each.sequence) +
-                        " collectives so far, this one " + std::to_string(own.sequence) + ".",
-                    "report it, with the logs of all ranks.");
-  }
-  const bool all_agree = std::all_of(heard.begin(), heard.end(), [&](const Announcement& each) {
-    return each.differing < 0 && shm::is_same_call(each.call, heard.front().call);
-  });
-  if (all_agree) return;
-  drop(call, heard);
-  throw_mismatch(call, heard);
-}
-
-/// Reads what follows the announcements, and has all sent that is queued.
-void MultiHostCommunicator::drop(const Call& call, const std::vector<Announcement>& heard) {
-  uint64_t most = 0;
-  for (const Announcement& each : heard) most = std::max(most, each.bytes);
-  std::vector<std::byte> dropped(most);
-  for (int host = 0; host < map_.count(); ++host) {
-    if (host == host_) continue;
-    link_->stream(map_.sender_to(rank(), host), kCollectives)
-        .receive(dropped.data(), heard[index_of(host)].bytes);
-  }
-  drive(call, nullptr);
-}
-
-void MultiHostCommunicator::throw_mismatch(const Call& own_call,
-                                           const std::vector<Announcement>& heard) const {
-  const shm::Signature& reference = heard.front().call;
-  std::vector<int> differing;
-  const shm::Signature* other = nullptr;
-  const auto add = [&](int rank, const shm::Signature& call) {
-    if (shm::is_same_call(call, reference)) return;
-    if (other == nullptr || rank < differing.front()) other = &call;
-    differing.insert(std::upper_bound(differing.begin(), differing.end(), rank), rank);
-  };
-  for (int host = 0; host < map_.count(); ++host) {
-    const Announcement& each = heard[index_of(host)];
-    add(map_.rank_of(host, 0), each.call);
-    if (each.differing >= 0) add(static_cast<int>(each.differing), each.other);
-  }
-  throw MismatchError("collective-mismatch",
-                      "collective #" + std::to_string(heard.front().sequence) + " in group '" +
-                          name() + "': " + topology().name_of(map_.rank_of(0, 0)) + " called " +
-                          shm::text_of(reference) + ", " + topology().name_of(differing.front()) +
-                          " called " + shm::text_of(*other) + ".",
-                      "every rank of a group must call the same collectives in the same order.",
-                      "look for code that depends on the rank, or for tensors of different sizes.",
-                      topology().fault_of(differing, comm::name_of(own_call.signature.operation)));
 }
 
 std::string MultiHostCommunicator::text_of(const Call& call) const {

@@ -13,19 +13,19 @@
 #include <string>
 #include <vector>
 
+#include "comm/hosts/host_link.h"
 #include "comm/hosts/host_map.h"
 #include "comm/hosts/host_reduction.h"
+#include "comm/hosts/message_relay.h"
 #include "comm/shm/control_block.h"
 #include "comm/shm/shared_memory_communicator.h"
-#include "comm/tcp/message_relay.h"
-#include "comm/tcp/tcp_link.h"
 #include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
 
 namespace farandole::comm::hosts {
 
 /// Collectives among ranks of several hosts: through shared memory within each host (an island),
-/// and over TCP between ranks of different hosts.
+/// and over a HostLink between ranks of different hosts.
 ///
 /// Areas. Every rank has an area that the ranks of its host map. A collective passes through the
 /// areas chunk by chunk, each chunk in one turn:
@@ -97,6 +97,12 @@ class MultiHostCommunicator final : public Communicator {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// Slots of an area that are filled, and those in which bytes arrive; see the class.
+  static constexpr size_t kFilled = 3;
+  static constexpr size_t kArrived = 2;
+  /// The lane of collectives.
+  static constexpr int kCollectives = 0;
+
   /// One collective under way on this rank.
   struct Call {
     shm::Signature signature;
@@ -135,13 +141,21 @@ class MultiHostCommunicator final : public Communicator {
     std::function<void(Chunk&)> finish;
     std::function<void(Chunk&)> combine = {};  ///< empty: there is none
   };
-  /// What a host has called, as it is told to the others.
-  struct Announcement;
+  /// What a rank sends to another host ahead of the first bytes of a collective.
+  struct Announcement {
+    uint64_t sequence;
+    uint64_t bytes;        ///< of the first turn, that follow in this stream
+    shm::Signature call;   ///< of the host's first rank
+    int64_t differing;     ///< a rank of the host that has called something else; -1: none
+    shm::Signature other;  ///< what it has called
+  };
   /// The end of the island tells the link.
   struct LinkOfIsland;
 
-  MultiHostCommunicator(Store& store, const CommunicatorOptions& options, const Topology& topology);
-  void connect(Store& store, const CommunicatorOptions& options);
+  MultiHostCommunicator(Store& store, const CommunicatorOptions& options, const Topology& topology,
+                        std::shared_ptr<StreamSource> streams);
+  void connect(Store& store, const CommunicatorOptions& options,
+               std::shared_ptr<StreamSource> streams);
   void exchange_addresses();
   int transfer_peer(int rank) const;
 
@@ -187,11 +201,11 @@ class MultiHostCommunicator final : public Communicator {
   size_t area_bytes_;  ///< of one slot
   uint32_t event_group_;
   std::shared_ptr<LinkOfIsland> link_of_island_;
-  std::vector<int> remote_;                   ///< ranks of other hosts, ascending
-  std::unique_ptr<tcp::MessageRelay> relay_;  ///< outlives the island's transfers
+  std::vector<int> remote_;              ///< ranks of other hosts, ascending
+  std::unique_ptr<MessageRelay> relay_;  ///< outlives the island's transfers
   std::unique_ptr<shm::SharedMemoryCommunicator> island_;
   std::shared_ptr<SymmetricMemory> areas_;
-  std::unique_ptr<tcp::TcpLink> link_;
+  std::unique_ptr<HostLink> link_;
   std::vector<Announcement> announced_;             ///< what is on its way to peers
   std::array<std::vector<std::byte>, 2> partials_;  ///< by turn: what this rank sends
   std::array<std::vector<std::byte>, 2> inboxes_;   ///< by turn: what it receives and combines

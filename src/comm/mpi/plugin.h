@@ -3,6 +3,8 @@
 
 #include <memory>
 
+#include "comm/byte_stream.h"
+#include "comm/shm/bootstrap/bootstrap.h"
 #include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
 
@@ -12,6 +14,9 @@ namespace farandole::comm::mpi {
 struct Plugin {
   const char* version;  ///< of the Farandole that it was built with
   std::unique_ptr<Communicator> (*make)(Store& store, const CommunicatorOptions& options);
+  /// Collective over the ranks of `topology`; see open_mpi_streams().
+  std::shared_ptr<StreamSource> (*open_streams)(Store& store, shm::Bootstrap& bootstrap,
+                                                const Topology& topology);
 };
 
 /// The one symbol that the plug-in exports, an extern "C" function of type PluginEntry.

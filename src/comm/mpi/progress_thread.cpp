@@ -41,7 +41,7 @@ void ProgressThread::add(const std::shared_ptr<Progressing>& work) {
 
 void ProgressThread::wake() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!is_wanted_) changed_.notify_one();
+  if (sleeps_) changed_.notify_one();
   is_wanted_ = true;
 }
 
@@ -73,7 +73,9 @@ void ProgressThread::run() {
     if (is_under_way) {
       changed_.wait_for(lock, kInterval, [this] { return ends_; });
     } else {
+      sleeps_ = true;
       changed_.wait(lock, [this] { return ends_ || is_wanted_; });
+      sleeps_ = false;
     }
   }
 }

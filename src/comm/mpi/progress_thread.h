@@ -39,6 +39,7 @@ class ProgressThread {
   std::condition_variable changed_;
   std::vector<std::weak_ptr<Progressing>> work_;  ///< guarded by mutex_
   bool is_wanted_ = false;                        ///< guarded by mutex_
+  bool sleeps_ = false;                           ///< guarded by mutex_; until it is wanted
   bool ends_ = false;                             ///< guarded by mutex_
   std::thread thread_;                            ///< guarded by mutex_
 };

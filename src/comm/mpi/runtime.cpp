@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi/runtime.h"
 
+#if defined(OPEN_MPI)
+#include <mpi-ext.h>
+#endif
+
 #include <atomic>
 #include <cstdlib>
 
@@ -106,7 +110,19 @@ bool Runtime::is_over() {
 
 void Runtime::before_end(void (*stop)()) { stop_before_end = stop; }
 
-bool Runtime::has_lost_a_process() { return peers_have_ended; }
+bool Runtime::has_lost_a_process() {
+#if defined(MPIX_ERR_PROC_FAILED)
+  MPI_Group failed = MPI_GROUP_NULL;
+  if (MPIX_Comm_failure_ack(MPI_COMM_WORLD) == MPI_SUCCESS &&
+      MPIX_Comm_failure_get_acked(MPI_COMM_WORLD, &failed) == MPI_SUCCESS) {
+    int size = 0;
+    MPI_Group_size(failed, &size);
+    MPI_Group_free(&failed);
+    if (size > 0) peers_have_ended = true;
+  }
+#endif
+  return peers_have_ended;
+}
 
 void Runtime::leave_out_finalize() { peers_have_ended = true; }
 

@@ -35,7 +35,7 @@ class Runtime {
   static void before_end(void (*stop)());
   /// MPI_Finalize() would wait for a process that has ended: leave it out.
   static void leave_out_finalize();
-  /// Whether that was called: a process of the job has ended.
+  /// Whether that was called, or MPI itself knows that a process of the job has ended.
   static bool has_lost_a_process();
 
  private:

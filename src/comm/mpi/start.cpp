@@ -75,7 +75,7 @@ std::vector<Place> share_places(Store& store, shm::Bootstrap& bootstrap, const T
 
 /// All ranks see the same places, so all throw or none does.
 void check_one_world(const std::string& group, const Topology& topology,
-                     const std::vector<Place>& places) {
+                     const std::vector<Place>& places, const Setting& setting) {
   std::set<int> ranks;
   std::string world;
   bool is_one = true;
@@ -93,11 +93,12 @@ void check_one_world(const std::string& group, const Topology& topology,
   if (is_one) return;
   throw NotSupported(
       "mpi-world",
-      "group '" + group + "' cannot use backend 'mpi': its " + std::to_string(topology.world_size) +
-          " ranks are not processes of one MPI job.",
+      "group '" + group + "' cannot " + setting.use + ": its " +
+          std::to_string(topology.world_size) + " ranks are not processes of one MPI job.",
       "in MPI_COMM_WORLD, " + world + ".",
-      "start all ranks with one mpirun (of the MPI that Farandole was built with) or srun, or "
-      "unset FARANDOLE_BACKEND: under torchrun MPI knows of one process alone.");
+      std::string("start all ranks with one mpirun (of the MPI that Farandole was built with) or "
+                  "srun, or unset ") +
+          setting.variable + ": under torchrun MPI knows of one process alone.");
 }
 
 MPI_Comm make_communicator(const Topology& topology, const std::vector<Place>& places) {
@@ -131,25 +132,35 @@ MPI_Comm make_communicator(const Topology& topology, const std::vector<Place>& p
 
 }  // namespace
 
+MPI_Comm join_communicator(Store& store, shm::Bootstrap& bootstrap, const Topology& topology,
+                           const Setting& setting) {
+  std::vector<Place> places;
+  try {
+    const Runtime& runtime = Runtime::get();
+    places = share_places(
+        store, bootstrap, topology,
+        {runtime.rank(), runtime.size(), runtime.job(), Runtime::has_lost_a_process()});
+  } catch (const std::exception& error) {
+    bootstrap.tell(error);
+    throw;
+  }
+  check_one_world(bootstrap.group(), topology, places, setting);
+  try {
+    return make_communicator(topology, places);
+  } catch (const std::exception& error) {
+    bootstrap.tell(error);
+    throw;
+  }
+}
+
 Start meet(Store& store, const CommunicatorOptions& options) {
   const Topology topology = shm::SharedMemoryCommunicator::discover(store, options);
   const Topology watched = with_own_processes(topology);
   shm::Liveness liveness(watched);
   shm::Bootstrap bootstrap(store, options.name, watched, liveness, shm::formation_timeout(options));
-  try {
-    const Runtime& runtime = Runtime::get();
-    const auto places = share_places(
-        store, bootstrap, topology,
-        {runtime.rank(), runtime.size(), runtime.job(), Runtime::has_lost_a_process()});
-    check_one_world(options.name, topology, places);
-    return {topology, std::move(liveness), make_communicator(topology, places)};
-  } catch (const NotSupported& error) {
-    if (std::string(error.what()).find("[mpi-world]") == std::string::npos) bootstrap.tell(error);
-    throw;
-  } catch (const std::exception& error) {
-    bootstrap.tell(error);
-    throw;
-  }
+  const MPI_Comm communicator =
+      join_communicator(store, bootstrap, topology, {"FARANDOLE_BACKEND", "use backend 'mpi'"});
+  return {topology, std::move(liveness), communicator};
 }
 
 }  // namespace farandole::comm::mpi

@@ -1,103 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/tcp/tcp_stream.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <string>
 
 #include "comm/shm/system/system_call.h"
 
 namespace farandole::comm::tcp {
 namespace {
 
-/// Ranges that one system call takes.
-constexpr size_t kRanges = 16;
+/// What one system call moves.
+struct Parts {
+  std::array<iovec, 16> ranges{};
+  msghdr message{};
+
+  template <class Queue>
+  explicit Parts(const Queue& queue) {
+    message.msg_iov = ranges.data();
+    for (const auto& range : queue) {
+      if (message.msg_iovlen == ranges.size()) break;
+      ranges[message.msg_iovlen++] = {range.data, range.bytes};
+    }
+  }
+};
+
+std::string text_of_errno(int number) {
+  return std::string(std::strerror(number)) + " (errno " + std::to_string(number) + ").";
+}
 
 }  // namespace
 
-uint64_t TcpStream::send(const void* data, size_t bytes) {
-  if (bytes > 0) outgoing_.push_back({static_cast<char*>(const_cast<void*>(data)), bytes});
-  return queued_to_send_ += bytes;
-}
-
-uint64_t TcpStream::receive(void* data, size_t bytes) {
-  if (bytes > 0) incoming_.push_back({static_cast<char*>(data), bytes});
-  return queued_to_receive_ += bytes;
-}
-
-short TcpStream::events() const {
-  if (state_ != State::kOpen) return 0;
-  return static_cast<short>((outgoing_.empty() ? 0 : POLLOUT) | (incoming_.empty() ? 0 : POLLIN));
-}
-
 bool TcpStream::progress() {
-  if (state_ != State::kOpen) return false;
+  if (state() != State::kOpen) return false;
   const bool has_sent = send_some();
   return receive_some() || has_sent;
 }
 
 bool TcpStream::send_some() {
-  if (outgoing_.empty() || state_ != State::kOpen) return false;
-  std::array<iovec, kRanges> parts{};
-  msghdr message{};
-  message.msg_iov = parts.data();
-  for (const Range& range : outgoing_) {
-    if (message.msg_iovlen == kRanges) break;
-    parts[message.msg_iovlen++] = {range.data, range.bytes};
-  }
-  const ssize_t moved =
-      shm::retried([&] { return ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
+  if (outgoing().empty()) return false;
+  const Parts parts(outgoing());
+  const ssize_t moved = shm::retried(
+      [&] { return ::sendmsg(socket_.get(), &parts.message, MSG_DONTWAIT | MSG_NOSIGNAL); });
   if (moved > 0) {
-    sent_ += static_cast<uint64_t>(moved);
-    advance(outgoing_, static_cast<size_t>(moved));
+    note_sent(static_cast<size_t>(moved));
     return true;
   }
   if (moved < 0 && errno != EAGAIN) {
     // The peer has closed; what it sent before may still be read.
-    state_ = errno == EPIPE || errno == ECONNRESET ? State::kClosed : State::kFailed;
-    error_number_ = errno;
+    const bool is_closed = errno == EPIPE || errno == ECONNRESET;
+    end(is_closed ? State::kClosed : State::kSilent, text_of_errno(errno));
   }
   return false;
 }
 
 bool TcpStream::receive_some() {
-  if (incoming_.empty() || state_ == State::kFailed) return false;
-  std::array<iovec, kRanges> parts{};
-  msghdr message{};
-  message.msg_iov = parts.data();
-  for (const Range& range : incoming_) {
-    if (message.msg_iovlen == kRanges) break;
-    parts[message.msg_iovlen++] = {range.data, range.bytes};
-  }
+  if (incoming().empty() || state() == State::kSilent) return false;
+  Parts parts(incoming());
   const ssize_t moved =
-      shm::retried([&] { return ::recvmsg(socket_.get(), &message, MSG_DONTWAIT); });
+      shm::retried([&] { return ::recvmsg(socket_.get(), &parts.message, MSG_DONTWAIT); });
   if (moved > 0) {
-    received_ += static_cast<uint64_t>(moved);
-    advance(incoming_, static_cast<size_t>(moved));
+    note_received(static_cast<size_t>(moved));
     return true;
   }
-  if (moved == 0 || (errno == ECONNRESET)) {
-    state_ = State::kClosed;
+  if (moved == 0 || errno == ECONNRESET) {
+    end(State::kClosed);
   } else if (errno != EAGAIN) {
-    state_ = State::kFailed;
-    error_number_ = errno;
+    end(State::kSilent, text_of_errno(errno));
   }
   return false;
-}
-
-void TcpStream::advance(std::deque<Range>& queue, size_t bytes) {
-  while (bytes > 0) {
-    Range& first = queue.front();
-    const size_t taken = std::min(bytes, first.bytes);
-    first.data += taken;
-    first.bytes -= taken;
-    bytes -= taken;
-    if (first.bytes == 0) queue.pop_front();
-  }
 }
 
 }  // namespace farandole::comm::tcp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/tcp/tcp_link.h"
+#include "comm/hosts/host_link.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -15,16 +15,17 @@
 #include <numeric>
 #include <thread>
 
+#include "comm/tcp/network_address.h"
 #include "farandole/error.h"
 
-namespace farandole::comm::tcp {
+namespace farandole::comm::hosts {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
-using Clock = TcpLink::Clock;
+using Clock = HostLink::Clock;
 
 constexpr seconds kPatience{30};
 
@@ -68,7 +69,7 @@ void run_ranks(int world, int lanes, const Body& body) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world; ++rank) {
     ranks.emplace_back([&, rank] {
-      TcpLink link(store, topology_of(rank, world), others(rank, world), lanes, options());
+      HostLink link(store, topology_of(rank, world), others(rank, world), lanes, options());
       body(rank, link);
     });
   }
@@ -81,9 +82,9 @@ std::vector<uint32_t> pattern(size_t count, int from, int to) {
   return values;
 }
 
-TEST(TcpLink, MovesBytesBetweenAllRanksBothWaysAtOnce) {
+TEST(HostLink, MovesBytesBetweenAllRanksBothWaysAtOnce) {
   for (const int world : {2, 3, 5}) {
-    run_ranks(world, 2, [&](int rank, TcpLink& link) {
+    run_ranks(world, 2, [&](int rank, HostLink& link) {
       for (const size_t count : {size_t{1}, size_t{1000}, size_t{3'000'017}}) {
         for (int lane = 0; lane < 2; ++lane) {
           std::vector<std::vector<uint32_t>> in(static_cast<size_t>(world));
@@ -91,7 +92,7 @@ TEST(TcpLink, MovesBytesBetweenAllRanksBothWaysAtOnce) {
           for (const int peer : link.peers()) {
             out[static_cast<size_t>(peer)] = pattern(count, rank, peer);
             in[static_cast<size_t>(peer)].resize(count);
-            TcpStream& stream = link.stream(peer, lane);
+            ByteStream& stream = link.stream(peer, lane);
             stream.send(out[static_cast<size_t>(peer)].data(), count * 4);
             stream.receive(in[static_cast<size_t>(peer)].data(), count * 4);
           }
@@ -105,11 +106,11 @@ TEST(TcpLink, MovesBytesBetweenAllRanksBothWaysAtOnce) {
   }
 }
 
-TEST(TcpLink, CountsBytesWhileAMessageIsUnderWay) {
-  run_ranks(2, 1, [&](int rank, TcpLink& link) {
+TEST(HostLink, CountsBytesWhileAMessageIsUnderWay) {
+  run_ranks(2, 1, [&](int rank, HostLink& link) {
     constexpr size_t kBytes = 8 << 20;
     std::vector<char> bytes(kBytes, 'x');
-    TcpStream& stream = link.stream(1 - rank, 0);
+    ByteStream& stream = link.stream(1 - rank, 0);
     uint64_t most = 0;
     if (rank == 0) stream.send(bytes.data(), kBytes);
     if (rank == 1) stream.receive(bytes.data(), kBytes);
@@ -123,8 +124,8 @@ TEST(TcpLink, CountsBytesWhileAMessageIsUnderWay) {
   });
 }
 
-TEST(TcpLink, AnAbortReachesRanksThatWait) {
-  run_ranks(3, 1, [&](int rank, TcpLink& link) {
+TEST(HostLink, AnAbortReachesRanksThatWait) {
+  run_ranks(3, 1, [&](int rank, HostLink& link) {
     if (rank == 1) {
       link.abort("the disk is full");
       return;
@@ -143,8 +144,8 @@ TEST(TcpLink, AnAbortReachesRanksThatWait) {
   });
 }
 
-TEST(TcpLink, ARankThatLeavesWhilePeersNeedItIsNamed) {
-  run_ranks(2, 1, [&](int rank, TcpLink& link) {
+TEST(HostLink, ARankThatLeavesWhilePeersNeedItIsNamed) {
+  run_ranks(2, 1, [&](int rank, HostLink& link) {
     if (rank == 1) return;  // its link goes
     char byte = 0;
     link.stream(1, 0).receive(&byte, 1);
@@ -159,26 +160,26 @@ TEST(TcpLink, ARankThatLeavesWhilePeersNeedItIsNamed) {
   });
 }
 
-TEST(TcpLink, ARankThatLeavesWhileNobodyNeedsItIsNoFailure) {
+TEST(HostLink, ARankThatLeavesWhileNobodyNeedsItIsNoFailure) {
   std::atomic<bool> has_left{false};
   InProcessStore store;
   std::thread peer([&] {
-    { TcpLink link(store, topology_of(1, 2), {0}, 1, options()); }
+    { HostLink link(store, topology_of(1, 2), {0}, 1, options()); }
     has_left = true;
   });
   LinkOptions mine = options();
   std::atomic<int> failures{0};
   mine.on_failure = [&](const std::string&, int, int) { ++failures; };
-  TcpLink link(store, topology_of(0, 2), {1}, 1, mine);
+  HostLink link(store, topology_of(0, 2), {1}, 1, mine);
   peer.join();
   std::this_thread::sleep_for(milliseconds(200));
   link.check_usable(subject);
   EXPECT_EQ(failures, 0);
 }
 
-TEST(TcpLink, ARankThatReachesItsDeadlineNamesTheLateOne) {
+TEST(HostLink, ARankThatReachesItsDeadlineNamesTheLateOne) {
   std::atomic<bool> may_go{false};
-  run_ranks(2, 1, [&](int rank, TcpLink& link) {
+  run_ranks(2, 1, [&](int rank, HostLink& link) {
     if (rank == 1) {
       while (!may_go) std::this_thread::sleep_for(milliseconds(5));
       return;
@@ -197,7 +198,7 @@ TEST(TcpLink, ARankThatReachesItsDeadlineNamesTheLateOne) {
 }
 
 /// A killed process, beside a rank that waits for its bytes and one that computes.
-TEST(TcpLink, AKilledProcessIsNamedOnEveryRankAndTellsTheProgram) {
+TEST(HostLink, AKilledProcessIsNamedOnEveryRankAndTellsTheProgram) {
   constexpr int kWorld = 3;
   // The killed rank is a process of its own, which shares no store: its addresses come by a pipe.
   InProcessStore store;
@@ -214,7 +215,7 @@ TEST(TcpLink, AKilledProcessIsNamedOnEveryRankAndTellsTheProgram) {
       if (::read(to_child[0], address, sizeof(address)) != sizeof(address)) ::_exit(1);
       own.set("test/" + topology_of(0, kWorld).session + "/tcp/" + std::to_string(rank), address);
     }
-    TcpLink link(own, topology_of(kWorld - 1, kWorld), others(kWorld - 1, kWorld), 1, options());
+    HostLink link(own, topology_of(kWorld - 1, kWorld), others(kWorld - 1, kWorld), 1, options());
     [[maybe_unused]] const ssize_t told = ::write(to_parent[1], "x", 1);
     ::pause();
     ::_exit(0);
@@ -229,7 +230,7 @@ TEST(TcpLink, AKilledProcessIsNamedOnEveryRankAndTellsTheProgram) {
         EXPECT_EQ(lost, 2);
         ++told;
       };
-      TcpLink link(store, topology_of(rank, kWorld), others(rank, kWorld), 1, mine);
+      HostLink link(store, topology_of(rank, kWorld), others(rank, kWorld), 1, mine);
       if (rank == 0) {
         char byte = 0;
         EXPECT_EQ(::read(to_parent[0], &byte, 1), 1);
@@ -266,13 +267,13 @@ TEST(TcpLink, AKilledProcessIsNamedOnEveryRankAndTellsTheProgram) {
 
 /// Clients that know the address and not the session: silent ones, ones that talk nonsense, ones
 /// that claim to be a rank, and many of them.
-TEST(TcpLink, StrangersNeitherJoinNorHoldUpTheRanks) {
+TEST(HostLink, StrangersNeitherJoinNorHoldUpTheRanks) {
   InProcessStore store;
   std::atomic<bool> ends{false};
   std::thread strangers([&] {
     const auto address = store.get("test/" + topology_of(0, 2).session + "/tcp/0", kPatience);
     ASSERT_TRUE(address);
-    const NetworkAddress target = NetworkAddress::parse(*address);
+    const tcp::NetworkAddress target = tcp::NetworkAddress::parse(*address);
     std::vector<int> sockets;
     for (int i = 0; i < 300; ++i) {
       const int socket = ::socket(target.family(), SOCK_STREAM, 0);
@@ -288,7 +289,7 @@ TEST(TcpLink, StrangersNeitherJoinNorHoldUpTheRanks) {
     for (const int socket : sockets) ::close(socket);
   });
   const auto exchange = [&](int rank) {
-    TcpLink link(store, topology_of(rank, 2), {1 - rank}, 1, options());
+    HostLink link(store, topology_of(rank, 2), {1 - rank}, 1, options());
     int mine = rank + 40;
     int other = 0;
     link.stream(1 - rank, 0).send(&mine, sizeof(mine));
@@ -304,13 +305,13 @@ TEST(TcpLink, StrangersNeitherJoinNorHoldUpTheRanks) {
   strangers.join();
 }
 
-TEST(TcpLink, ARankThatDoesNotConnectIsNamed) {
+TEST(HostLink, ARankThatDoesNotConnectIsNamed) {
   LinkOptions mine = options();
   mine.timeout = milliseconds(300);
   for (const int rank : {0, 1}) {
     InProcessStore store;
     try {
-      TcpLink link(store, topology_of(rank, 2), {1 - rank}, 1, mine);
+      HostLink link(store, topology_of(rank, 2), {1 - rank}, 1, mine);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const TimeoutError& error) {
       EXPECT_EQ(error.rank(), 1 - rank);
@@ -319,28 +320,28 @@ TEST(TcpLink, ARankThatDoesNotConnectIsNamed) {
   }
 }
 
-TEST(TcpLink, WhatIsThrownWhileRanksWaitEndsTheWait) {
+TEST(HostLink, WhatIsThrownWhileRanksWaitEndsTheWait) {
   InProcessStore store;
   LinkOptions mine = options();
   mine.while_waiting = [] { throw std::runtime_error("interrupted"); };
-  EXPECT_THROW(TcpLink(store, topology_of(0, 2), {1}, 1, mine), std::runtime_error);
+  EXPECT_THROW(HostLink(store, topology_of(0, 2), {1}, 1, mine), std::runtime_error);
 }
 
 TEST(NetworkAddress, IsReadAsItWasWritten) {
   for (const char* text : {"10.0.0.1:29500", "[::1]:1", "[fe80::1%2]:65535"}) {
-    EXPECT_EQ(NetworkAddress::parse(text).text(), text);
+    EXPECT_EQ(tcp::NetworkAddress::parse(text).text(), text);
   }
   for (const char* text : {"", "10.0.0.1", "10.0.0:1", "name:1", "10.0.0.1:99999", "::1:5"}) {
-    EXPECT_THROW(NetworkAddress::parse(text), InvalidArgument) << text;
+    EXPECT_THROW(tcp::NetworkAddress::parse(text), InvalidArgument) << text;
   }
 }
 
 TEST(NetworkAddress, IsTheOneOfTheInterfaceOrNetworkThatWasAskedFor) {
-  EXPECT_EQ(address_of_this_host("lo").host(), "127.0.0.1");
-  EXPECT_EQ(address_of_this_host("nosuch0,127.0.0.0/8").host(), "127.0.0.1");
-  EXPECT_GT(address_of_this_host("").size(), 0U);
+  EXPECT_EQ(tcp::address_of_this_host("lo").host(), "127.0.0.1");
+  EXPECT_EQ(tcp::address_of_this_host("nosuch0,127.0.0.0/8").host(), "127.0.0.1");
+  EXPECT_GT(tcp::address_of_this_host("").size(), 0U);
   try {
-    address_of_this_host("nosuch0,203.0.113.0/24");
+    tcp::address_of_this_host("nosuch0,203.0.113.0/24");
     FAIL() << "nothing was thrown";
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("nosuch0"), HasSubstr("lo (127.0.0.1)")));
@@ -348,4 +349,4 @@ TEST(NetworkAddress, IsTheOneOfTheInterfaceOrNetworkThatWasAskedFor) {
 }
 
 }  // namespace
-}  // namespace farandole::comm::tcp
+}  // namespace farandole::comm::hosts

@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "comm/fork_guard.h"
+#include "comm/hosts/host_link.h"
 #include "comm/shm/channel.h"
 #include "comm/shm/remote_channels.h"
 #include "comm/tcp/hello.h"
 #include "comm/tcp/network_address.h"
 #include "comm/tcp/socket.h"
-#include "comm/tcp/tcp_link.h"
 #include "comm/tcp/wake_event.h"
 
-namespace farandole::comm::tcp {
+namespace farandole::comm::hosts {
 
 /// Carries the messages of one rank to and from ranks of other hosts: one connection for each pair
 /// and direction, opened with the first message.
@@ -49,9 +49,9 @@ class MessageRelay final : public shm::RemoteChannels {
   ~MessageRelay() override;
 
   /// By peer; before the first open(). `link` begins connections, until stop().
-  void set_addresses(TcpLink& link, std::vector<NetworkAddress> addresses);
+  void set_addresses(HostLink& link, std::vector<tcp::NetworkAddress> addresses);
   /// Takes a connection that `rank` has opened.
-  void accept(int rank, Socket socket);
+  void accept(int rank, tcp::Socket socket);
   /// Ends the thread. What is still in channels stays there.
   void stop();
 
@@ -75,13 +75,13 @@ class MessageRelay final : public shm::RemoteChannels {
     OwnedChannel owned;
     // Of the thread:
     State state = State::kNone;
-    Socket socket;
-    Hello answer{};
+    tcp::Socket socket;
+    tcp::Hello answer{};
     size_t answered = 0;
   };
   struct Peer {
     int rank;
-    NetworkAddress address;
+    tcp::NetworkAddress address;
     Way to;
     Way from;
     std::atomic<bool> is_gone{false};
@@ -100,15 +100,15 @@ class MessageRelay final : public shm::RemoteChannels {
 
   Options options_;
   ForkGuard fork_guard_;
-  TcpLink* link_ = nullptr;
+  HostLink* link_ = nullptr;
   std::vector<std::unique_ptr<Peer>> peers_;
-  WakeEvent wake_;
+  tcp::WakeEvent wake_;
 
   std::mutex mutex_;
-  std::vector<int> to_open_;                      ///< guarded by mutex_
-  std::vector<std::pair<int, Socket>> accepted_;  ///< guarded by mutex_
-  bool ends_ = false;                             ///< guarded by mutex_
-  std::thread thread_;                            ///< guarded by mutex_
+  std::vector<int> to_open_;                           ///< guarded by mutex_
+  std::vector<std::pair<int, tcp::Socket>> accepted_;  ///< guarded by mutex_
+  bool ends_ = false;                                  ///< guarded by mutex_
+  std::thread thread_;                                 ///< guarded by mutex_
 };
 
-}  // namespace farandole::comm::tcp
+}  // namespace farandole::comm::hosts

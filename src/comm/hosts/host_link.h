@@ -15,17 +15,17 @@
 #include <utility>
 #include <vector>
 
+#include "comm/byte_stream.h"
 #include "comm/fork_guard.h"
 #include "comm/tcp/hello.h"
 #include "comm/tcp/network_address.h"
 #include "comm/tcp/socket.h"
-#include "comm/tcp/tcp_stream.h"
 #include "comm/tcp/wake_event.h"
 #include "farandole/comm/store.h"
 #include "farandole/comm/topology.h"
 #include "farandole/export.h"
 
-namespace farandole::comm::tcp {
+namespace farandole::comm::hosts {
 
 /// How the ranks of a link find each other and how long they wait.
 struct LinkOptions {
@@ -40,11 +40,15 @@ struct LinkOptions {
   std::function<void(const std::string& reason, int lost_rank, int origin)> on_failure;
   /// Called with the connection of a rank that begins to send messages, on the thread of the link.
   /// Must not block. Empty: no rank may.
-  std::function<void(int rank, Socket socket)> on_messages;
+  std::function<void(int rank, tcp::Socket socket)> on_messages;
+  /// Opens the streams of the lanes; empty: they are TCP connections.
+  std::shared_ptr<StreamSource> streams;
 };
 
-/// TCP connections between this rank and its peers, ranks of other hosts: `lanes` streams with each
-/// peer that carry the bytes of collectives, and one control connection.
+/// What joins this rank and its peers, ranks of other hosts: with each peer `lanes` streams that
+/// carry the bytes of collectives, each a TCP connection or what LinkOptions::streams opens, and
+/// one control connection, always of TCP: it alone tells of a host that vanished, whatever the
+/// streams are.
 ///
 /// Formation. Each rank listens on a free port of its network interface and puts the address into
 /// the store. Of two peers the one with the higher rank connects. Both sides begin with a Hello
@@ -65,27 +69,27 @@ struct LinkOptions {
 ///
 /// Threads: lane() and drive() one at a time for each lane number; abort() from any thread. Fork: a
 /// child must not use the link; its destructor says nothing to peers there.
-class FARANDOLE_API TcpLink {
+class FARANDOLE_API HostLink {
  public:
   using Clock = std::chrono::steady_clock;
 
   /// Collective over this rank and its `peers`; each of them names this rank as its peer too.
   /// Throws TimeoutError naming peers that did not connect, SystemError.
-  TcpLink(Store& store, Topology topology, std::vector<int> peers, int lanes, LinkOptions options);
+  HostLink(Store& store, Topology topology, std::vector<int> peers, int lanes, LinkOptions options);
   /// Says goodbye, without waiting for anyone.
-  ~TcpLink();
-  TcpLink(const TcpLink&) = delete;
-  TcpLink& operator=(const TcpLink&) = delete;
+  ~HostLink();
+  HostLink(const HostLink&) = delete;
+  HostLink& operator=(const HostLink&) = delete;
 
   const std::vector<int>& peers() const { return peers_; }
   /// Where this rank listens, for the messages of ranks of other hosts that are no peers.
   const std::string& address() const { return address_; }
   /// Begins to connect to the address of `rank`, without waiting. Throws SystemError.
-  Socket begin_connection(NetworkAddress address, int rank, int lane) const;
+  tcp::Socket begin_connection(tcp::NetworkAddress address, int rank, int lane) const;
   /// The lane of connections for messages.
   static constexpr int kMessageLane = -2;
   /// Stream `lane` with `peer`.
-  TcpStream& stream(int peer, int lane) { return *streams_.at({peer, lane}); }
+  ByteStream& stream(int peer, int lane) { return *streams_.at({peer, lane}); }
 
   /// How long and for what to drive a lane.
   struct Wait {
@@ -116,15 +120,15 @@ class FARANDOLE_API TcpLink {
   };
   /// A connection that has not shown the session yet.
   struct Stranger {
-    Socket socket;
+    tcp::Socket socket;
     Clock::time_point until;
     size_t bytes = 0;
-    Hello hello{};
+    tcp::Hello hello{};
   };
   /// The control connection with a peer.
   struct Control {
     int peer;
-    Socket socket;
+    tcp::Socket socket;
     std::string buffer;
     bool has_left = false;
     bool is_open = true;
@@ -132,7 +136,7 @@ class FARANDOLE_API TcpLink {
   };
   /// Why the link is over.
   struct Failure {
-    enum class Kind { kEnded, kSilent, kLeft, kAborted };
+    enum class Kind { kEnded, kSilent, kBroken, kLeft, kAborted };
     Kind kind;
     int rank;          ///< whose end, silence or abort it is
     std::string text;  ///< the cause, or the reason that the rank gave
@@ -141,17 +145,24 @@ class FARANDOLE_API TcpLink {
 
   static constexpr int kControlLane = -1;
 
-  Hello own_hello(int lane) const;
-  bool is_expected(const Hello& hello) const;
+  tcp::Hello own_hello(int lane) const;
+  bool is_expected(const tcp::Hello& hello) const;
   void listen();
   void connect_all(Store& store);
-  Socket connect_to(const NetworkAddress& address, int peer, int lane);
+  tcp::Socket connect_to(const tcp::NetworkAddress& address, int peer, int lane);
   void await_all();
   void take_over_connections();
   std::string key(int rank) const;
   [[noreturn]] void throw_missing(const std::vector<int>& missing) const;
   [[noreturn]] void throw_closed(int peer) const;
   void tune(int socket, int lane) const;
+
+  /// How many vain looks at the streams of a lane there were, and how long the next nap is.
+  struct Vain {
+    int looks = 0;
+    std::chrono::microseconds nap{0};
+  };
+  void await_streams(int lane, Clock::time_point until, Vain& vain);
 
   void run();
   void accept_some();
@@ -163,22 +174,23 @@ class FARANDOLE_API TcpLink {
   void fail(Failure failure);
   void tell(ControlHead::Kind kind, const std::string& text, int lost_rank);
   [[noreturn]] void throw_failure(const std::string& subject, const std::string& collective) const;
-  void check_stream(int peer, const TcpStream& stream);
+  void check_stream(int peer, const ByteStream& stream);
   [[noreturn]] void throw_late(int lane, const Wait& wait);
   std::vector<int> unfinished(int lane);
 
   Topology topology_;
   std::vector<int> peers_;
   int lanes_;
+  int tcp_lanes_;  ///< those that are TCP connections
   LinkOptions options_;
   ForkGuard fork_guard_;
   Clock::time_point formation_deadline_;
 
   std::string address_;
-  Socket listener_;
-  WakeEvent wake_;    ///< eventfd: the thread is to end or to look at its connections
-  WakeEvent failed_;  ///< eventfd: readable from the first failure on
-  std::map<std::pair<int, int>, std::unique_ptr<TcpStream>> streams_;  ///< by peer and lane
+  tcp::Socket listener_;
+  tcp::WakeEvent wake_;    ///< eventfd: the thread is to end or to look at its connections
+  tcp::WakeEvent failed_;  ///< eventfd: readable from the first failure on
+  std::map<std::pair<int, int>, std::unique_ptr<ByteStream>> streams_;  ///< by peer and lane
 
   std::vector<Stranger> strangers_;  ///< of the thread
   bool watches_by_thread_ = false;   ///< of the thread: watches_, as it has seen it
@@ -186,8 +198,8 @@ class FARANDOLE_API TcpLink {
 
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
-  std::map<std::pair<int, int>, Socket> connections_;  ///< guarded by mutex_; see above
-  std::optional<Failure> failure_;                     ///< guarded by mutex_
+  std::map<std::pair<int, int>, tcp::Socket> connections_;  ///< guarded by mutex_; see above
+  std::optional<Failure> failure_;                          ///< guarded by mutex_
   std::set<int> left_;    ///< guarded by mutex_; peers that said goodbye
   std::set<int> ended_;   ///< guarded by mutex_; peers that have closed without one
   bool watches_ = false;  ///< guarded by mutex_; controls_ is complete
@@ -195,4 +207,4 @@ class FARANDOLE_API TcpLink {
   std::thread thread_;
 };
 
-}  // namespace farandole::comm::tcp
+}  // namespace farandole::comm::hosts

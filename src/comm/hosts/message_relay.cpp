@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/tcp/message_relay.h"
+#include "comm/hosts/message_relay.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -16,7 +16,7 @@
 #include "log.h"
 #include "signals_blocked.h"
 
-namespace farandole::comm::tcp {
+namespace farandole::comm::hosts {
 namespace {
 
 /// Bytes of a channel. Like a socket's buffer: what is under way while both sides do other things.
@@ -37,7 +37,7 @@ MessageRelay::MessageRelay(Options options) : options_(std::move(options)) {
 
 MessageRelay::~MessageRelay() { stop(); }
 
-void MessageRelay::set_addresses(TcpLink& link, std::vector<NetworkAddress> addresses) {
+void MessageRelay::set_addresses(HostLink& link, std::vector<tcp::NetworkAddress> addresses) {
   link_ = &link;
   for (size_t i = 0; i < peers_.size(); ++i) peers_[i]->address = addresses[i];
 }
@@ -77,7 +77,7 @@ void MessageRelay::open(int peer) {
   moved(peer);
 }
 
-void MessageRelay::accept(int rank, Socket socket) {
+void MessageRelay::accept(int rank, tcp::Socket socket) {
   const auto found = std::find_if(peers_.begin(), peers_.end(),
                                   [&](const auto& each) { return each->rank == rank; });
   if (found == peers_.end()) return;
@@ -168,7 +168,7 @@ void MessageRelay::run() {
 /// New connections, of both kinds.
 void MessageRelay::take_over() {
   std::vector<int> to_open;
-  std::vector<std::pair<int, Socket>> accepted;
+  std::vector<std::pair<int, tcp::Socket>> accepted;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     to_open.swap(to_open_);
@@ -187,7 +187,7 @@ void MessageRelay::take_over() {
 
 void MessageRelay::connect(Peer& peer) {
   try {
-    peer.to.socket = link_->begin_connection(peer.address, peer.rank, TcpLink::kMessageLane);
+    peer.to.socket = link_->begin_connection(peer.address, peer.rank, HostLink::kMessageLane);
     peer.to.state = Way::State::kConnecting;
   } catch (const Error& error) {
     fail(peer, error.what(), 0);
@@ -204,7 +204,8 @@ void MessageRelay::advance_connection(Peer& peer) {
     socklen_t size = sizeof(error);
     ::getsockopt(way.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return fail(peer, "the connection failed", error);
-    const Hello hello = make_hello(options_.session, options_.own_rank, TcpLink::kMessageLane);
+    const tcp::Hello hello =
+        tcp::make_hello(options_.session, options_.own_rank, HostLink::kMessageLane);
     const ssize_t sent =
         ::send(way.socket.get(), &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent != static_cast<ssize_t>(sizeof(hello)))
@@ -214,12 +215,12 @@ void MessageRelay::advance_connection(Peer& peer) {
   if (way.state != Way::State::kGreeting) return;
   const ssize_t got =
       receive_at_once(way.socket.get(), reinterpret_cast<char*>(&way.answer) + way.answered,
-                      sizeof(Hello) - way.answered);
+                      sizeof(tcp::Hello) - way.answered);
   if (got < 0 && errno == EAGAIN) return;
   if (got <= 0) return fail(peer, "it closed the connection", got < 0 ? errno : 0);
   way.answered += static_cast<size_t>(got);
-  if (way.answered < sizeof(Hello)) return;
-  if (!is_right(way.answer, options_.session, peer.rank, TcpLink::kMessageLane)) {
+  if (way.answered < sizeof(tcp::Hello)) return;
+  if (!tcp::is_right(way.answer, options_.session, peer.rank, HostLink::kMessageLane)) {
     return fail(peer, "its answer is not that of the rank", 0);
   }
   way.state = Way::State::kOpen;
@@ -279,4 +280,4 @@ void MessageRelay::end(Peer& peer, Way& way) {
   if (peer.from.state != Way::State::kOpen) peer.is_gone.store(true, std::memory_order_release);
 }
 
-}  // namespace farandole::comm::tcp
+}  // namespace farandole::comm::hosts

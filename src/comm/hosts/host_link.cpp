@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/tcp/tcp_link.h"
+#include "comm/hosts/host_link.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,13 +12,15 @@
 #include <cstring>
 
 #include "comm/shm/system/system_call.h"
+#include "comm/tcp/tcp_stream.h"
 #include "farandole/error.h"
 #include "log.h"
 #include "signals_blocked.h"
 
-namespace farandole::comm::tcp {
+namespace farandole::comm::hosts {
 namespace {
 
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr size_t kMostStrangers = 256;
@@ -32,6 +35,11 @@ constexpr milliseconds kSlice{100};
 
 /// How often a rank that drives a lane looks at what else may have happened.
 constexpr milliseconds kLook{50};
+/// Of streams that cannot tell when they have something to do: looks without a nap between them,
+/// and the naps after that.
+constexpr int kLooksAtOnce = 16;
+constexpr microseconds kFirstNap{20};
+constexpr microseconds kLongestNap{200};
 /// How long the reason of a closed lane is waited for, and how often it is looked for.
 constexpr milliseconds kVerdictTime{1000};
 constexpr milliseconds kVerdictSlice{5};
@@ -49,8 +57,8 @@ void set_option(int socket, int level, int name, Value value) {
   ::setsockopt(socket, level, name, &value, sizeof(value));  // none of them is needed to work
 }
 
-int poll_for(std::vector<pollfd>& set, TcpLink::Clock::time_point until) {
-  const auto left = std::chrono::ceil<milliseconds>(until - TcpLink::Clock::now());
+int poll_for(std::vector<pollfd>& set, HostLink::Clock::time_point until) {
+  const auto left = std::chrono::ceil<milliseconds>(until - HostLink::Clock::now());
   const int wait = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000'000));
   const int ready = ::poll(set.data(), set.size(), wait);
   if (ready < 0 && errno != EINTR) shm::throw_errno("poll", "raise the limit of open files.");
@@ -66,11 +74,12 @@ bool send_at_once(int socket, const void* data, size_t bytes) {
 
 }  // namespace
 
-TcpLink::TcpLink(Store& store, Topology topology, std::vector<int> peers, int lanes,
-                 LinkOptions options)
+HostLink::HostLink(Store& store, Topology topology, std::vector<int> peers, int lanes,
+                   LinkOptions options)
     : topology_(std::move(topology)),
       peers_(std::move(peers)),
       lanes_(lanes),
+      tcp_lanes_(options.streams ? 0 : lanes),
       options_(std::move(options)),
       formation_deadline_(Clock::now() + options_.timeout) {
   listen();
@@ -93,7 +102,7 @@ TcpLink::TcpLink(Store& store, Topology topology, std::vector<int> peers, int la
   }
 }
 
-TcpLink::~TcpLink() {
+HostLink::~HostLink() {
   if (!fork_guard_.in_creator()) {
     thread_.detach();  // it runs in the parent alone
     return;
@@ -111,18 +120,18 @@ TcpLink::~TcpLink() {
 
 // ---- Formation
 
-std::string TcpLink::key(int rank) const {
+std::string HostLink::key(int rank) const {
   return options_.group + "/" + topology_.session + "/tcp/" + std::to_string(rank);
 }
 
-Hello TcpLink::own_hello(int lane) const {
-  return make_hello(topology_.session, topology_.rank, lane);
+tcp::Hello HostLink::own_hello(int lane) const {
+  return tcp::make_hello(topology_.session, topology_.rank, lane);
 }
 
 /// What makes TCP itself notice a host that vanished: probes of an idle connection. On control
 /// connections also a bound on how long sent bytes may stay unacknowledged; on others that would
 /// count the time in which a busy peer reads nothing.
-void TcpLink::tune(int socket, int lane) const {
+void HostLink::tune(int socket, int lane) const {
   const auto silence = static_cast<int>(options_.silence.count());
   constexpr int kProbes = 3;
   const int seconds = std::max(1, silence / 1000 / (kProbes + 1));
@@ -136,10 +145,10 @@ void TcpLink::tune(int socket, int lane) const {
   }
 }
 
-void TcpLink::listen() {
-  const NetworkAddress own = address_of_this_host(options_.network_interface);
+void HostLink::listen() {
+  const tcp::NetworkAddress own = tcp::address_of_this_host(options_.network_interface);
   listener_ =
-      Socket(::socket(own.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+      tcp::Socket(::socket(own.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   constexpr const char* kFix = "check that FARANDOLE_NETWORK_INTERFACE names a working interface.";
   if (!listener_.valid()) shm::throw_errno("socket", kFix);
   if (::bind(listener_.get(), own.get(), own.size()) != 0) {
@@ -148,13 +157,13 @@ void TcpLink::listen() {
   if (::listen(listener_.get(), SOMAXCONN) != 0) shm::throw_errno("listen", kFix);
 }
 
-void TcpLink::connect_all(Store& store) {
+void HostLink::connect_all(Store& store) {
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
   if (::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
     shm::throw_errno("getsockname", "report it.");
   }
-  address_ = NetworkAddress(reinterpret_cast<sockaddr*>(&bound), size).text();
+  address_ = tcp::NetworkAddress(reinterpret_cast<sockaddr*>(&bound), size).text();
   store.set(key(topology_.rank), address_);
   for (const int peer : peers_) {
     if (peer > topology_.rank) continue;
@@ -164,9 +173,9 @@ void TcpLink::connect_all(Store& store) {
       if (options_.while_waiting) options_.while_waiting();
       address = store.get(key(peer), kSlice);
     }
-    const NetworkAddress target = NetworkAddress::parse(*address);
-    for (int lane = kControlLane; lane < lanes_; ++lane) {
-      Socket made = connect_to(target, peer, lane);
+    const tcp::NetworkAddress target = tcp::NetworkAddress::parse(*address);
+    for (int lane = kControlLane; lane < tcp_lanes_; ++lane) {
+      tcp::Socket made = connect_to(target, peer, lane);
       const std::lock_guard<std::mutex> lock(mutex_);
       connections_[{peer, lane}] = std::move(made);
     }
@@ -181,9 +190,10 @@ constexpr const char* kFixOfConnect =
 
 }  // namespace
 
-Socket TcpLink::begin_connection(NetworkAddress address, int rank, int lane) const {
-  address.take_scope_of(NetworkAddress::parse(address_));
-  Socket made(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+tcp::Socket HostLink::begin_connection(tcp::NetworkAddress address, int rank, int lane) const {
+  address.take_scope_of(tcp::NetworkAddress::parse(address_));
+  tcp::Socket made(
+      ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!made.valid()) shm::throw_errno("socket", "use fewer ranks, or raise ulimit -n.");
   tune(made.get(), lane);
   if (::connect(made.get(), address.get(), address.size()) != 0 && errno != EINPROGRESS) {
@@ -195,8 +205,8 @@ Socket TcpLink::begin_connection(NetworkAddress address, int rank, int lane) con
 
 /// Connects and says hello; the answer is read later, so that ranks do not wait for each other one
 /// after the other.
-Socket TcpLink::connect_to(const NetworkAddress& address, int peer, int lane) {
-  Socket made = begin_connection(address, peer, lane);
+tcp::Socket HostLink::connect_to(const tcp::NetworkAddress& address, int peer, int lane) {
+  tcp::Socket made = begin_connection(address, peer, lane);
   const std::string subject = "connecting to " + topology_.describe(peer) + " at " + address.text();
   std::vector<pollfd> set{{made.get(), POLLOUT, 0}};
   while (poll_for(set, std::min(formation_deadline_, Clock::now() + kSlice)) <= 0) {
@@ -207,18 +217,18 @@ Socket TcpLink::connect_to(const NetworkAddress& address, int peer, int lane) {
   socklen_t size = sizeof(error);
   ::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) shm::throw_errno(subject, kFixOfConnect, error);
-  const Hello hello = own_hello(lane);
+  const tcp::Hello hello = own_hello(lane);
   if (!send_at_once(made.get(), &hello, sizeof(hello))) shm::throw_errno(subject, kFixOfConnect);
   return made;
 }
 
 /// Until peers of lower ranks have answered and those of higher ranks have connected.
-void TcpLink::await_all() {
+void HostLink::await_all() {
   std::vector<int> missing;
   for (const int peer : peers_) {
-    for (int lane = kControlLane; lane < lanes_; ++lane) {
+    for (int lane = kControlLane; lane < tcp_lanes_; ++lane) {
       if (peer < topology_.rank) {
-        Hello answer{};
+        tcp::Hello answer{};
         size_t bytes = 0;
         const int socket = [&] {
           const std::lock_guard<std::mutex> lock(mutex_);  // the thread adds others
@@ -238,7 +248,7 @@ void TcpLink::await_all() {
           if (got <= 0 && !(got < 0 && errno == EAGAIN)) throw_closed(peer);
           if (got > 0) bytes += static_cast<size_t>(got);
         }
-        if (!is_right(answer, topology_.session, peer, lane)) throw_missing({peer});
+        if (!tcp::is_right(answer, topology_.session, peer, lane)) throw_missing({peer});
       } else {
         std::unique_lock<std::mutex> lock(mutex_);
         while (connections_.count({peer, lane}) == 0) {
@@ -256,7 +266,7 @@ void TcpLink::await_all() {
 
 /// `peer` has closed its connection while the link forms. What it told, or how it ended, says more,
 /// perhaps in a moment.
-void TcpLink::throw_closed(int peer) const {
+void HostLink::throw_closed(int peer) const {
   const auto until = Clock::now() + kVerdictTime;
   while (options_.while_waiting && Clock::now() < until) {
     options_.while_waiting();
@@ -267,7 +277,7 @@ void TcpLink::throw_closed(int peer) const {
       "its socket closed.", "look at that rank's own output.", topology_.fault_of({peer}));
 }
 
-void TcpLink::throw_missing(const std::vector<int>& missing) const {
+void HostLink::throw_missing(const std::vector<int>& missing) const {
   std::string names;
   for (const int rank : missing) {
     names += (names.empty() ? "" : ", ") + topology_.describe(rank);
@@ -282,13 +292,17 @@ void TcpLink::throw_missing(const std::vector<int>& missing) const {
       topology_.fault_of(missing));
 }
 
-void TcpLink::take_over_connections() {
+void HostLink::take_over_connections() {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const int peer : peers_) {
     controls_.push_back({peer, std::move(connections_.at({peer, kControlLane})), {}});
     for (int lane = 0; lane < lanes_; ++lane) {
-      streams_[{peer, lane}] =
-          std::make_unique<TcpStream>(std::move(connections_.at({peer, lane})));
+      auto& stream = streams_[{peer, lane}];
+      if (options_.streams) {
+        stream = options_.streams->open(peer, lane);
+      } else {
+        stream = std::make_unique<tcp::TcpStream>(std::move(connections_.at({peer, lane})));
+      }
     }
   }
   connections_.clear();
@@ -298,7 +312,7 @@ void TcpLink::take_over_connections() {
 
 // ---- The thread
 
-void TcpLink::run() {
+void HostLink::run() {
   std::vector<pollfd> set;
   while (true) {
     set = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
@@ -329,9 +343,9 @@ void TcpLink::run() {
   }
 }
 
-void TcpLink::accept_some() {
+void HostLink::accept_some() {
   while (true) {
-    Socket made(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    tcp::Socket made(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!made.valid()) {
       // Without a descriptor left the connection stays in the queue, and poll() would not sleep.
       if (errno != EAGAIN) std::this_thread::sleep_for(kVerdictSlice);
@@ -344,11 +358,11 @@ void TcpLink::accept_some() {
 }
 
 /// A stranger with a right hello becomes a connection; one with a wrong one is dropped.
-void TcpLink::hear_stranger(Stranger& stranger) {
+void HostLink::hear_stranger(Stranger& stranger) {
   auto* bytes = reinterpret_cast<char*>(&stranger.hello);
   const ssize_t got = shm::retried([&] {
-    return ::recv(stranger.socket.get(), bytes + stranger.bytes, sizeof(Hello) - stranger.bytes,
-                  MSG_DONTWAIT);
+    return ::recv(stranger.socket.get(), bytes + stranger.bytes,
+                  sizeof(tcp::Hello) - stranger.bytes, MSG_DONTWAIT);
   });
   if (got < 0 && errno == EAGAIN) return;
   if (got <= 0) {
@@ -356,7 +370,7 @@ void TcpLink::hear_stranger(Stranger& stranger) {
     return;
   }
   stranger.bytes += static_cast<size_t>(got);
-  if (stranger.bytes < sizeof(Hello)) return;
+  if (stranger.bytes < sizeof(tcp::Hello)) return;
   if (!is_expected(stranger.hello)) {
     log(LogLevel::kDebug, "a stranger connected to rank " + std::to_string(topology_.rank) +
                               " of group '" + options_.group + "' and was disconnected.");
@@ -366,7 +380,7 @@ void TcpLink::hear_stranger(Stranger& stranger) {
   const int rank = stranger.hello.rank;
   const int lane = stranger.hello.lane;
   tune(stranger.socket.get(), lane);
-  const Hello answer = own_hello(lane);
+  const tcp::Hello answer = own_hello(lane);
   const bool is_answered = send_at_once(stranger.socket.get(), &answer, sizeof(answer));
   if (is_answered && lane == kMessageLane) {
     options_.on_messages(rank, std::move(stranger.socket));
@@ -379,17 +393,17 @@ void TcpLink::hear_stranger(Stranger& stranger) {
 }
 
 /// Whether a rank of this group may open this connection now.
-bool TcpLink::is_expected(const Hello& hello) const {
-  if (!is_right(hello, topology_.session, hello.rank, hello.lane)) return false;
+bool HostLink::is_expected(const tcp::Hello& hello) const {
+  if (!tcp::is_right(hello, topology_.session, hello.rank, hello.lane)) return false;
   if (hello.lane == kMessageLane) {
     return options_.on_messages && hello.rank >= 0 && hello.rank < topology_.world_size;
   }
   if (watches_by_thread_) return false;  // all have come
-  return hello.rank > topology_.rank && hello.lane >= kControlLane && hello.lane < lanes_ &&
+  return hello.rank > topology_.rank && hello.lane >= kControlLane && hello.lane < tcp_lanes_ &&
          std::find(peers_.begin(), peers_.end(), hello.rank) != peers_.end();
 }
 
-void TcpLink::drop_strangers() {
+void HostLink::drop_strangers() {
   const auto now = Clock::now();
   strangers_.erase(std::remove_if(strangers_.begin(), strangers_.end(),
                                   [&](const Stranger& each) {
@@ -399,7 +413,7 @@ void TcpLink::drop_strangers() {
 }
 
 /// Reads what a peer says, and notices its end.
-void TcpLink::hear_control(Control& control) {
+void HostLink::hear_control(Control& control) {
   char bytes[4096];
   const ssize_t got = shm::retried(
       [&] { return ::recv(control.socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT); });
@@ -422,7 +436,7 @@ void TcpLink::hear_control(Control& control) {
 }
 
 /// Fails the link for peers that have ended some time ago; whether one has ended since.
-bool TcpLink::fail_for_ended() {
+bool HostLink::fail_for_ended() {
   if (!watches_by_thread_) return false;
   bool has_new = false;
   for (Control& control : controls_) {
@@ -437,7 +451,7 @@ bool TcpLink::fail_for_ended() {
   return has_new;
 }
 
-void TcpLink::read_messages(Control& control) {
+void HostLink::read_messages(Control& control) {
   ControlHead head{};
   while (control.buffer.size() >= sizeof(head)) {
     std::memcpy(&head, control.buffer.data(), sizeof(head));
@@ -461,7 +475,7 @@ void TcpLink::read_messages(Control& control) {
 }
 
 /// Keeps the first failure, wakes whoever drives a lane, and passes it on.
-void TcpLink::fail(Failure failure) {
+void HostLink::fail(Failure failure) {
   std::string text;
   int lost_rank = failure.lost_rank;
   if (failure.kind == Failure::Kind::kAborted) {
@@ -471,17 +485,20 @@ void TcpLink::fail(Failure failure) {
     text = topology_.describe(failure.rank) + ": " + failure.text;
   }
   const int origin = failure.rank;
+  const bool is_end =
+      failure.kind == Failure::Kind::kEnded || failure.kind == Failure::Kind::kSilent;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_) return;
     failure_ = std::move(failure);
   }
   failed_.signal();
+  if (options_.streams && is_end) options_.streams->note_lost();
   tell(ControlHead::kAbort, text, lost_rank);
   if (options_.on_failure) options_.on_failure(text, lost_rank, origin);
 }
 
-void TcpLink::abort(const std::string& reason, int lost_rank) {
+void HostLink::abort(const std::string& reason, int lost_rank) {
   if (!fork_guard_.in_creator()) return;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -494,7 +511,7 @@ void TcpLink::abort(const std::string& reason, int lost_rank) {
 
 /// Sends one message to every peer. What does not fit into a socket's buffer is dropped: that peer
 /// has stopped reading, and learns of the end from the connection.
-void TcpLink::tell(ControlHead::Kind kind, const std::string& text, int lost_rank) {
+void HostLink::tell(ControlHead::Kind kind, const std::string& text, int lost_rank) {
   ControlHead head{kind, lost_rank, static_cast<uint32_t>(std::min(text.size(), kMostText))};
   std::string message(reinterpret_cast<const char*>(&head), sizeof(head));
   message.append(text, 0, head.bytes);
@@ -505,22 +522,20 @@ void TcpLink::tell(ControlHead::Kind kind, const std::string& text, int lost_ran
 
 // ---- The lanes
 
-void TcpLink::drive(int lane, const Wait& wait) {
-  std::vector<pollfd> set;
+void HostLink::drive(int lane, const Wait& wait) {
   auto next_look = Clock::now() + kLook;
+  Vain vain;
   while (true) {
     bool has_moved = false;
     for (const int peer : peers_) has_moved |= stream(peer, lane).progress();
-    if (wait.is_done ? wait.is_done() : unfinished(lane).empty()) return;
-    if (has_moved) continue;
+    if (wait.is_done ? wait.is_done() : unfinished(lane).empty()) break;
+    if (has_moved) {
+      vain = {};
+      continue;
+    }
     for (const int peer : peers_) check_stream(peer, stream(peer, lane));
     check_usable(wait.subject, wait.collective);
-    set = {{failed_.get(), POLLIN, 0}};
-    for (const int peer : peers_) {
-      const TcpStream& each = stream(peer, lane);
-      set.push_back({each.events() == 0 ? -1 : each.descriptor(), each.events(), 0});
-    }
-    poll_for(set, std::min(wait.deadline, next_look));
+    await_streams(lane, std::min(wait.deadline, next_look), vain);
     const auto now = Clock::now();
     if (now >= next_look) {
       next_look = now + kLook;
@@ -528,9 +543,32 @@ void TcpLink::drive(int lane, const Wait& wait) {
     }
     if (now >= wait.deadline) throw_late(lane, wait);
   }
+  for (const int peer : peers_) stream(peer, lane).rest();
 }
 
-void TcpLink::throw_late(int lane, const Wait& wait) {
+/// Sleeps until a stream has something to do, or the link fails. Streams that cannot tell are
+/// looked at again: a few times at once, then after naps that grow.
+void HostLink::await_streams(int lane, Clock::time_point until, Vain& vain) {
+  std::vector<pollfd> set{{failed_.get(), POLLIN, 0}};
+  bool tell_all = true;
+  for (const int peer : peers_) {
+    const ByteStream& each = stream(peer, lane);
+    if (each.is_idle()) continue;
+    tell_all = tell_all && each.descriptor() >= 0;
+    set.push_back({each.descriptor(), each.events(), 0});
+  }
+  if (tell_all) {
+    poll_for(set, until);
+  } else if (++vain.looks <= kLooksAtOnce) {
+    ::sched_yield();
+  } else {
+    vain.nap = std::clamp(vain.nap + vain.nap / 4, kFirstNap, kLongestNap);
+    const timespec nap{0, std::chrono::nanoseconds(vain.nap).count()};
+    ::ppoll(set.data(), 1, &nap, nullptr);  // failed_ alone
+  }
+}
+
+void HostLink::throw_late(int lane, const Wait& wait) {
   const std::vector<int> late = unfinished(lane);
   std::string names;
   for (const int rank : late) {
@@ -546,7 +584,7 @@ void TcpLink::throw_late(int lane, const Wait& wait) {
                      topology_.fault_of(late, wait.collective));
 }
 
-std::vector<int> TcpLink::unfinished(int lane) {
+std::vector<int> HostLink::unfinished(int lane) {
   std::vector<int> found;
   for (const int peer : peers_) {
     if (!stream(peer, lane).is_idle()) found.push_back(peer);
@@ -556,11 +594,13 @@ std::vector<int> TcpLink::unfinished(int lane) {
 
 /// A stream that needs bytes and has ended fails the link. If the peer has closed it, the control
 /// connection says why: that is waited for.
-void TcpLink::check_stream(int peer, const TcpStream& stream) {
-  if (stream.is_idle() || stream.state() == TcpStream::State::kOpen) return;
-  if (stream.state() == TcpStream::State::kFailed) {
-    fail({Failure::Kind::kSilent, peer, text_of_errno(stream.error_number()), -1});
-    return;
+void HostLink::check_stream(int peer, const ByteStream& stream) {
+  if (stream.is_idle() || stream.state() == ByteStream::State::kOpen) return;
+  if (stream.state() == ByteStream::State::kSilent) {
+    return fail({Failure::Kind::kSilent, peer, stream.failure(), -1});
+  }
+  if (stream.state() == ByteStream::State::kFailed) {
+    return fail({Failure::Kind::kBroken, peer, stream.failure(), -1});
   }
   const auto until = Clock::now() + kVerdictTime;
   std::vector<pollfd> set{{failed_.get(), POLLIN, 0}};
@@ -582,8 +622,8 @@ void TcpLink::check_stream(int peer, const TcpStream& stream) {
   }
 }
 
-void TcpLink::check_usable(const std::function<std::string()>& subject,
-                           const std::string& collective) const {
+void HostLink::check_usable(const std::function<std::string()>& subject,
+                            const std::string& collective) const {
   if (!fork_guard_.in_creator()) {
     throw CommError("forked-child",
                     "group '" + options_.group + "' was used in a forked child process.",
@@ -600,7 +640,7 @@ void TcpLink::check_usable(const std::function<std::string()>& subject,
   if (has_failed) throw_failure(subject(), collective);
 }
 
-void TcpLink::throw_failure(const std::string& subject, const std::string& collective) const {
+void HostLink::throw_failure(const std::string& subject, const std::string& collective) const {
   Failure failure;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -620,6 +660,12 @@ void TcpLink::throw_failure(const std::string& subject, const std::string& colle
                       "that rank.",
                       topology_.fault_of({failure.rank}, collective));
   }
+  if (failure.kind == Failure::Kind::kBroken) {
+    throw PeerFailure("link-broken", subject + ": the connection to " + who + " failed.",
+                      failure.text,
+                      "look at the messages of MPI above and at the network; then restart the job.",
+                      topology_.fault_of({failure.rank}, collective));
+  }
   if (failure.lost_rank >= 0) {
     throw PeerFailure(
         "peer-ended-elsewhere",
@@ -632,4 +678,4 @@ void TcpLink::throw_failure(const std::string& subject, const std::string& colle
       topology_.fault_of({failure.rank}, collective));
 }
 
-}  // namespace farandole::comm::tcp
+}  // namespace farandole::comm::hosts
