@@ -31,9 +31,7 @@ def join_over_mpi() -> None:
     with socket.create_server((address(0) if WORLD.rank == 0 else "", 0)) as free:
         port = WORLD.bcast(free.getsockname()[1])
     init_method = f"tcp://{address(0)}:{port}"
-    farandole.init_process_group(
-        init_method=init_method, rank=WORLD.rank, world_size=WORLD.size
-    )
+    farandole.init_process_group(init_method=init_method, rank=WORLD.rank, world_size=WORLD.size)
 
 
 def answer(words: list[str]) -> dict[str, Any]:
