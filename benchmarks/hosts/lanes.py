@@ -12,6 +12,7 @@ LANES = {
     "openmpi": "OpenMPI over TCP",
     "alone_zero": "no communication, own share of AdamW",
     "farandole_zero": "Farandole's ZeRO",
+    "farandole_zero_overlap": "Farandole's ZeRO, overlap_with_ddp",
     "farandole_zero_host": "Farandole's ZeRO within a host",
     "gloo_zero": "torch's ZeRO over gloo",
 }
@@ -20,7 +21,8 @@ OF_PART = {
     "all_reduce": ["raw", "farandole", "farandole_bf16", "farandole_mpi", "gloo", "openmpi"],
     "steps": [
         *("raw", "alone", "farandole", "farandole_bf16", "gloo", "gloo_bf16"),
-        *("alone_zero", "farandole_zero", "farandole_zero_host", "gloo_zero"),
+        *("alone_zero", "farandole_zero", "farandole_zero_overlap", "farandole_zero_host"),
+        "gloo_zero",
     ],
     "formation": ["farandole", "gloo"],
 }

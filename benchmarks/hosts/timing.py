@@ -13,11 +13,17 @@ def cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def timed(call: Callable[[], Any], barrier: Callable[[], Any], times: int) -> dict[str, Any]:
-    """The seconds of each call, which begins after a barrier; the CPU seconds of all together."""
+def timed(
+    call: Callable[[], Any], barrier: Callable[[], Any], times: int, *, in_turn: bool = False
+) -> dict[str, Any]:
+    """The seconds of each call, which begins after a barrier; the CPU seconds of all together.
+
+    `in_turn`: only the first one does, as what the calls leave to the next one counts.
+    """
     seconds, begin_cpu = [], cpu_s()
-    for _ in range(times):
-        barrier()
+    for time_number in range(times):
+        if not in_turn or time_number == 0:
+            barrier()
         begin = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - begin)

@@ -23,6 +23,7 @@ from benchmarks.zero.trainers import SETTINGS, Trainer
 TASK = TASKS["transformer"]
 TRAINERS = {
     "farandole_zero": "ours_shard",
+    "farandole_zero_overlap": "ours_overlap",
     "farandole_zero_host": "ours_host",
     "gloo_zero": "torch_zero",
 }
@@ -98,6 +99,7 @@ class Training:
             trainer.step(batch)
 
         def wrong() -> int:
+            trainer.finish()
             parameters = [each.detach() for each in trainer.module.parameters()]
             wrong = self.differing(parameters)
             if trainer.steps == 1:

@@ -54,7 +54,8 @@ class Rank:
             call, verify = self.training.steps(lane, size)
         call()
         wrong = verify()
-        return {**timed(call, farandole.barrier, int(times)), "wrong": wrong}
+        in_turn = what == "steps"
+        return {**timed(call, farandole.barrier, int(times), in_turn=in_turn), "wrong": wrong}
 
     def raw(self, size: int) -> Timed:
         """Sends and receives as many bytes as an all_reduce of `size` must."""

@@ -39,7 +39,7 @@ def torch_sharded(module: nn.Module, groups: Groups) -> Optimizer:
 
 
 def ours_sharded(module: nn.Module, groups: Groups, **how: Any) -> Optimizer:
-    """`how`: gradients and shard_over."""
+    """`how`: gradients, shard_over and overlap_with_ddp."""
     return farandole.ZeroRedundancyOptimizer(
         module.parameters(), AdamW, process_group=groups.farandole, **how, **SETTINGS
     )
@@ -51,6 +51,10 @@ MAKERS: dict[str, tuple[str, MakeOptimizer]] = {  # by lane: the wrapper and the
     "ours_full": ("farandole", partial(ours_sharded, gradients="full")),
     "ours_shard": ("farandole", partial(ours_sharded, gradients="shard")),
     "ours_host": ("farandole", partial(ours_sharded, gradients="full", shard_over="host")),
+    "ours_overlap": (
+        "farandole",
+        partial(ours_sharded, gradients="shard", overlap_with_ddp=True),
+    ),
     "torch_ddp": ("torch_gloo_view", whole),
     "ours_ddp": ("farandole", whole),
 }
@@ -95,6 +99,11 @@ class Trainer:
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
+
+    def finish(self) -> None:
+        """Waits for parameters that are on their way."""
+        if isinstance(self.optimizer, farandole.ZeroRedundancyOptimizer):
+            self.optimizer.wait()
 
     def state_bytes(self) -> int:
         """Of this rank's optimizer; torch's have a counter of steps for each parameter too."""

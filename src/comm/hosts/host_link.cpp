@@ -530,7 +530,7 @@ void HostLink::drive(int lane, const Wait& wait) {
     for (const int peer : peers_) has_moved |= stream(peer, lane).progress();
     if (wait.is_done ? wait.is_done() : unfinished(lane).empty()) break;
     if (has_moved) {
-      vain = {};
+      vain.nap = microseconds(0);
       continue;
     }
     for (const int peer : peers_) check_stream(peer, stream(peer, lane));
@@ -557,10 +557,10 @@ void HostLink::await_streams(int lane, Clock::time_point until, Vain& vain) {
     tell_all = tell_all && each.descriptor() >= 0;
     set.push_back({each.descriptor(), each.events(), 0});
   }
-  if (tell_all) {
-    poll_for(set, until);
-  } else if (++vain.looks <= kLooksAtOnce) {
+  if (++vain.looks <= kLooksAtOnce) {
     ::sched_yield();
+  } else if (tell_all) {
+    poll_for(set, until);
   } else {
     vain.nap = std::clamp(vain.nap + vain.nap / 4, kFirstNap, kLongestNap);
     const timespec nap{0, std::chrono::nanoseconds(vain.nap).count()};
