@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training through MPI's own collectives: FARANDOLE_BACKEND=mpi under mpirun."""
+"""Training under mpirun: MPI's own collectives, and hosts that MPI joins."""
 
 from __future__ import annotations
 
@@ -44,14 +44,20 @@ def has_mpi() -> bool:
     return any(backend.name == "mpi" and backend.built for backend in _C.backends())
 
 
-def run(tmp_path: Path, code: str, *launcher: str) -> subprocess.CompletedProcess[str]:
+BACKEND = {"FARANDOLE_BACKEND": "mpi"}
+LINK = {"FARANDOLE_LINK": "mpi", "FARANDOLE_NETWORK_INTERFACE": "lo"}
+
+
+def run(
+    tmp_path: Path, code: str, *launcher: str, settings: dict[str, str] = BACKEND
+) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "script.py"
     script.write_text(code)
     return subprocess.run(
         [*launcher, sys.executable, str(script)],
         env={
             **os.environ,
-            "FARANDOLE_BACKEND": "mpi",
+            **settings,
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(Path(__file__).parent),
         },
@@ -105,6 +111,17 @@ def test_training_is_that_of_one_process(
     assert results[0]["loss"] == pytest.approx(one_process(), rel=1e-4)
 
 
+def test_training_on_hosts_that_mpi_joins(tmp_path: Path, mpirun: list[str]) -> None:
+    begin = "import os; os.environ['FARANDOLE_HOST_ID'] = os.environ['OMPI_COMM_WORLD_RANK']"
+    done = run(tmp_path, begin + TRAINING.format(steps=STEPS, end=""), *mpirun, settings=LINK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 hosts (1 and 1): shared memory within a host, MPI between hosts" in done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("result ")]
+    results = [json.loads(line.removeprefix("result ")) for line in lines]
+    assert [each["halves"] for each in results] == [[3.0] * 5] * 2
+    assert results[0]["loss"] == results[1]["loss"] == pytest.approx(one_process(), rel=1e-4)
+
+
 ALONE = """
 import farandole
 try:
@@ -114,9 +131,12 @@ except farandole.NotSupported as error:
 """
 
 
-def test_torchrun_is_told_to_be_mpirun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [BACKEND, LINK])
+def test_torchrun_is_told_to_be_mpirun(tmp_path: Path, settings: dict[str, str]) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = run(tmp_path, ALONE, *torchrun, "--no-python")
+    begin = "import os; os.environ['FARANDOLE_HOST_ID'] = os.environ['RANK']"
+    code = (begin if settings is LINK else "") + ALONE
+    done = run(tmp_path, code, *torchrun, "--no-python", settings=settings)
     expected = "not processes of one MPI job" if has_mpi() else "pip install farandole[mpi]"
     assert done.stdout.count("refused") == 2, done.stdout + done.stderr
     assert expected in done.stdout
