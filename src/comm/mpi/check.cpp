@@ -37,4 +37,25 @@ bool is_process_failure(int code) {
 #endif
 }
 
+int failed_process([[maybe_unused]] MPI_Comm communicator) {
+  int first = MPI_UNDEFINED;
+#if defined(OPEN_MPI) && defined(MPIX_ERR_PROC_FAILED)
+  MPI_Group failed = MPI_GROUP_NULL;
+  MPI_Group all = MPI_GROUP_NULL;
+  if (MPIX_Comm_failure_ack(communicator) != MPI_SUCCESS ||
+      MPIX_Comm_failure_get_acked(communicator, &failed) != MPI_SUCCESS) {
+    return -1;
+  }
+  int size = 0;
+  MPI_Group_size(failed, &size);
+  if (size > 0 && MPI_Comm_group(communicator, &all) == MPI_SUCCESS) {
+    const int zero = 0;
+    MPI_Group_translate_ranks(failed, 1, &zero, all, &first);
+    MPI_Group_free(&all);
+  }
+  MPI_Group_free(&failed);
+#endif
+  return first == MPI_UNDEFINED ? -1 : first;
+}
+
 }  // namespace farandole::comm::mpi

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <mpi.h>
+
 #include <string>
 
 namespace farandole::comm::mpi {
@@ -15,5 +17,9 @@ std::string text_of(int code);
 /// Whether `code` says that a process has ended, or that the communicator was revoked for that.
 /// Only an MPI with fault tolerance (ULFM) returns such codes; others end the job.
 bool is_process_failure(int code);
+
+/// The rank in `communicator` of a process that MPI knows to have ended; -1: none. Only OpenMPI is
+/// asked: that of MPICH ends the program.
+int failed_process(MPI_Comm communicator);
 
 }  // namespace farandole::comm::mpi

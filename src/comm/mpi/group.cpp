@@ -169,7 +169,7 @@ void Group::abort(const std::string& reason, int lost_rank) {
     if (!Runtime::is_over()) {
       tell(kAborts, entered_, reason, lost_rank);
       flush(kFlush);
-#if defined(MPIX_ERR_REVOKED)
+#if defined(OPEN_MPI) && defined(MPIX_ERR_REVOKED)
       if (lost_rank >= 0) MPIX_Comm_revoke(communicator_);  // wakes peers in MPI's collectives
 #endif
     }
@@ -211,29 +211,6 @@ std::string Group::how_lost(int peer) const {
   return liveness_.is_dead(peer) ? liveness_.cause_of_death(peer) : "left the group";
 }
 
-/// The rank of a process that MPI knows to have ended; -1: none.
-int Group::failed_process() const {
-#if defined(MPIX_ERR_PROC_FAILED)
-  MPI_Group failed = MPI_GROUP_NULL;
-  MPI_Group all = MPI_GROUP_NULL;
-  int first = MPI_UNDEFINED;
-  if (MPIX_Comm_failure_ack(communicator_) != MPI_SUCCESS ||
-      MPIX_Comm_failure_get_acked(communicator_, &failed) != MPI_SUCCESS) {
-    return -1;
-  }
-  int size = 0;
-  MPI_Group_size(failed, &size);
-  if (size > 0 && MPI_Comm_group(communicator_, &all) == MPI_SUCCESS) {
-    const int zero = 0;
-    MPI_Group_translate_ranks(failed, 1, &zero, all, &first);
-    MPI_Group_free(&all);
-  }
-  MPI_Group_free(&failed);
-  if (first != MPI_UNDEFINED) return first;
-#endif
-  return -1;
-}
-
 /// MPI may know that the communicator is revoked before it knows who has ended.
 int Group::name_failed_process(const Subject& subject) {
   const auto end = Clock::now() + kNaming;
@@ -243,7 +220,7 @@ int Group::name_failed_process(const Subject& subject) {
     for (int peer = 0; peer < topology_.world_size; ++peer) {
       if (peer != topology_.rank && liveness_.is_dead(peer)) return peer;
     }
-    const int failed = failed_process();
+    const int failed = failed_process(communicator_);
     if (failed >= 0) return failed;
     std::this_thread::sleep_for(milliseconds(5));
   }

@@ -117,7 +117,6 @@ class Group {
   void drop_sent();
   void flush(std::chrono::milliseconds limit);
   void take(const Notice& notice, int source);
-  int failed_process() const;
   int name_failed_process(const Subject& subject);
 
   MPI_Comm communicator_;

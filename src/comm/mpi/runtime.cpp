@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi/runtime.h"
 
-#if defined(OPEN_MPI)
-#include <mpi-ext.h>
-#endif
-
 #include <atomic>
 #include <cstdlib>
 
@@ -111,16 +107,7 @@ bool Runtime::is_over() {
 void Runtime::before_end(void (*stop)()) { stop_before_end = stop; }
 
 bool Runtime::has_lost_a_process() {
-#if defined(MPIX_ERR_PROC_FAILED)
-  MPI_Group failed = MPI_GROUP_NULL;
-  if (MPIX_Comm_failure_ack(MPI_COMM_WORLD) == MPI_SUCCESS &&
-      MPIX_Comm_failure_get_acked(MPI_COMM_WORLD, &failed) == MPI_SUCCESS) {
-    int size = 0;
-    MPI_Group_size(failed, &size);
-    MPI_Group_free(&failed);
-    if (size > 0) peers_have_ended = true;
-  }
-#endif
+  if (failed_process(MPI_COMM_WORLD) >= 0) peers_have_ended = true;
   return peers_have_ended;
 }
 
