@@ -15,6 +15,7 @@ import torch
 from farandole.optim.arrival import Arrival, Hook
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.nn.parallel.distributed import _MixedPrecision
 
 import ranks
 
@@ -186,6 +187,80 @@ def test_a_module_that_is_passed_by_is_told_and_waited_for(
     assert not step().isnan()
 
 
+class Autoencoder(nn.Module):
+    """Has no list of blocks; its encoder has, and reads a weight past its module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Model()
+        self.decoder = Block()
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.decoder(linear(self.encoder(tokens), self.encoder.head.weight.t())))
+
+
+@pytest.mark.parametrize("has_stepped", [False, True])
+def test_parts_of_the_model_may_be_called_alone(has_stepped: bool) -> None:
+    model = Autoencoder()
+    expected = copy.deepcopy(model)
+    sender = Sender(model)
+    arrival = Arrival(model, sender)  # type: ignore[arg-type]
+    batch = torch.arange(10).reshape(2, 5)
+    if has_stepped:
+        model(batch).sum().backward()
+        arrival.note_gradients()
+    x = torch.ones(2, 3, 8)
+    for name, argument in (
+        ("encoder", batch),
+        ("encoder.tail", x),
+        ("encoder.tail.2", x),
+        ("encoder.blocks.1", x),
+        ("encoder.blocks.1.out", x),
+        ("decoder", x),
+        ("decoder.out", x),
+        ("head", x),
+    ):
+        sender.send()
+        part, same = model.get_submodule(name), expected.get_submodule(name)
+        assert torch.equal(part(argument), same(argument)), name
+        sender.wait()
+
+
+def test_parts_of_the_model_may_be_saved_and_loaded() -> None:
+    model = Autoencoder()
+    sender = Sender(model)
+    Arrival(model, sender)  # type: ignore[arg-type]
+    for name in ("", "encoder", "encoder.blocks", "decoder.out", "head"):
+        part = model.get_submodule(name)
+        sender.send()
+        saved = part.state_dict()
+        assert not any(value.isnan().any() for value in saved.values()), name
+        sender.wait()
+        zeros = {key: torch.zeros_like(value) for key, value in saved.items()}
+        sender.send()
+        part.load_state_dict(zeros)
+        sender.wait()
+        assert all((value == 0).all() for value in part.state_dict().values()), name
+
+
+def test_compiled_parts_are_waited_for_before_they_run() -> None:
+    model = Autoencoder()
+    model.decoder.compile(backend="eager")
+    model.encoder.tail = torch.compile(model.encoder.tail, backend="eager")  # type: ignore[assignment]
+    batch = torch.arange(10).reshape(2, 5)
+    model(batch).sum().backward()  # compiled before there are hooks
+    expected = model(batch)
+    sender = Sender(model)
+    arrival = Arrival(model, sender)  # type: ignore[arg-type]
+    for _ in range(3):
+        sender.send()
+        assert torch.equal(model(batch), expected)
+        model(batch).sum().backward()
+        arrival.note_gradients()
+        sender.wait()
+
+
 def test_copies_of_the_model_have_no_part_in_it() -> None:
     model = Model()
     sender = Sender(model)
@@ -195,6 +270,7 @@ def test_copies_of_the_model_have_no_part_in_it() -> None:
     file.seek(0)
     for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
         hooks = [h for m in other.modules() for h in m._forward_pre_hooks.values()]
+        assert hooks
         assert all(isinstance(hook, Hook) for hook in hooks)
         sender.send()
         other(torch.arange(10).reshape(2, 5))
@@ -235,6 +311,40 @@ def losses(rank: int, world_size: int, gradients: str, overlaps: bool) -> list[f
 def test_losses_are_those_without(backend: str, gradients: str) -> None:
     with_and_without = [
         ranks.run(losses, 2, gradients, overlaps, setup=ranks.Setup(backend=backend))
+        for overlaps in (True, False)
+    ]
+    assert with_and_without[0] == with_and_without[1]
+
+
+def wide_losses(rank: int, _: int, kind: str, overlaps: bool) -> list[float]:
+    torch.manual_seed(0)
+    width = 700  # new values travel for longer than it takes to begin a forward
+    net = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width))
+    half = _MixedPrecision(param_dtype=torch.bfloat16) if kind == "mixed_precision" else None
+    model = farandole.DistributedDataParallel(net, mixed_precision=half)
+    call: Callable[[Tensor], Tensor] = model
+    if kind == "compiled":
+        call = torch.compile(model, backend="eager")
+    if kind == "compiles_itself":
+        net.compile(backend="eager")
+    optimizer = farandole.ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.SGD, lr=0.05, overlap_with_ddp=overlaps
+    )
+    generator = torch.Generator().manual_seed(rank)
+    found = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = call(torch.randn(2, width, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("kind", ["compiled", "compiles_itself", "mixed_precision"])
+def test_what_reads_parameters_before_the_module_runs_waits(kind: str) -> None:
+    with_and_without = [
+        ranks.run(wide_losses, 2, kind, overlaps, setup=ranks.Setup(backend="hosts"))
         for overlaps in (True, False)
     ]
     assert with_and_without[0] == with_and_without[1]

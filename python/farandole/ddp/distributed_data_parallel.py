@@ -193,6 +193,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.is_multi_device_module = len({parameter.device for parameter in parameters}) > 1
 
     def _prepare_module(self) -> None:
+        self.before_compiled_forward: list[Callable[[], None]] = []
         if self.mixed_precision is not None:
             self._cast_for(self.mixed_precision)
         self._delayed = self._make_delayed()
@@ -283,6 +284,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         self, replica: _C.Replica | None, inputs: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         self._take_optimizers_in_backward(replica)
+        if torch.compiler.is_compiling():
+            self._run_before_compiled_forward()
         if replica is not None:
             replica.synchronize = self.require_backward_grad_sync
             replica.before_forward()  # peers may wait in a backward that this rank left
@@ -299,6 +302,12 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self.mixed_precision is not None:
             inputs, kwargs = precision.cast_inputs(self.mixed_precision, inputs, kwargs)
         return inputs, kwargs
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _run_before_compiled_forward(self) -> None:
+        """What hooks of modules do elsewhere: those that come after torch.compile() do not run."""
+        for each in self.before_compiled_forward:
+            each()
 
     def _run_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.mixed_precision is None:
@@ -691,6 +700,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             "_delayed",
             "_watch",
             "_known_buffers",
+            "before_compiled_forward",
         ):
             state.pop(name, None)
         state["_comm_hooks"] = []

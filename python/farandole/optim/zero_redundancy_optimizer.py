@@ -17,7 +17,7 @@ from torch.optim.optimizer import ParamsT, StateDict
 from farandole import _C, arguments
 from farandole.ddp.distributed_data_parallel import wrapper_of
 from farandole.errors import Error, InvalidArgument, NotSupported, sentences
-from farandole.optim.arrival import Arrival
+from farandole.optim.arrival import Arrival, compiles_itself
 from farandole.optim.element_wise import (
     Partition,
     checked_optimizer,
@@ -268,8 +268,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         if self._arrival is not None:
             self._arrival.note_gradients()
             self._engine.overlap()
-        elif (wrapper := wrapper_of(self.param_groups[0]["params"][0])) is not None:
-            self._arrival = Arrival(wrapper.module, self._engine)
+            return
+        wrapper = wrapper_of(self.param_groups[0]["params"][0])
+        if wrapper is None or wrapper.mixed_precision or compiles_itself(wrapper.module):
+            return  # all parameters are read before the first hook runs
+        self._arrival = Arrival(wrapper.module, self._engine)
+        wrapper.before_compiled_forward.append(self._arrival.wait)
 
     def wait(self) -> None:
         """Return when the new parameters of the last step() are here. Local.
