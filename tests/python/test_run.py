@@ -50,6 +50,41 @@ def test_lines_have_their_rank_and_stay_in_their_stream(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_goes_on_when_its_files_cannot_be_written(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    (folder / "rank-1.log").mkdir(parents=True)
+    (folder / "rank-2.log").symlink_to("/dev/full")
+    program = script(tmp_path, "echo $RANK; echo again >&2; echo $RANK")
+    done = run("-n", "3", "-q", "--output-dir", folder, program)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] {r}" for r in (0, 0, 1, 1, 2, 2)]
+    assert (folder / "rank-0.log").read_text().count("0\n") == 2
+    told = sorted(line for line in done.stderr.splitlines() if line.startswith("farandole run:"))
+    assert told == [
+        f"farandole run: {folder}/rank-{rank}.log ends here, since it cannot be written: {why}; "
+        "the run goes on"
+        for rank, why in ((1, "Is a directory"), (2, "No space left on device"))
+    ]
+
+
+def test_a_full_disk_under_standard_output_is_told(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command("-n", "2", "-q", script(tmp_path, "echo $RANK; exec sleep 60")),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert done.stderr == (
+        "farandole run: standard output cannot be written: No space left on device\n"
+    )
+
+
 def test_lines_of_ranks_that_write_at_once_do_not_mix(tmp_path: Path) -> None:
     text = "i=0; while [ $i -lt 3000 ]; do echo $RANK-$i-$RANK-$RANK$RANK; i=$((i+1)); done"
     done = run("-n", "4", "-q", script(tmp_path, text))

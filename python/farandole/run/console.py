@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import select
 import shutil
@@ -34,7 +36,8 @@ class Console:
         self._quiet = quiet
         self._cutters: dict[tuple[str, int], LineCutter] = {}
         self._last: dict[tuple[str, int], deque[str]] = {}
-        self._files: dict[str, BinaryIO] = {}
+        self._files: dict[Path, BinaryIO] = {}
+        self._broken: set[Path] = set()  # files that could not be written
         self._terminal = {stream: os.isatty(stream) for stream in (OUT, ERR)}
         self._bar_shown = False  # the cursor is behind a progress bar
         self._next_update_s: dict[tuple[str, int], float] = {}
@@ -48,7 +51,7 @@ class Console:
         if cutter.shown is not None:
             self._update_bar(source, stream, cutter.shown)
         if self._folder is not None and source.isdigit():
-            self._file_of(source).write(data)
+            self._keep(self._folder / f"rank-{source}.log", data)
 
     def end(self, source: str, stream: int) -> None:
         """Prints what ``source`` wrote to ``stream`` after its last line end."""
@@ -120,12 +123,30 @@ class Console:
                 left = left[os.write(stream, left) :]
             except BlockingIOError:  # another process made the terminal or pipe non-blocking
                 select.select([], [stream], [])
-            except OSError:  # nobody reads it, or the disk is full
+            except OSError as error:  # nobody reads it, or the disk is full
                 self.closed = True
+                if error.errno != errno.EPIPE:
+                    self._tell_unwritable(stream, error)
 
-    def _file_of(self, source: str) -> BinaryIO:
-        if source not in self._files:
-            assert self._folder is not None
-            path = self._folder / f"rank-{source}.log"
-            self._files[source] = path.open("wb", buffering=0)
-        return self._files[source]
+    def _tell_unwritable(self, stream: int, error: OSError) -> None:
+        name = "output" if stream == OUT else "error"
+        text = f"farandole run: standard {name} cannot be written: {error.strerror}\n"
+        with contextlib.suppress(OSError):
+            os.write(ERR, text.encode())
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        """Appends to a file of --output-dir. Ranks go on if it cannot be written any more."""
+        if path in self._broken:
+            return
+        try:
+            if path not in self._files:
+                self._files[path] = path.open("wb", buffering=0)
+            left = memoryview(data)
+            while left:
+                left = left[self._files[path].write(left) :]
+        except OSError as error:
+            self._broken.add(path)
+            self.say(
+                f"farandole run: {path} ends here, since it cannot be written: {error.strerror}; "
+                "the run goes on"
+            )
