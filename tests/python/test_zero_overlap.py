@@ -7,6 +7,7 @@ import copy
 import io
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import farandole
@@ -338,11 +339,15 @@ def wide_losses(rank: int, _: int, kind: str, overlaps: bool) -> list[float]:
         loss.backward()
         optimizer.step()
         found.append(loss.item())
+        if kind == "threads":
+            batches = [torch.randn(2, width, generator=generator) for _ in range(4)]
+            with ThreadPoolExecutor(4) as threads:
+                found += threads.map(lambda batch: net(batch).square().mean().item(), batches)
     return found
 
 
-@pytest.mark.parametrize("kind", ["compiled", "compiles_itself", "mixed_precision"])
-def test_what_reads_parameters_before_the_module_runs_waits(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["compiled", "compiles_itself", "mixed_precision", "threads"])
+def test_whoever_reads_parameters_waits(kind: str) -> None:
     with_and_without = [
         ranks.run(wide_losses, 2, kind, overlaps, setup=ranks.Setup(backend="hosts"))
         for overlaps in (True, False)

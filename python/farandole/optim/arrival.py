@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class Arrival:
 
     def __init__(self, root: nn.Module, engine: _C.ShardedOptimizer) -> None:
         self._engine = weakref.ref(engine)  # the model may live longer
+        self._lock = threading.Lock()  # forwards may run in several threads
         self._units = [Unit(module, parameters) for module, parameters in _units(root)]
         self._around = [Around(module) for module in _modules(root) if _has_list(module)]
         self._choose()
@@ -97,14 +99,16 @@ class Arrival:
             return
         engine = self._engine()
         if engine is not None and engine.is_sending:
-            engine.wait_for(list(parameters))
+            with self._lock:
+                engine.wait_for(list(parameters))
 
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def wait(self) -> None:
         """Return when all parameters are here."""
         engine = self._engine()
         if engine is not None:
-            engine.wait()
+            with self._lock:
+                engine.wait()
 
 
 class Hook:

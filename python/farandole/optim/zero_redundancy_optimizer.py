@@ -280,7 +280,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
         They are when step() returns, unless it raised, or with overlap_with_ddp=True.
         """
-        self._engine.wait()
+        if self._arrival is not None:
+            self._arrival.wait()
+        else:
+            self._engine.wait()
 
     def clip_grad_norm_(
         self,
