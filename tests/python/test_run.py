@@ -287,6 +287,30 @@ def test_restarts(tmp_path: Path) -> None:
     assert re.search(failed + "; torchrun starts all ranks again, restart 1 of 2", done.stderr)
 
 
+@pytest.mark.parametrize("limits", ["-S", ""])  # the one that may be raised, or both
+def test_more_ranks_than_open_files(tmp_path: Path, limits: str) -> None:
+    limited = script(tmp_path, f'ulimit {limits} -n 64; exec "$@"', "limited")
+    here = tmp_path / "ranks"
+    here.mkdir()
+    all_run = f"until [ $(ls {here} | wc -l) = 24 ]; do sleep 0.05; done"
+    program = script(tmp_path, f"touch {here}/$RANK; {all_run}; ulimit -n")
+    done = subprocess.run(
+        [limited, *command("-q", "-n", "24", program, python=sys.executable)],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    if limits:
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == sorted(f"[{rank}] 64" for rank in range(24))
+    else:
+        assert done.returncode == 2
+        assert "farandole run cannot read the output of all 24 ranks" in done.stderr
+
+
 def test_standard_input_goes_to_rank_0(tmp_path: Path) -> None:
     done = subprocess.run(
         command("-q", "-n", "2", "cat"),

@@ -11,7 +11,7 @@ from farandole.__main__ import main
 from farandole.run.command_line import job_of, make_parser
 from farandole.run.console import ERR, OUT, Console
 from farandole.run.cores import Core, Division, describe, divide, text_of
-from farandole.run.failure import Failure, report, root_cause
+from farandole.run.failure import Failure, describe_cause, report, root_cause
 from farandole.run.lines import LONGEST_BYTES, LineCutter
 from farandole.run.mpirun import failure_in
 
@@ -168,6 +168,24 @@ def test_the_cause_is_found(
     assert f"farandole run: rank {cause} of 3 " in said
     elsewhere = cause not in statuses and cause not in texts
     assert ("look at the output on its host" in said) == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        ({1: 3, 0: 1}, "rank 1: exit status 3"),
+        ({0: 1, 1: 3}, "rank 1: exit status 3"),
+        ({1: None, 0: 1}, "rank 1"),
+        ({1: None, 0: -15}, "rank 1"),
+        ({1: None, 0: None}, "which one is unknown"),
+    ],
+)
+def test_a_restart_names_the_rank_that_failed_first(
+    ended: dict[int, int | None], expected: str
+) -> None:
+    console = Console(prefix=True, folder=None, quiet=True)
+    console.feed("0", ERR, b"farandole.PeerFailure: rank 1 (pid 7 on h) left the group.\n")
+    assert describe_cause(ended, console) == expected
 
 
 def test_progress_in_a_file_is_a_line_at_times(capfd: pytest.CaptureFixture[str]) -> None:

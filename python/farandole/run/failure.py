@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from farandole.run.console import ERR, OUT, Console
@@ -54,6 +55,15 @@ def root_cause(failure: Failure, console: Console) -> int:
         if other is not None and other not in seen:
             rank = other
     return rank
+
+
+def describe_cause(ended: Mapping[int, int | None], console: Console) -> str:
+    """Which rank failed first, and how, of those that have ended; None is an unknown status."""
+    failed = {rank: status for rank, status in ended.items() if status}
+    if not failed:
+        return "which one is unknown"
+    cause = root_cause(Failure(failed), console)
+    return f"rank {cause}: {describe(failed[cause])}" if cause in failed else f"rank {cause}"
 
 
 def report(failure: Failure, world_size: int, console: Console) -> int:

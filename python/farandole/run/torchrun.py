@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -16,10 +18,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from farandole.errors import InvalidArgument, sentences
 from farandole.run.child import start_child
 from farandole.run.console import ERR, OUT, Console
 from farandole.run.cores import Division
-from farandole.run.failure import Failure, describe
+from farandole.run.failure import Failure, describe_cause
 from farandole.run.job import Job
 from farandole.run.loop import Loop
 
@@ -28,6 +31,8 @@ _QUIETER_LOGGERS = {"multiprocessing.api": logging.CRITICAL, "agent.server.api":
 """Of torchrun; they log each signal and each failed rank, which `farandole run` reports itself."""
 _HELLO_S = 10.0
 _HELLO_BYTES = 4096
+_FILES, _FILES_OF_A_RANK = 64, 4
+"""How many files this process has open at most."""
 
 
 @dataclass
@@ -70,6 +75,7 @@ class Torchrun:
             os.close(pipe[1])
             self._relay(pipe[0], self.name, stream)
         os.close(report[1])
+        _raise_limit_of_files(self._job.ranks)  # of this process; ranks keep theirs
         self._loop.watch_stream(report[0], self._take_report, self._read_report)
 
     def end(self, number: int) -> None:
@@ -106,7 +112,12 @@ class Torchrun:
 
     def _meet_rank(self) -> None:
         """Accepts a rank that hands over its outputs; strangers are turned away."""
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise self._too_few_files() from error
         with connection:
             connection.settimeout(_HELLO_S)
             credentials = connection.getsockopt(
@@ -120,6 +131,8 @@ class Torchrun:
             except (OSError, ValueError):
                 return
         rank = hello["rank"]
+        if len(files) < 2:
+            raise self._too_few_files()
         known = self._ranks.get(rank)
         if known and known.attempt < hello["attempt"]:
             self._tell_restart(hello["attempt"])
@@ -131,6 +144,16 @@ class Torchrun:
                 files[2], functools.partial(self._note_end, rank, hello["pid"], files[2])
             )
 
+    def _too_few_files(self) -> InvalidArgument:
+        return InvalidArgument(
+            sentences(
+                "run-open-files",
+                f"farandole run cannot read the output of all {self._job.ranks} ranks.",
+                "they need more open files than a process may have (ulimit -Hn).",
+                "raise that limit, or start fewer ranks.",
+            )
+        )
+
     def _note_end(self, rank: int, pid: int, process: int) -> None:
         self._loop.forget(process)
         if self._ranks[rank].pid == pid:  # else it has been started again
@@ -140,10 +163,9 @@ class Torchrun:
         """Says once for all ranks that they start again, and why."""
         if not self._ended:
             return  # said already
-        failed = [f"rank {rank}: {describe(code)}" for rank, code in self._ended.items() if code]
         self._console.inform(
-            f"a rank failed ({failed[0] if failed else 'which one is unknown'}); torchrun starts "
-            f"all ranks again, restart {attempt} of {self._job.max_restarts}"
+            f"a rank failed ({describe_cause(self._ended, self._console)}); torchrun starts all "
+            f"ranks again, restart {attempt} of {self._job.max_restarts}"
         )
         for rank in self._ended:
             self._console.forget(str(rank))
@@ -200,6 +222,16 @@ class Torchrun:
         except SignalException as error:
             return 128 + error.sigval
         return 0
+
+
+def _raise_limit_of_files(ranks: int) -> None:
+    """Lets this process open a few files for each rank, if the hard limit allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _FILES + _FILES_OF_A_RANK * ranks
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    if soft not in (resource.RLIM_INFINITY, hard) and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def exit_status_of(pid: int) -> int | None:
