@@ -339,6 +339,8 @@ def wide_losses(rank: int, _: int, kind: str, overlaps: bool) -> list[float]:
         loss.backward()
         optimizer.step()
         found.append(loss.item())
+        if kind == "copied":
+            found.append(sum(float(p.sum()) for p in copy.deepcopy(model).parameters()))
         if kind == "threads":
             batches = [torch.randn(2, width, generator=generator) for _ in range(4)]
             with ThreadPoolExecutor(4) as threads:
@@ -346,7 +348,9 @@ def wide_losses(rank: int, _: int, kind: str, overlaps: bool) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["compiled", "compiles_itself", "mixed_precision", "threads"])
+@pytest.mark.parametrize(
+    "kind", ["compiled", "compiles_itself", "copied", "mixed_precision", "threads"]
+)
 def test_whoever_reads_parameters_waits(kind: str) -> None:
     with_and_without = [
         ranks.run(wide_losses, 2, kind, overlaps, setup=ranks.Setup(backend="hosts"))

@@ -193,7 +193,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.is_multi_device_module = len({parameter.device for parameter in parameters}) > 1
 
     def _prepare_module(self) -> None:
-        self.before_compiled_forward: list[Callable[[], None]] = []
+        self.parameter_waits: list[Callable[[], None]] = []
         if self.mixed_precision is not None:
             self._cast_for(self.mixed_precision)
         self._delayed = self._make_delayed()
@@ -285,7 +285,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         self._take_optimizers_in_backward(replica)
         if torch.compiler.is_compiling():
-            self._run_before_compiled_forward()
+            self._await_parameters()  # hooks that modules get after torch.compile() do not run
         if replica is not None:
             replica.synchronize = self.require_backward_grad_sync
             replica.before_forward()  # peers may wait in a backward that this rank left
@@ -302,12 +302,6 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self.mixed_precision is not None:
             inputs, kwargs = precision.cast_inputs(self.mixed_precision, inputs, kwargs)
         return inputs, kwargs
-
-    @torch._disable_dynamo  # type: ignore[attr-defined]
-    def _run_before_compiled_forward(self) -> None:
-        """What hooks of modules do elsewhere: those that come after torch.compile() do not run."""
-        for each in self.before_compiled_forward:
-            each()
 
     def _run_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.mixed_precision is None:
@@ -685,7 +679,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._await_parameters()
         return super().state_dict(*args, **kwargs)
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def _await_parameters(self) -> None:
+        for wait in self.parameter_waits:
+            wait()
         if self._replica is not None:
             self._replica.await_parameters()
 
@@ -700,7 +697,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             "_delayed",
             "_watch",
             "_known_buffers",
-            "before_compiled_forward",
+            "parameter_waits",
         ):
             state.pop(name, None)
         state["_comm_hooks"] = []

@@ -273,7 +273,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         if wrapper is None or wrapper.mixed_precision or compiles_itself(wrapper.module):
             return  # all parameters are read before the first hook runs
         self._arrival = Arrival(wrapper.module, self._engine)
-        wrapper.before_compiled_forward.append(self._arrival.wait)
+        wrapper.parameter_waits.append(self._arrival.wait)
 
     def wait(self) -> None:
         """Return when the new parameters of the last step() are here. Local.
