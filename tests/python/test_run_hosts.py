@@ -46,6 +46,19 @@ def test_mpirun_on_this_host(tmp_path: Path) -> None:
 
 
 @needs_mpirun
+def test_ranks_of_mpirun_have_the_variables_of_torchrun(tmp_path: Path) -> None:
+    program = tmp_path / "joins.py"
+    program.write_text(
+        "import farandole, os, torch.distributed as dist\n"
+        "dist.init_process_group('farandole')\n"
+        "dist.barrier()\n"
+        "print(dist.get_rank(), *(os.environ[n] for n in ('LOCAL_RANK', 'LOCAL_WORLD_SIZE')))\n"
+    )
+    done = run("--hosts", "localhost:2", program)
+    assert sorted(done.stdout.splitlines()) == ["[0] 0 0 2", "[1] 1 1 2"], done.stderr
+
+
+@needs_mpirun
 @pytest.mark.parametrize(("how", "status"), [("exit 3", 3), ("kill -9 $$", 137)])
 def test_a_failed_rank_of_mpirun_stands_last(tmp_path: Path, how: str, status: int) -> None:
     text = f'[ "$OMPI_COMM_WORLD_RANK" = 1 ] || exec sleep 60\necho last\n{how}'

@@ -97,9 +97,23 @@ def make_lstm() -> nn.Module:
     return Lstm()
 
 
+class Early(nn.Module):
+    """Reads the weight of a layer before that layer runs, as autoencoders with tied weights do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 4), nn.Linear(4, 8), nn.Linear(8, 8)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, tied, last = self.layers
+        x = first(x) + torch.cat([linear(x, tied.weight.t())])
+        return last(tied(x))
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "tied": (Model, lambda: torch.arange(10).reshape(2, 5)),
     "lstm": (make_lstm, lambda: torch.ones(2, 3, 8)),
+    "early": (Early, lambda: torch.ones(2, 8)),
     "leaf": (lambda: nn.Linear(4, 4), lambda: torch.ones(2, 4)),
     "nested": (
         lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 2)),

@@ -8,13 +8,17 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from farandole import _C
 
 _logger = logging.getLogger(__name__)
+
+_WATCHED_STEPS = 3
 
 
 @dataclass(eq=False)
@@ -25,6 +29,8 @@ class Unit:
     parameters: list[nn.Parameter]
     was_called: bool = False
     """Since the last step."""
+    is_read_early: bool = False
+    """Whether one of its parameters was read before its forward was called in the same pass."""
     is_trusted: bool = False
     """Whether its parameters are known to be read in its forward alone; else the root waits."""
 
@@ -46,6 +52,8 @@ class Arrival:
     the last ones are on their way. A block is trusted to do so once a backward has given gradients
     to parameters of it whose forward was called: parameters that are read past their module, such
     as ``linear(x, self.projection.weight)``, show themselves by that, and the root waits for them.
+    In the first steps a mode looks at the arguments of torch's functions, too: it finds parameters
+    that are read before the forward of their block. Blocks without a call stay untrusted.
 
     Every other module waits as well, since the program may call it alone or save it: one inside of
     a block for its parameters, one around blocks for those of blocks that are not trusted.
@@ -56,7 +64,11 @@ class Arrival:
         self._lock = threading.Lock()  # forwards may run in several threads
         self._units = [Unit(module, parameters) for module, parameters in _units(root)]
         self._around = [Around(module) for module in _modules(root) if _has_list(module)]
+        self._watched = 0  # steps
+        self._watches = not any(map(is_compiled, root.modules()))
+        self._modes = threading.local()
         self._choose()
+        self._watch_first_steps(root)
         for module in root.modules():
             module.register_state_dict_pre_hook(Hook(self.wait))  # type: ignore[no-untyped-call]
             module.register_load_state_dict_pre_hook(Hook(self.wait))  # type: ignore[no-untyped-call]
@@ -72,13 +84,33 @@ class Arrival:
     def note_gradients(self) -> None:
         """Before a step: finds out which modules read their parameters themselves."""
         for unit in self._units:
-            has_gradient = any(p.grad is not None for p in unit.parameters)
-            if has_gradient and unit.is_trusted != unit.was_called:
-                if unit.is_trusted:
+            if any(p.grad is not None for p in unit.parameters):
+                reads_itself = unit.was_called and not unit.is_read_early
+                if unit.is_trusted and not reads_itself:
                     _warn(unit)
-                unit.is_trusted = unit.was_called
+                unit.is_trusted = reads_itself and (unit.is_trusted or self._may_trust)
             unit.was_called = False
+        self._watched += 1
         self._choose()
+
+    @property
+    def _may_trust(self) -> bool:
+        """Whether the pass that ended was looked at, or cannot be."""
+        return self._watched < _WATCHED_STEPS or not self._watches
+
+    def _watch_first_steps(self, root: nn.Module) -> None:
+        def begin() -> None:
+            if self._watches and self._may_trust and not torch.compiler.is_compiling():
+                self._modes.mode = _Watch(self._units)
+                self._modes.mode.__enter__()
+
+        def end() -> None:
+            mode = self._modes.__dict__.pop("mode", None)
+            if mode is not None:
+                mode.__exit__(None, None, None)
+
+        root.register_forward_hook(Hook(end), always_call=True)
+        _add_hook(root, begin)
 
     def _choose(self) -> None:
         for around in self._around:
@@ -109,6 +141,33 @@ class Arrival:
         if engine is not None:
             with self._lock:
                 engine.wait()
+
+
+class _Watch(TorchFunctionMode):
+    """Notes parameters that torch's functions take before the forward of their block."""
+
+    def __init__(self, units: list[Unit]) -> None:
+        super().__init__()
+        self._units_of: dict[int, list[Unit]] = {}
+        for unit in units:
+            for p in unit.parameters:
+                self._units_of.setdefault(id(p), []).append(unit)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        for argument in (*args, *kwargs.values()):
+            for each in argument if isinstance(argument, (list, tuple)) else [argument]:
+                units = self._units_of.get(id(each), [])
+                if not any(unit.was_called for unit in units):
+                    for unit in units:
+                        unit.is_read_early = True
+        return func(*args, **kwargs)
 
 
 class Hook:

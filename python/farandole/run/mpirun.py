@@ -201,21 +201,22 @@ def by_hand(job: Job) -> str:
 
 
 def meeting_place(placed: dict[str, int], console: Console) -> dict[str, str]:
-    """MASTER_ADDR and MASTER_PORT for ranks on several hosts; those of the user are kept."""
-    if len(placed) == 1:
-        return {}
+    """MASTER_ADDR and MASTER_PORT; those of the user are kept."""
     names = ("MASTER_ADDR", "MASTER_PORT")
     given = {name: os.environ[name] for name in names if name in os.environ}
     first = next(iter(placed))
     here = is_this_host(first)
-    address = _address_for_others(first) if here else first
+    address = first
+    if here:
+        address = _address_for_others(first) if len(placed) > 1 else "127.0.0.1"
     found = {"MASTER_ADDR": address, "MASTER_PORT": str(_port(here=here)), **given}
     sure = (
         ""
         if here or "MASTER_PORT" in given
         else " (not checked to be free; set MASTER_PORT to choose one)"
     )
-    console.inform(f"ranks meet at {found['MASTER_ADDR']}:{found['MASTER_PORT']}{sure}")
+    if len(placed) > 1 or sure:
+        console.inform(f"ranks meet at {found['MASTER_ADDR']}:{found['MASTER_PORT']}{sure}")
     return found
 
 

@@ -22,6 +22,12 @@ from pathlib import Path
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
+NUMBERS = {
+    "RANK": "OMPI_COMM_WORLD_RANK",
+    "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
+    "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
+}
 CANNOT_RUN, NOT_FOUND = 126, 127  # exit statuses, as in shells
 
 
@@ -30,7 +36,8 @@ def main(arguments: list[str]) -> NoReturn:
     end = arguments.index("--")
     options, program = arguments[:end], arguments[end + 1 :]
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    rank = _number("RANK", "OMPI_COMM_WORLD_RANK")
+    take_numbers()
+    rank = int(os.environ["RANK"])
     end_with_the_launcher()
     if "--socket" in options:
         hand_over_output(options[options.index("--socket") + 1], rank)
@@ -39,6 +46,13 @@ def main(arguments: list[str]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     become(program)
+
+
+def take_numbers() -> None:
+    """Gives a process of mpirun the variables of torchrun too, which many programs read."""
+    for name, of_mpirun in NUMBERS.items():
+        if of_mpirun in os.environ:
+            os.environ[name] = os.environ[of_mpirun]
 
 
 def end_with_the_launcher() -> None:
@@ -71,8 +85,8 @@ def take_cores(*, bind: bool, say: bool) -> None:
     sys.modules["farandole"] = package
     from farandole.run.cores import describe, divide_this_host
 
-    local_rank = _number("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
-    ranks = _number("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    local_rank = int(os.environ["LOCAL_RANK"])
+    ranks = int(os.environ["LOCAL_WORLD_SIZE"])
     division = divide_this_host(ranks)
     threads = os.environ.get("OMP_NUM_THREADS")
     if say and local_rank == 0:
@@ -94,11 +108,6 @@ def become(program: list[str]) -> NoReturn:
             text += " A script needs a first line such as #!/bin/sh."
         print(text, file=sys.stderr, flush=True)
         os._exit(NOT_FOUND if error.errno == errno.ENOENT else CANNOT_RUN)
-
-
-def _number(*variables: str) -> int:
-    """The first of the launchers' variables that is set."""
-    return next(int(os.environ[name]) for name in variables if name in os.environ)
 
 
 if __name__ == "__main__":
