@@ -557,10 +557,10 @@ void HostLink::await_streams(int lane, Clock::time_point until, Vain& vain) {
     tell_all = tell_all && each.descriptor() >= 0;
     set.push_back({each.descriptor(), each.events(), 0});
   }
-  if (++vain.looks <= kLooksAtOnce) {
-    ::sched_yield();
-  } else if (tell_all) {
+  if (tell_all) {
     poll_for(set, until);
+  } else if (++vain.looks <= kLooksAtOnce) {
+    ::sched_yield();
   } else {
     vain.nap = std::clamp(vain.nap + vain.nap / 4, kFirstNap, kLongestNap);
     const timespec nap{0, std::chrono::nanoseconds(vain.nap).count()};
