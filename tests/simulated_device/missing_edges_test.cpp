@@ -11,6 +11,7 @@
 
 #include "support/simulated_device/device.h"
 #include "support/simulated_device/memory.h"
+#include "support/simulated_device/no_races.h"
 #include "support/simulated_device/race_detector.h"
 #include "support/simulated_device/schedule.h"
 
@@ -176,10 +177,7 @@ class MissingEdge : public ::testing::TestWithParam<std::tuple<Case, Schedule>> 
   }
 };
 INSTANTIATE_TEST_SUITE_P(, MissingEdge,
-                         ::testing::Combine(::testing::ValuesIn(kCases),
-                                            ::testing::Values(Schedule::kEager, Schedule::kLazy,
-                                                              Schedule::kSlowDefault,
-                                                              Schedule::kSlowSide)),
+                         ::testing::Combine(::testing::ValuesIn(kCases), kEverySchedule),
                          [](const auto& each) {
                            return std::get<Case>(each.param).name + std::string("_") +
                                   ::testing::PrintToString(std::get<Schedule>(each.param));
