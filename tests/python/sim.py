@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated accelerator of tests/support/simulated_device as torch's device "sim".
+
+`load()` registers it, and this module as torch.sim, in the calling process and for good: tests call
+it in processes of ranks.run().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+BUILD = Path(__file__).parents[2] / os.environ.get("FARANDOLE_BUILD", "build/release")
+LIBRARY = BUILD / "tests" / "libfarandole_simulated_torch.so"
+SCHEDULES = ["eager", "lazy", "slow_default", "slow_side"]
+
+
+def load() -> None:
+    if hasattr(torch, "sim"):
+        return
+    torch.ops.load_library(LIBRARY)
+    torch.utils.rename_privateuse1_backend("sim")
+    torch._register_device_module("sim", sys.modules[__name__])
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+
+
+@contextlib.contextmanager
+def schedule(name: str) -> Iterator[None]:
+    """Loads the device and runs the body under a schedule; fails if it had a race."""
+    load()
+    torch.ops.farandole_sim.set_schedule(SCHEDULES.index(name))
+    yield
+    for device in range(device_count()):
+        synchronize(device)
+    reports = take_reports()
+    assert not reports, "\n".join(reports)
+
+
+def take_reports() -> list[str]:
+    """The races that were found since the last call."""
+    return torch.ops.farandole_sim.take_reports()
+
+
+def throw_races(throws: bool) -> None:
+    """Whether an operation with a race raises RuntimeError, or is only reported."""
+    torch.ops.farandole_sim.throw_races(throws)
+
+
+def take_waiting_operators() -> list[str]:
+    """The operators that had to wait for the device since the last call, and why."""
+    return torch.ops.farandole_sim.take_waiting_operators()
+
+
+def host_waits() -> int:
+    """How often this process has waited for the device."""
+    return torch.ops.farandole_sim.host_waits()
+
+
+def fail(reason: str, device: int = 0) -> None:
+    """Makes a device fail as a GPU does after an illegal access."""
+    torch.ops.farandole_sim.fail(device, reason)
+
+
+def reset(device: int = 0) -> None:
+    torch.ops.farandole_sim.reset(device)
+
+
+# What torch expects of torch.<device>.
+
+
+def is_available() -> bool:
+    return True
+
+
+def is_initialized() -> bool:
+    return True
+
+
+def _lazy_init() -> None:
+    """Without it torch.accelerator.synchronize() returns at once."""
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+def device_count() -> int:
+    return torch.ops.farandole_sim.device_count()
+
+
+def current_device() -> int:
+    return torch.accelerator.current_device_index()
+
+
+def set_device(device: int) -> None:
+    torch.accelerator.set_device_index(device)
+
+
+def synchronize(device: int | None = None) -> None:
+    torch.accelerator.synchronize(device)
+
+
+def current_stream(device: int | None = None) -> torch.Stream:
+    return torch.accelerator.current_stream(device)
+
+
+def stream(stream: torch.Stream) -> torch.Stream:
+    return stream
+
+
+def Stream(device: int | None = None, priority: int = 0) -> torch.Stream:  # noqa: N802
+    index = current_device() if device is None else device
+    return torch.Stream(torch.device("sim", index), priority=priority)
+
+
+def Event(**options: Any) -> torch.Event:  # noqa: N802
+    return torch.Event("sim", **options)
+
+
+@contextlib.contextmanager
+def device(index: int) -> Iterator[None]:
+    before = current_device()
+    set_device(index)
+    try:
+        yield
+    finally:
+        set_device(before)
+
+
+def manual_seed_all(seed: int) -> None:
+    torch.ops.farandole_sim.seed_all(seed & (2**63 - 1))
+
+
+manual_seed = manual_seed_all
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    return [torch.bfloat16, torch.float16]
