@@ -132,6 +132,17 @@ TEST_P(MemoryTest, MayBeReleasedByAThreadThatSawItsUsersEnd) {
   EXPECT_THAT(race_detector().take_reports(), IsEmpty());
 }
 
+TEST_P(MemoryTest, OfAnIdleStreamIsForAllStreamsUntilTheHostHasWaited) {
+  main_.launch("forward", {}, nullptr);
+  for (const bool waits : {true, false}) {
+    void* data = allocate(new_stream(0), kBytes);
+    main_.launch("write", {{data, kBytes, true}}, nullptr);
+    if (waits) main_.synchronize();
+    release(data);
+    EXPECT_EQ(race_detector().take_reports().empty(), waits);
+  }
+}
+
 TEST_P(MemoryTest, MustBeAllocatedWhenAKernelIsLaunched) {
   void* data = allocate(main_, kBytes);
   release(data);

@@ -35,6 +35,7 @@ namespace {
 using at::Tensor;
 using test::raised;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -77,6 +78,13 @@ TEST_P(TorchDevice, WaitsForShapesThatDependOnData) {
   const Tensor found = on(kFirst).gt(3).nonzero();
   EXPECT_TRUE(at::equal(found.cpu(), values().gt(3).nonzero()));
   EXPECT_THAT(take_waiting_operators(), ElementsAre("nonzero: its outputs depend on data"));
+}
+
+TEST_P(TorchDevice, WaitsForValues) {
+  const Tensor tensor = on(kFirst);
+  EXPECT_TRUE(tensor.is_set_to(tensor.view({2, 3})));
+  EXPECT_FALSE(tensor.is_set_to(tensor.t()));
+  EXPECT_THAT(take_waiting_operators(), Each("is_set_to: it returns a value to the host"));
 }
 
 TEST_P(TorchDevice, WritesOutputsThatAreGivenAndResizesThem) {

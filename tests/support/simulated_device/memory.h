@@ -16,7 +16,9 @@ namespace farandole::sim {
 // given before has run. Any thread may call.
 
 /// Memory on the device of `owner`, for use on that stream and on those that wait for it; null for
-/// 0 bytes. Throws DeviceError when memory runs out.
+/// 0 bytes. With a stream on which nothing is ever launched it is as cudaMalloc's: any stream may
+/// use it at once, and only what the host has waited for is over at its release. Throws DeviceError
+/// when memory runs out.
 void* allocate(Stream& owner, size_t bytes);
 /// Ends the program if `data` is neither null nor what allocate() has returned. Does nothing in a
 /// forked child that cannot use devices.

@@ -42,6 +42,11 @@ bool is_generator(const c10::Argument& argument) {
   return argument.type()->isSubtypeOf(*generator);
 }
 
+bool holds_tensors(const c10::Argument& result) {
+  static const c10::TypePtr list = c10::getTypePtr<std::vector<Tensor>>();
+  return result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->isSubtypeOf(*list);
+}
+
 /// The kernel of the CPU, called with what its arguments hold. Some kernels that return several
 /// references read them from the stack after it has dropped them, so a second copy lives as long.
 Stack call(const c10::OperatorHandle& op, Stack arguments) {
@@ -134,6 +139,9 @@ void Call::check_supported() const {
 std::string Call::reason_to_wait() {
   if (op_.hasTag(at::Tag::dynamic_output_shape) || op_.hasTag(at::Tag::data_dependent_output)) {
     return "its outputs depend on data";
+  }
+  for (const c10::Argument& each : schema_.returns()) {
+    if (!holds_tensors(each)) return "it returns a value to the host";
   }
   bool writes_to_host = false;
   for (size_t i = 0; i < arguments_.size(); ++i) {
