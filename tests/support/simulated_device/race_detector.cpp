@@ -58,7 +58,7 @@ void RaceDetector::launch(size_t stream, const std::string& kernel,
   if (first_fault && response_ == Response::kThrow) throw RaceError(*first_fault);
   clocks_[stream] = clock;
   for (const Touch& touch : touches) {
-    Allocation* allocation = find(reinterpret_cast<const void*>(touch.begin));
+    Allocation* allocation = find(touch.begin);
     if (allocation != nullptr) remember(*allocation, touch, clock);
   }
 }
@@ -115,15 +115,15 @@ void RaceDetector::set_response(Response response) {
   response_ = response;
 }
 
-RaceDetector::Allocation* RaceDetector::find(const void* data) {
-  const auto above = allocations_.upper_bound(address_of(data));
+RaceDetector::Allocation* RaceDetector::find(uintptr_t address) {
+  const auto above = allocations_.upper_bound(address);
   if (above == allocations_.begin()) return nullptr;
   Allocation& allocation = std::prev(above)->second;
-  return address_of(data) < allocation.end ? &allocation : nullptr;
+  return address < allocation.end ? &allocation : nullptr;
 }
 
 std::optional<std::string> RaceDetector::fault_of(const Touch& touch, const VectorClock& clock) {
-  const Allocation* allocation = find(reinterpret_cast<const void*>(touch.begin));
+  const Allocation* allocation = find(touch.begin);
   const std::string subject = describe(touch.by) + " " + verb(touch.writes);
   if (allocation == nullptr) {
     return subject + " memory that is not allocated.\nwhy: nothing is at " +

@@ -77,7 +77,7 @@ class RaceDetector {
     std::vector<Touch> touches;  ///< those that a later operation may race with
   };
 
-  Allocation* find(const void* data);
+  Allocation* find(uintptr_t address);
   std::optional<std::string> fault_of(const Touch& touch, const VectorClock& clock);
   /// The last touch that races with `touch`, which has `clock`; null if there is none.
   static const Touch* find_race(const Allocation& allocation, const Touch& touch,
