@@ -21,7 +21,7 @@ STYLES: dict[str, dict[str, Any]] = {  # lines differ in shape too
     "openmpi": {"color": figures.ORANGE, "marker": "v"},
     "gloo": {"color": figures.RED, "marker": "^"},
 }
-TICKS = [0.5, 1, 2, 5, 10, 20, 50, 100]
+TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
 
 
 def draw(rows: list[Row], folder: Path) -> None:
