@@ -58,6 +58,13 @@ def test_ranks_of_mpirun_have_the_variables_of_torchrun(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] 0 0 2", "[1] 1 1 2"], done.stderr
 
 
+def test_torchrun_within_mpirun_keeps_its_numbers(tmp_path: Path) -> None:
+    of_mpirun = {"RANK": "0", "SIZE": "1", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
+    variables = {f"OMPI_COMM_WORLD_{name}": value for name, value in of_mpirun.items()}
+    done = run("-n", "2", script(tmp_path, "echo $RANK of $WORLD_SIZE"), **variables)
+    assert sorted(done.stdout.splitlines()) == ["[0] 0 of 2", "[1] 1 of 2"], done.stderr
+
+
 @needs_mpirun
 @pytest.mark.parametrize(("how", "status"), [("exit 3", 3), ("kill -9 $$", 137)])
 def test_a_failed_rank_of_mpirun_stands_last(tmp_path: Path, how: str, status: int) -> None:

@@ -17,6 +17,7 @@ from farandole.optim.arrival import Arrival, Hook
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.parallel.distributed import _MixedPrecision
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import ranks
 
@@ -110,9 +111,27 @@ class Early(nn.Module):
         return last(tied(x))
 
 
+class Recursive(nn.Module):
+    """Calls itself, asks a parameter for its dtype first, and has a compiled function inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+        self.activation = torch.compile(torch.relu, backend="eager", fullgraph=True)
+
+    def forward(self, x: Tensor, depth: int = 1) -> Tensor:
+        x = x.to(self.layers[1].weight.dtype)
+        if depth:
+            x = self(x, depth - 1)
+        for layer in self.layers:
+            x = self.activation(layer(x))
+        return x
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "tied": (Model, lambda: torch.arange(10).reshape(2, 5)),
     "lstm": (make_lstm, lambda: torch.ones(2, 3, 8)),
+    "recursive": (Recursive, lambda: torch.ones(2, 8)),
     "early": (Early, lambda: torch.ones(2, 8)),
     "leaf": (lambda: nn.Linear(4, 4), lambda: torch.ones(2, 4)),
     "nested": (
@@ -151,6 +170,26 @@ def test_no_parameter_is_read_before_it_has_arrived(name: str) -> None:
     sender.wait()
     sender.send()
     assert not any(value.isnan().any() for value in model.state_dict().values())
+
+
+def test_forwards_that_end_early_are_forgotten() -> None:
+    model = Recursive()
+    arrival = Arrival(model, Sender(model))  # type: ignore[arg-type]
+    batch = torch.ones(2, 8)
+    interrupt = model.layers[1].register_forward_hook(_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model(batch)
+    interrupt.remove()
+    arrival.note_gradients()
+    assert not _get_current_dispatch_mode_stack()
+    model(batch).sum().backward()
+    assert not _get_current_dispatch_mode_stack()
+    arrival.note_gradients()
+    assert all(unit.is_trusted for unit in arrival._units)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_the_first_blocks_run_before_the_last_parameters_have_come() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from farandole import _C
 
@@ -52,7 +52,7 @@ class Arrival:
     the last ones are on their way. A block is trusted to do so once a backward has given gradients
     to parameters of it whose forward was called: parameters that are read past their module, such
     as ``linear(x, self.projection.weight)``, show themselves by that, and the root waits for them.
-    In the first steps a mode looks at the arguments of torch's functions, too: it finds parameters
+    In the first steps a mode looks at the arguments of operators, too: it finds parameters
     that are read before the forward of their block. Blocks without a call stay untrusted.
 
     Every other module waits as well, since the program may call it alone or save it: one inside of
@@ -66,7 +66,7 @@ class Arrival:
         self._around = [Around(module) for module in _modules(root) if _has_list(module)]
         self._watched = 0  # steps
         self._watches = not any(map(is_compiled, root.modules()))
-        self._modes = threading.local()
+        self._watching = threading.local()  # its mode, and how deep
         self._choose()
         self._watch_first_steps(root)
         for module in root.modules():
@@ -83,6 +83,7 @@ class Arrival:
 
     def note_gradients(self) -> None:
         """Before a step: finds out which modules read their parameters themselves."""
+        self._stop_watching()
         for unit in self._units:
             if any(p.grad is not None for p in unit.parameters):
                 reads_itself = unit.was_called and not unit.is_read_early
@@ -100,17 +101,34 @@ class Arrival:
 
     def _watch_first_steps(self, root: nn.Module) -> None:
         def begin() -> None:
-            if self._watches and self._may_trust and not torch.compiler.is_compiling():
-                self._modes.mode = _Watch(self._units)
-                self._modes.mode.__enter__()
+            if torch.compiler.is_compiling():
+                return
+            if self._depth() == 0 and self._watches and self._may_trust:
+                self._watching.mode = _Watch(self._units)
+                self._watching.mode.__enter__()
+            self._watching.depth = self._depth() + 1
 
         def end() -> None:
-            mode = self._modes.__dict__.pop("mode", None)
-            if mode is not None:
-                mode.__exit__(None, None, None)
+            if torch.compiler.is_compiling():
+                return
+            self._watching.depth = self._depth() - 1
+            if self._depth() <= 0:
+                self._stop_watching()
 
         root.register_forward_hook(Hook(end), always_call=True)
         _add_hook(root, begin)
+
+    def _depth(self) -> int:
+        """Forwards of the root under way in this thread: it may call itself."""
+        depth: int = getattr(self._watching, "depth", 0)
+        return depth
+
+    def _stop_watching(self) -> None:
+        """Also where a forward was left without its last hook, as by KeyboardInterrupt."""
+        self._watching.depth = 0
+        mode = self._watching.__dict__.pop("mode", None)
+        if mode is not None:
+            mode.__exit__(None, None, None)
 
     def _choose(self) -> None:
         for around in self._around:
@@ -143,17 +161,21 @@ class Arrival:
                 engine.wait()
 
 
-class _Watch(TorchFunctionMode):
-    """Notes parameters that torch's functions take before the forward of their block."""
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes parameters that operators take before the forward of their block.
+
+    A mode of the dispatcher: functions of torch.compile() run uncompiled in it, and what only asks
+    for a dtype or a device is no operator.
+    """
 
     def __init__(self, units: list[Unit]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._units_of: dict[int, list[Unit]] = {}
         for unit in units:
             for p in unit.parameters:
                 self._units_of.setdefault(id(p), []).append(unit)
 
-    def __torch_function__(
+    def __torch_dispatch__(
         self,
         func: Callable[..., Any],
         types: Any,

@@ -76,7 +76,7 @@ class Mpirun:
             if name.startswith(_PASSED_VARIABLES) or _is_ours(name):
                 found += ["-x", name]
         found += self._job.mpirun_arguments
-        found += [sys.executable, "-I", "-S", RANK_PROGRAM]
+        found += [sys.executable, "-I", "-S", RANK_PROGRAM, "--of-mpirun"]
         found += [
             option
             for option, chosen in (("--no-bind", not self._job.bind), ("--quiet", self._job.quiet))

@@ -4,7 +4,7 @@
 So the program keeps the pid that the launcher knows, gets its signals, and gives its exit status.
 Run by path with `python -I -S`, and imports neither torch nor the package: it takes milliseconds.
 
-    rank.py [--socket NAME] [--no-bind] [--quiet] -- program arguments...
+    rank.py [--socket NAME] [--of-mpirun] [--no-bind] [--quiet] -- program arguments...
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def main(arguments: list[str]) -> NoReturn:
     end = arguments.index("--")
     options, program = arguments[:end], arguments[end + 1 :]
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    take_numbers()
+    if "--of-mpirun" in options:
+        take_numbers()
     rank = int(os.environ["RANK"])
     end_with_the_launcher()
     if "--socket" in options:
