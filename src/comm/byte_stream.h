@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -38,6 +39,10 @@ class FARANDOLE_API ByteStream {
   virtual bool progress() = 0;
   /// Nobody calls progress() for a while: what was sent must arrive all the same.
   virtual void rest() {}
+  /// Nothing more is sent; the peer's stream ends when it has received all. Any thread.
+  virtual void close() {}
+  /// Nobody needs what was sent and is not delivered yet.
+  void give_up() { end(State::kClosed); }
 
   /// Bytes moved since the connection was made, also of a message that is not complete.
   uint64_t sent() const { return sent_; }
@@ -79,14 +84,17 @@ class FARANDOLE_API ByteStream {
 
 /// Opens streams that are no TCP connections.
 ///
-/// Threads: open() one call at a time; note_lost() any.
+/// Threads: open() one call at a time; others any.
 class StreamSource {
  public:
   virtual ~StreamSource() = default;
   /// Stream `lane` with rank `peer` of the group.
   virtual std::unique_ptr<ByteStream> open(int peer, int lane) = 0;
-  /// A rank of the group has ended, or its host is lost.
+  /// A rank of the group seems to have ended.
   virtual void note_lost() = 0;
+  /// Has `leave` called before streams cease to work in this process, if that happens while the
+  /// source lives.
+  virtual void before_end(std::function<void()> leave) = 0;
 };
 
 }  // namespace farandole::comm

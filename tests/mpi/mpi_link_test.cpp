@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -176,9 +179,12 @@ TEST(MpiLink, TellsWaitingRanksOfAnAbort) {
 TEST(MpiLink, NamesARankThatHasLeftAndShrinks) {
   const int last = MpiProcess::own().world_size - 1;
   run_on_mpi_hosts(layouts().front(), [&](Communicator& group) {
-    sum(group, 10);
-    if (group.rank() == last) return;
-    EXPECT_THAT(raised<PeerFailure>([&] { sum(group, 10); }),
+    if (group.rank() == last) return sum(group, 10);
+    // The news of others may come before their part of the first one.
+    EXPECT_THAT(raised<PeerFailure>([&] {
+                  sum(group, 10);
+                  sum(group, 10);
+                }),
                 HasSubstr("rank " + std::to_string(last)));
     const auto rest = group.shrink({last}, job_store());
     EXPECT_EQ(rest->world_size(), last);
@@ -248,7 +254,60 @@ TEST(WithFaultToleranceBetweenHosts, ADeathOnAnotherHostIsNamedOnEverySurvivor) 
     }
     const auto rest = group.shrink({last}, job_store());
     sum(*rest, 1000);
+    // The root ends before the other comes, and nobody finalizes MPI.
+    std::vector<float> data(3000000, rest->rank() == 0 ? 3.0F : 0.0F);
+    if (rest->rank() != 0) std::this_thread::sleep_for(milliseconds(700));
+    rest->broadcast(data.data(), data.size(), kFloat, 0);
+    EXPECT_EQ(data.back(), 3.0F);
   });
+}
+
+/// Rank 1 ends by exit() while its group lives: it is told before MPI waits for the others.
+TEST(WithAnExit, IsToldLikeAGoodbye) {
+  const auto exits = [](Communicator& group) {
+    sum(group, 1000);
+    if (group.rank() == 1) std::exit(0);
+    const auto begin = steady_clock::now();
+    EXPECT_THAT(raised<PeerFailure>([&] { sum(group, 300000); }), HasSubstr("rank 1"));
+    EXPECT_LT(steady_clock::now() - begin, 2 * detection_limit());
+  };
+  run_on_mpi_hosts({0, 1}, exits);
+}
+
+/// A store in which MPI's part of the formation comes late on one rank.
+class LateStore final : public comm::Store {
+ public:
+  void set(const std::string& key, const std::string& value) override {
+    job_store().set(key, value);
+  }
+  std::optional<std::string> get(const std::string& key, milliseconds timeout) override {
+    const auto value = job_store().get(key, timeout);
+    const std::string suffix = "/mpi";
+    if (value && key.size() > suffix.size() &&
+        key.compare(key.size() - suffix.size(), suffix.size(), suffix) == 0) {
+      std::this_thread::sleep_for(milliseconds(3000));
+    }
+    return value;
+  }
+};
+
+TEST(MpiLink, FormsWithinItsTimeoutOrNotAtAll) {
+  auto options = options_of_job("late");
+  options.config.link = HostLinkChoice::kMpi;
+  options.config.network_interface = "lo";
+  options.config.host_id = "emulated-" + std::to_string(options.rank);
+  const int last = options.world_size - 1;
+  options.config.timeout = milliseconds(options.rank == last ? 30000 : 1500);
+  LateStore late;
+  const auto begin = steady_clock::now();
+  try {
+    comm::make_communicator("tcp", options.rank == last ? late : job_store(), options);
+    ADD_FAILURE() << "threw nothing";
+  } catch (const CommError&) {
+  }
+  if (options.rank != last) {
+    EXPECT_LT(steady_clock::now() - begin, milliseconds(1500) + detection_limit());
+  }
 }
 
 TEST(WithoutMpirun, HostsCannotBeJoinedByMpi) {

@@ -122,6 +122,27 @@ def test_training_on_hosts_that_mpi_joins(tmp_path: Path, mpirun: list[str]) -> 
     assert results[0]["loss"] == results[1]["loss"] == pytest.approx(one_process(), rel=1e-4)
 
 
+FINALIZED = """
+import os, farandole, torch
+from mpi4py import MPI
+os.environ["FARANDOLE_HOST_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]
+farandole.init_process_group(timeout=20)
+farandole.all_reduce(torch.ones(1000))
+MPI.Finalize()
+try:
+    farandole.all_reduce(torch.ones(1000))
+except farandole.CommError as error:
+    print(f"{type(error).__name__} {error.ranks}\\n", end="", flush=True)
+"""
+
+
+def test_nobody_is_blamed_where_mpi_was_finalized(tmp_path: Path, mpirun: list[str]) -> None:
+    pytest.importorskip("mpi4py")
+    done = run(tmp_path, FINALIZED, *mpirun, settings=LINK)
+    told = sorted(done.stdout.splitlines())
+    assert told == ["AbortedError [0]", "AbortedError [1]"], done.stdout + done.stderr
+
+
 ALONE = """
 import farandole
 try:

@@ -91,6 +91,9 @@ HostLink::HostLink(Store& store, Topology topology, std::vector<int> peers, int 
     connect_all(store);
     await_all();
     take_over_connections();
+    if (options_.streams) {
+      options_.streams->before_end([this] { leave("MPI was finalized in that process."); });
+    }
   } catch (...) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -115,6 +118,10 @@ HostLink::~HostLink() {
   }
   wake_.signal();
   thread_.join();
+  if (options_.streams) options_.streams->before_end(nullptr);
+  for (const auto& [key, stream] : streams_) {
+    if (has_failed) stream->give_up();
+  }
   if (!has_failed) tell(ControlHead::kGoodbye, "", -1);
 }
 
@@ -509,6 +516,18 @@ void HostLink::abort(const std::string& reason, int lost_rank) {
   tell(ControlHead::kAbort, reason, lost_rank);
 }
 
+void HostLink::leave(const std::string& reason) {
+  if (!fork_guard_.in_creator()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_) return;
+    failure_ = Failure{Failure::Kind::kAborted, topology_.rank, reason, -1};
+  }
+  failed_.signal();
+  for (const auto& [key, stream] : streams_) stream->close();
+  tell(ControlHead::kGoodbye, "", -1);
+}
+
 /// Sends one message to every peer. What does not fit into a socket's buffer is dropped: that peer
 /// has stopped reading, and learns of the end from the connection.
 void HostLink::tell(ControlHead::Kind kind, const std::string& text, int lost_rank) {
@@ -618,7 +637,7 @@ void HostLink::check_stream(int peer, const ByteStream& stream) {
   } else if (has_left) {
     fail({Failure::Kind::kLeft, peer, "it left the group, and this rank still needs it.", -1});
   } else {
-    fail({Failure::Kind::kEnded, peer, "it closed its connection.", -1});
+    fail({Failure::Kind::kBroken, peer, "it closed its connection.", -1});
   }
 }
 
@@ -663,10 +682,14 @@ void HostLink::throw_failure(const std::string& subject, const std::string& coll
   if (failure.kind == Failure::Kind::kBroken) {
     throw PeerFailure("link-broken", subject + ": the connection to " + who + " failed.",
                       failure.text,
-                      "look at the messages of MPI above and at the network; then restart the job.",
+                      "look at that rank's own output and at the network; then restart the job.",
                       topology_.fault_of({failure.rank}, collective));
   }
-  if (failure.lost_rank >= 0) {
+  if (failure.lost_rank >= 0 && failure.lost_rank == failure.rank) {
+    throw PeerFailure("peer-ended", subject + ": " + who + " ended or left the group.",
+                      failure.text, kFixOfEnd, topology_.fault_of({failure.rank}, collective));
+  }
+  if (failure.lost_rank >= 0 && failure.lost_rank != topology_.rank) {
     throw PeerFailure(
         "peer-ended-elsewhere",
         subject + ": " + who + " noticed the end of " + topology_.describe(failure.lost_rank) + ".",

@@ -104,6 +104,8 @@ class FARANDOLE_API HostLink {
   /// AbortedError if a rank has aborted, TimeoutError with the peers whose bytes are missing.
   void drive(int lane, const Wait& wait);
 
+  /// Says goodbye while the link lives: this rank uses it no more. Any thread.
+  void leave(const std::string& reason);
   /// Fails the link on this rank and tells the peers. Only the first reason counts.
   void abort(const std::string& reason, int lost_rank = -1);
   /// Throws what drive() would if the link has failed.

@@ -199,7 +199,7 @@ std::optional<uint64_t> Group::left_after(int peer) const {
 
 bool Group::is_lost(int peer) {
   const bool is_dead = liveness_.is_dead(peer);
-  if (is_dead) Runtime::leave_out_finalize();
+  if (is_dead) Runtime::note_an_end();
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto index = static_cast<size_t>(peer);
   if (!is_dead && !left_[index]) return false;
@@ -232,7 +232,7 @@ void Group::check_code(int code, const char* call, const Subject& subject) {
   listen();
   check_usable(subject);  // a peer may have said more
   if (!is_process_failure(code)) return check(code, call);
-  Runtime::leave_out_finalize();
+  Runtime::note_an_end();
   const int lost = name_failed_process(subject);
   if (lost < 0) return check(code, call);
   throw PeerFailure("peer-ended",

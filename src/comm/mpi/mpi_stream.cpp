@@ -20,21 +20,19 @@ class Streams final : public StreamSource {
   explicit Streams(MPI_Comm communicator) : communicator_(communicator) {
     check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
+  ~Streams() override { before_end(nullptr); }
+
   std::unique_ptr<ByteStream> open(int peer, int lane) override {
     return std::make_unique<MpiStream>(communicator_, peer, /*tag=*/lane);
   }
-  void note_lost() override { Runtime::leave_out_finalize(); }
+  void note_lost() override { Runtime::suspect_an_end(); }
+  void before_end(std::function<void()> leave) override {
+    Runtime::before_end(this, std::move(leave));
+  }
 
  private:
   MPI_Comm communicator_;
 };
-
-/// Whether MPI needs the request's memory no more.
-bool is_done(MPI_Request& request) {
-  int is_done = 1;
-  if (request != MPI_REQUEST_NULL) MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
-  return is_done != 0;
-}
 
 }  // namespace
 
@@ -49,6 +47,21 @@ std::shared_ptr<StreamSource> open_streams(Store& store, shm::Bootstrap& bootstr
 Outbox::~Outbox() {
   if (fork_guard_.in_creator() && !Runtime::is_over() && !has_pending()) return;
   static_cast<void>(pieces_.memory.release());  // MPI may read it yet
+}
+
+/// Whether MPI needs the request's memory no more. Needs mutex_, but in the destructor.
+bool Outbox::is_done(MPI_Request& request) {
+  int is_done = 1;
+  if (request == MPI_REQUEST_NULL) return true;
+  const int code = MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
+  if (code == MPI_SUCCESS) return is_done != 0;
+  if (code_ == MPI_SUCCESS) code_ = code;
+  return true;
+}
+
+int Outbox::code() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return code_;
 }
 
 /// Needs mutex_, but in the destructor.
@@ -79,9 +92,14 @@ bool Outbox::progress() {
   return pending;
 }
 
-void Outbox::close(std::shared_ptr<Outbox> self, MPI_Comm communicator, int peer, int tag) {
+void Outbox::close(MPI_Comm communicator, int peer, int tag) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (std::exchange(is_closed_, true)) return;
   MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag, communicator, &end_);
+}
+
+void Outbox::outlive(std::shared_ptr<Outbox> self) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   self_ = std::move(self);
 }
 
@@ -104,7 +122,8 @@ MpiStream::~MpiStream() {
   }
   withdraw_receives();
   if (state() != State::kOpen) return;
-  outbox_->close(outbox_, communicator_, peer_, tag_);
+  close();
+  outbox_->outlive(outbox_);
   try {
     rest();
   } catch (const SystemError&) {
@@ -116,8 +135,10 @@ MpiStream::~MpiStream() {
 void MpiStream::withdraw_receives() {
   for (MPI_Request& request : inbox_->requests) {
     if (request == MPI_REQUEST_NULL) continue;
+    int is_done = 0;
     MPI_Cancel(&request);
-    if (is_done(request)) continue;
+    MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
+    if (is_done != 0) continue;
     static_cast<void>(inbox_->memory.release());
     return;
   }
@@ -140,8 +161,13 @@ void MpiStream::rest() {
   ProgressThread::get().wake();
 }
 
+void MpiStream::close() {
+  if (!Runtime::is_over()) outbox_->close(communicator_, peer_, tag_);
+}
+
 bool MpiStream::send_some() {
   bool has_sent = false;
+  if (!is_good(outbox_->code())) return false;
   for (size_t sent = 0; sent < kPieces && !outgoing().empty(); ++sent) {
     std::byte* const piece = outbox_->free_piece();
     if (piece == nullptr) break;

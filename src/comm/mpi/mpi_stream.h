@@ -45,19 +45,26 @@ class Outbox final : public Progressing {
   /// Sends the first `bytes` of the piece that free_piece() gave. Returns MPI's code.
   int send(size_t bytes, MPI_Comm communicator, int peer, int tag);
   bool progress() override;
-  /// Nothing more is sent, which the receiver learns from a message without bytes. `self`, this,
-  /// lives until all is delivered.
-  void close(std::shared_ptr<Outbox> self, MPI_Comm communicator, int peer, int tag);
+  /// Nothing more is sent, which the receiver learns from a message without bytes. Not more than
+  /// once.
+  void close(MPI_Comm communicator, int peer, int tag);
+  /// `self`, this, lives until all is delivered.
+  void outlive(std::shared_ptr<Outbox> self);
+  /// The first error of a send; MPI_SUCCESS: there was none.
+  int code();
 
  private:
   bool has_pending();
+  bool is_done(MPI_Request& request);
 
   ForkGuard fork_guard_;
   std::mutex mutex_;  // guards all below
   Pieces pieces_;
   size_t next_ = 0;
   MPI_Request end_ = MPI_REQUEST_NULL;
-  std::shared_ptr<Outbox> self_;  ///< see close()
+  bool is_closed_ = false;
+  int code_ = MPI_SUCCESS;
+  std::shared_ptr<Outbox> self_;  ///< see outlive()
 };
 
 /// A stream over MPI: bytes pass in pieces through memory of the stream, so that a stream that is
@@ -75,6 +82,7 @@ class MpiStream final : public ByteStream {
 
   bool progress() override;
   void rest() override;
+  void close() override;
 
  private:
   bool send_some();

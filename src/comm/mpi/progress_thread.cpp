@@ -13,6 +13,8 @@ namespace farandole::comm::mpi {
 namespace {
 
 constexpr std::chrono::milliseconds kInterval{1};
+/// How long a process that does not finalize MPI waits for what it has sent.
+constexpr std::chrono::seconds kDelivery{5};
 
 }  // namespace
 
@@ -36,7 +38,7 @@ void ProgressThread::add(const std::shared_ptr<Progressing>& work) {
                      "raise the limit of processes (ulimit -u, or the cgroup's pids.max).",
                      error.code().value());
   }
-  Runtime::before_end([] { ProgressThread::get().stop(); });
+  Runtime::stop_at_end([](bool delivers) { ProgressThread::get().stop(delivers); });
 }
 
 void ProgressThread::wake() {
@@ -45,10 +47,15 @@ void ProgressThread::wake() {
   is_wanted_ = true;
 }
 
-void ProgressThread::stop() {
+void ProgressThread::stop(bool delivers) {
   std::thread ended;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (delivers && thread_.joinable()) {
+      is_wanted_ = true;
+      changed_.notify_one();
+      idle_.wait_for(lock, kDelivery, [this] { return sleeps_ && !is_wanted_; });
+    }
     ends_ = true;
     changed_.notify_one();
     ended.swap(thread_);
@@ -74,6 +81,7 @@ void ProgressThread::run() {
       changed_.wait_for(lock, kInterval, [this] { return ends_; });
     } else {
       sleeps_ = true;
+      idle_.notify_all();
       changed_.wait(lock, [this] { return ends_ || is_wanted_; });
       sleeps_ = false;
     }

@@ -29,14 +29,16 @@ class ProgressThread {
   void add(const std::shared_ptr<Progressing>& work);
   /// Something is under way.
   void wake();
-  /// Returns when the thread has ended, and no more work is driven.
-  void stop();
+  /// Returns when the thread has ended, and no more work is driven. `delivers`: waits a few seconds
+  /// for what is under way.
+  void stop(bool delivers);
 
  private:
   void run();
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable idle_;
   std::vector<std::weak_ptr<Progressing>> work_;  ///< guarded by mutex_
   bool is_wanted_ = false;                        ///< guarded by mutex_
   bool sleeps_ = false;                           ///< guarded by mutex_; until it is wanted

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi/runtime.h"
 
-#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
 
 #include "comm/fork_guard.h"
 #include "comm/mpi/check.h"
@@ -11,15 +15,38 @@
 namespace farandole::comm::mpi {
 namespace {
 
-std::atomic<bool> is_ended{false};          // from the beginning of MPI_Finalize() on
-std::atomic<bool> peers_have_ended{false};  // MPI_Finalize() would not return
-std::atomic<void (*)()> stop_before_end{nullptr};
+std::atomic<bool> is_ended{false};        // from the beginning of MPI_Finalize() on
+std::atomic<bool> peer_has_ended{false};  // MPI_Finalize() would not return
+std::atomic<bool> end_is_suspected{false};
+std::atomic<void (*)(bool)> stop_before_end{nullptr};
+
+/// How long MPI may take to find out that a process has ended.
+constexpr std::chrono::milliseconds kNoticing{2000};
+
+/// Who is to be told before the end.
+struct Leavers {
+  std::mutex mutex;
+  std::map<const void*, std::function<void()>> leave;  // guarded by mutex
+};
+Leavers& leavers() {
+  static auto* const leavers = new Leavers;  // groups may be destroyed later than it would be
+  return *leavers;
+}
+
+void end(bool delivers) {
+  {
+    const std::lock_guard<std::mutex> lock(leavers().mutex);
+    for (const auto& [owner, leave] : leavers().leave) leave();
+    leavers().leave.clear();
+  }
+  const auto stop = stop_before_end.load();
+  if (delivers && stop) stop(/*delivers=*/true);
+  if (!is_ended.exchange(true) && !delivers && stop) stop(/*delivers=*/false);
+}
 
 /// MPI deletes the attributes of MPI_COMM_SELF as the first step of MPI_Finalize().
 int note_end(MPI_Comm, int, void*, void*) {
-  if (!is_ended.exchange(true)) {
-    if (const auto stop = stop_before_end.load()) stop();
-  }
+  if (!is_ended) end(/*delivers=*/false);
   return MPI_SUCCESS;
 }
 
@@ -36,8 +63,12 @@ const ForkGuard& creator() {
 }
 
 void finalize_at_exit() {
-  if (!creator().in_creator() || is_ended || peers_have_ended) return;
-  MPI_Finalize();
+  if (!creator().in_creator() || is_ended) return;
+  if (Runtime::calls_under_way() > 0 || Runtime::has_lost_a_process()) {
+    end(/*delivers=*/true);
+  } else {
+    MPI_Finalize();
+  }
 }
 
 void refuse_level(int level, const char* who) {
@@ -104,13 +135,38 @@ bool Runtime::is_over() {
   return is_ended || finalized != 0;
 }
 
-void Runtime::before_end(void (*stop)()) { stop_before_end = stop; }
-
-bool Runtime::has_lost_a_process() {
-  if (failed_process(MPI_COMM_WORLD) >= 0) peers_have_ended = true;
-  return peers_have_ended;
+void Runtime::before_end(const void* owner, std::function<void()> leave) {
+  const std::lock_guard<std::mutex> lock(leavers().mutex);
+  if (leave) {
+    leavers().leave[owner] = std::move(leave);
+  } else {
+    leavers().leave.erase(owner);
+  }
 }
 
-void Runtime::leave_out_finalize() { peers_have_ended = true; }
+void Runtime::stop_at_end(void (*stop)(bool delivers)) { stop_before_end = stop; }
+
+void Runtime::note_an_end() { peer_has_ended = true; }
+
+void Runtime::suspect_an_end() { end_is_suspected = true; }
+
+bool Runtime::has_lost_a_process() {
+  if (is_over()) return peer_has_ended;
+  const auto until = std::chrono::steady_clock::now() + kNoticing;
+  do {
+    if (peer_has_ended || failed_process(MPI_COMM_WORLD) >= 0) return peer_has_ended = true;
+    if (!end_is_suspected) return false;
+    int is_there = 0;  // lets MPI hear of it
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &is_there, MPI_STATUS_IGNORE);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  } while (std::chrono::steady_clock::now() < until);
+  end_is_suspected = false;
+  return false;
+}
+
+std::atomic<int>& Runtime::calls_under_way() {
+  static std::atomic<int> calls{0};
+  return calls;
+}
 
 }  // namespace farandole::comm::mpi

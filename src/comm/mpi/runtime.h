@@ -3,6 +3,8 @@
 
 #include <mpi.h>
 
+#include <atomic>
+#include <functional>
 #include <string>
 
 namespace farandole::comm::mpi {
@@ -13,8 +15,8 @@ namespace farandole::comm::mpi {
 /// OpenMPI's TCP transport moves data in one direction at a time by default, so
 /// OMPI_MCA_btl_tcp_flags=1 is set before MPI_Init_thread() where it is not set yet.
 ///
-/// Finalizing waits for the other processes of the job, as MPI_Finalize() does. It is left out once
-/// the end of a peer is known: then mpirun ends the job.
+/// Finalizing waits for the other processes of the job, as MPI_Finalize() does. It is left out
+/// where the end of one is known, or a call to MPI has not returned: then mpirun ends the job.
 ///
 /// Threads: any.
 class Runtime {
@@ -31,12 +33,20 @@ class Runtime {
 
   /// Whether MPI may not be called any more.
   static bool is_over();
-  /// Has `stop` called before MPI is finalized, by whomever.
-  static void before_end(void (*stop)());
-  /// MPI_Finalize() would wait for a process that has ended: leave it out.
-  static void leave_out_finalize();
-  /// Whether that was called, or MPI itself knows that a process of the job has ended.
+  /// Has `leave` called before MPI is finalized, by whomever; null: no more. Does not return while
+  /// that of `owner` is called.
+  static void before_end(const void* owner, std::function<void()> leave);
+  /// Has `stop` called after that, before MPI is finalized. `delivers`: MPI is not going to be, so
+  /// what was sent has to be delivered first.
+  static void stop_at_end(void (*stop)(bool delivers));
+  /// A process of the job has ended.
+  static void note_an_end();
+  /// A process of the job seems to have ended; MPI knows better, perhaps in a moment.
+  static void suspect_an_end();
+  /// Whether a process of the job has ended. Waits for MPI to know what is suspected.
   static bool has_lost_a_process();
+  /// Calls to MPI that nobody waits for any more, and that may never return.
+  static std::atomic<int>& calls_under_way();
 
  private:
   Runtime();

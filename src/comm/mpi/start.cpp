@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <future>
+#include <memory>
 #include <set>
 #include <sstream>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,7 +16,9 @@
 #include "comm/mpi/runtime.h"
 #include "comm/shm/bootstrap/bootstrap.h"
 #include "comm/shm/shared_memory_communicator.h"
+#include "comm/shm/system/system_call.h"
 #include "farandole/error.h"
+#include "signals_blocked.h"
 
 namespace farandole::comm::mpi {
 namespace {
@@ -130,6 +136,39 @@ MPI_Comm make_communicator(const Topology& topology, const std::vector<Place>& p
   return made;
 }
 
+/// MPI's call knows no timeout and cannot be left. So a thread makes it, which a rank that gives up
+/// leaves behind.
+MPI_Comm make_communicator(shm::Bootstrap& bootstrap, const Topology& topology,
+                           const std::vector<Place>& places) {
+  const auto made = std::make_shared<std::promise<MPI_Comm>>();
+  auto result = made->get_future();
+  ++Runtime::calls_under_way();
+  try {
+    const SignalsBlocked blocked;
+    std::thread([made, topology, places] {
+      try {
+        made->set_value(make_communicator(topology, places));
+      } catch (...) {
+        made->set_exception(std::current_exception());
+      }
+      --Runtime::calls_under_way();
+    }).detach();
+  } catch (const std::system_error& error) {
+    --Runtime::calls_under_way();
+    shm::throw_errno("starting a thread for MPI",
+                     "raise the limit of processes (ulimit -u, or the cgroup's pids.max).",
+                     error.code().value());
+  }
+  std::vector<int> others;
+  for (int rank = 0; rank < topology.world_size; ++rank) {
+    if (rank != topology.rank) others.push_back(rank);
+  }
+  bootstrap.await(others, [&](milliseconds limit) {
+    return result.wait_for(limit) == std::future_status::ready;
+  });
+  return result.get();
+}
+
 }  // namespace
 
 MPI_Comm join_communicator(Store& store, shm::Bootstrap& bootstrap, const Topology& topology,
@@ -146,7 +185,7 @@ MPI_Comm join_communicator(Store& store, shm::Bootstrap& bootstrap, const Topolo
   }
   check_one_world(bootstrap.group(), topology, places, setting);
   try {
-    return make_communicator(topology, places);
+    return make_communicator(bootstrap, topology, places);
   } catch (const std::exception& error) {
     bootstrap.tell(error);
     throw;
