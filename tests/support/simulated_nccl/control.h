@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "support/simulated_nccl/nccl_functions.h"
+
+// What tests ask of the simulated NCCL, beside the functions of nccl.h. They get these functions by
+// dlsym, too.
+#pragma GCC visibility push(default)
+extern "C" {
+
+enum ncclSimulatedFault {
+  /// The call returns `result` and does nothing else.
+  ncclSimulatedReturn,
+  /// An init, split or shrink: this rank never comes.
+  ncclSimulatedAbsence,
+  /// The kernel of the call hangs until the communicator is aborted.
+  ncclSimulatedHang,
+  /// The same, and `result` becomes the communicator's asynchronous error.
+  ncclSimulatedAsyncError,
+  /// The process gets SIGKILL when the kernel of the call starts.
+  ncclSimulatedDeath,
+};
+
+/// A failure of one call. Kernels are those of collectives, sends and receives.
+struct ncclSimulatedInjection {
+  const char* function;  ///< such as "ncclAllReduce"; a literal
+  int rank;              ///< who calls, in its communicator; -1: whoever does first
+  int calls_before;      ///< how many such calls pass before
+  ncclSimulatedFault fault;
+  ncclResult_t result;
+};
+
+/// Applies to calls of this process. Any thread.
+void ncclSimulatedInject(const ncclSimulatedInjection* injection);
+
+/// The misuses found since the last call of this function, each with its ranks, the reason and the
+/// fix; "" if there were none. The text lives until this thread asks again.
+const char* ncclSimulatedTakeReports();
+}
+#pragma GCC visibility pop

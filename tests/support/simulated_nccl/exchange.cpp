@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/simulated_nccl/exchange.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "support/simulated_nccl/misuse.h"
+
+namespace farandole::sim::nccl {
+
+Exchange::Exchange(Region& region, Member member, std::vector<Message> messages)
+    : region_(region),
+      member_(member),
+      messages_(std::move(messages)),
+      progress_(messages_.size()) {
+  for (size_t i = 0; i < messages_.size(); ++i) progress_[i].header = messages_[i].signature;
+}
+
+bool Exchange::advance() {
+  bool all_done = true;
+  std::array<std::array<bool, 2>, kMaxRanks> is_blocked{};
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    const Message& message = messages_[i];
+    bool& blocked = is_blocked[static_cast<size_t>(message.peer)][message.is_sent ? 1 : 0];
+    if (blocked) continue;
+    // First: what the peer did before it left is seen then.
+    const bool peer_left = region_.ranks[message.peer].left.load() != 0;
+    const bool has_moved = !is_moved(i) && move(i) > 0;
+    blocked = !is_moved(i);
+    const bool is_done = !blocked && (!message.is_sent || channel_of(message).empty());
+    if (!is_done && peer_left && !has_moved) throw_unmatched(message);
+    all_done = all_done && is_done;
+  }
+  return all_done;
+}
+
+size_t Exchange::move(size_t index) {
+  const Message& message = messages_[index];
+  Progress& progress = progress_[index];
+  Channel& channel = channel_of(message);
+  size_t moved = 0;
+  if (progress.header_bytes < sizeof(Signature)) {
+    moved = move_part(channel, message,
+                      reinterpret_cast<char*>(&progress.header) + progress.header_bytes,
+                      sizeof(Signature) - progress.header_bytes);
+    progress.header_bytes += moved;
+    if (progress.header_bytes < sizeof(Signature)) return moved;
+    if (!message.is_sent) check_signature(index);
+  }
+  const size_t part = move_part(channel, message, message.data + progress.data_bytes,
+                                message.bytes - progress.data_bytes);
+  progress.data_bytes += part;
+  return moved + part;
+}
+
+size_t Exchange::move_part(Channel& channel, const Message& message, char* data,
+                           size_t bytes) const {
+  if (bytes == 0) return 0;
+  return message.is_sent ? channel.put(data, bytes) : channel.take(data, bytes);
+}
+
+bool Exchange::is_moved(size_t index) const {
+  return progress_[index].header_bytes == sizeof(Signature) &&
+         progress_[index].data_bytes == messages_[index].bytes;
+}
+
+Channel& Exchange::channel_of(const Message& message) {
+  return message.is_sent ? region_.channels[member_.rank][message.peer]
+                         : region_.channels[message.peer][member_.rank];
+}
+
+void Exchange::check_signature(size_t index) const {
+  const Message& message = messages_[index];
+  const Signature& theirs = progress_[index].header;
+  if (agree(theirs, message.signature)) return;
+  const std::string me = "rank " + std::to_string(member_.rank);
+  const std::string peer = "rank " + std::to_string(message.peer);
+  throw Misuse(ncclInvalidUsage, me + " and " + peer + " of " + std::to_string(member_.world_size) +
+                                     " make different calls.\nwhy: " + me + " is in " +
+                                     describe(message.signature) + "; " + peer + " is in " +
+                                     describe(theirs) +
+                                     ".\nfix: call the same functions with the same arguments in "
+                                     "the same order on all ranks.");
+}
+
+void Exchange::throw_unmatched(const Message& message) const {
+  const std::string me = "rank " + std::to_string(member_.rank);
+  const std::string peer = "rank " + std::to_string(message.peer);
+  throw Misuse(ncclInvalidUsage, me + " waits for " + peer + " of " +
+                                     std::to_string(member_.world_size) + " in vain.\nwhy: " + me +
+                                     " is in " + describe(message.signature) + "; " + peer +
+                                     " has finalized its communicator without the call that "
+                                     "belongs to it.\nfix: make that call on " +
+                                     peer + ", or leave this one out on " + me + ".");
+}
+
+}  // namespace farandole::sim::nccl
