@@ -133,7 +133,7 @@ ncclResult_t ncclGetVersion(int* version) {
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return guarded([&] {
-    const auto injection = injected(__func__, -1);
+    const auto injection = injected("ncclGetUniqueId", -1);
     if (injection) throw Failure(injection->result, "an injected error in ncclGetUniqueId.");
     std::random_device random;
     *id = {};

@@ -125,7 +125,7 @@ using namespace farandole::sim::nccl;  // NOLINT: the functions below are global
 
 ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
   return guarded([&] {
-    const auto injection = injected(__func__, -1);
+    const auto injection = injected("ncclMemAlloc", -1);
     if (injection) throw Failure(injection->result, "an injected error in ncclMemAlloc.");
     *data = memory().allocate(farandole::sim::current_device(), bytes);
     return ncclSuccess;
