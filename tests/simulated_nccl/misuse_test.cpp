@@ -22,7 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// A communicator of two ranks, and a buffer on each.
+/// A communicator, mostly of two ranks, and a buffer on each.
 struct Pair {
   explicit Pair(const NcclRank& rank, bool blocking = true)
       : me(rank), comm(rank.join(blocking)), data(rank.stream, std::vector<char>(64)) {}
@@ -95,6 +95,24 @@ std::vector<Case> disagreements() {
        true,
        [](Pair& p) { first(p) ? p.send(1) : p.all_reduce(1); },
        {"rank 0", "rank 1", "ncclSend", "ncclAllReduce"}},
+      {"SendsBeforeReceives",
+       true,
+       [](Pair& p) {
+         p.send(1 - p.me.rank);
+         p.receive(1 - p.me.rank);
+       },
+       {"rank 0", "rank 1", "wait for each other", "ncclSend", "one group"}},
+      {"ReceivesBeforeSends",
+       true,
+       [](Pair& p) {
+         p.receive(1 - p.me.rank);
+         p.send(1 - p.me.rank);
+       },
+       {"rank 0", "rank 1", "wait for each other", "ncclRecv"}},
+      {"SendToItself",
+       true,
+       [](Pair& p) { p.send(p.me.rank); },
+       {"of 2 wait for each other", "ncclSend"}},
       {"NoReceive",
        true,
        [](Pair& p) {
@@ -287,13 +305,22 @@ std::vector<Case> wrong_calls() {
          EXPECT_EQ(nccl().CommDeregister(p.comm, handle), ncclInvalidArgument);
        },
        {"has not registered"}},
+      {"TwoSizes",
+       true,
+       [](Pair& p) {
+         ncclUniqueId id = p.me.id;
+         id.internal[30] = 'x';
+         ncclComm_t other = nullptr;
+         nccl().CommInitRankConfig(&other, 3 + p.me.rank, id, p.me.rank, nullptr);
+       },
+       {"joins a communicator of "}},
       {"TwoOfARank",
        true,
        [](Pair& p) {
          ncclComm_t again = nullptr;
          nccl().CommInitRankConfig(&again, 2, p.me.id, p.me.rank, nullptr);
        },
-       {}},
+       {"rank 0 of 2 comes twice"}},
   };
 }
 
@@ -330,6 +357,24 @@ INSTANTIATE_TEST_SUITE_P(Call, Misuses,
                          ::testing::Combine(::testing::ValuesIn(wrong_calls()),
                                             ::testing::Values(Schedule::kEager)),
                          name_of);
+
+/// Ranks that are not concerned do not hang.
+TEST(AMisuse, IsToldToAllRanks) {
+  on_threads(3, [](const NcclRank& rank) {
+    Pair ranks(rank);
+    if (rank.rank == 0) ranks.send(1, 2);
+    if (rank.rank == 1) ranks.receive(0, 1);
+    if (rank.rank == 2) ranks.receive(0, 1);
+    EXPECT_THROW(rank.stream.synchronize(), DeviceError);
+    reset_device(rank.rank);
+    ncclResult_t state = ncclSuccess;
+    EXPECT_EQ(nccl().CommGetAsyncError(ranks.comm, &state), ncclSuccess);
+    EXPECT_EQ(state, ncclInvalidUsage);
+    EXPECT_THAT(nccl().GetLastError(ranks.comm), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1")));
+    EXPECT_EQ(nccl().CommAbort(ranks.comm), ncclSuccess);
+  });
+  EXPECT_THAT(nccl().SimulatedTakeReports(), HasSubstr("make different calls"));
+}
 
 TEST_P(Misuses, IsReported) {
   const std::string reports = reports_of(GetParam());

@@ -9,30 +9,55 @@
 
 namespace farandole::sim::nccl {
 
+namespace {
+
+void insert(uint8_t& set, int rank) { set = static_cast<uint8_t>(set | (1U << rank)); }
+
+}  // namespace
+
 Exchange::Exchange(Region& region, Member member, std::vector<Message> messages)
     : region_(region),
       member_(member),
       messages_(std::move(messages)),
-      progress_(messages_.size()) {
-  for (size_t i = 0; i < messages_.size(); ++i) progress_[i].header = messages_[i].signature;
+      progress_(messages_.size()),
+      state_{region.ranks[member.rank].kernel.load().number + 1, 0, 0, 0, 0} {
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    progress_[i].header = messages_[i].signature;
+    insert(messages_[i].is_sent ? state_.sends : state_.receives, messages_[i].peer);
+  }
 }
 
+Exchange::~Exchange() { region_.ranks[member_.rank].kernel.store({state_.number, 0, 0, 0, 0}); }
+
 bool Exchange::advance() {
-  bool all_done = true;
+  state_.open_sends = 0;
+  state_.open_receives = 0;
+  size_t moved = 0;
   std::array<std::array<bool, 2>, kMaxRanks> is_blocked{};
   for (size_t i = 0; i < messages_.size(); ++i) {
     const Message& message = messages_[i];
     bool& blocked = is_blocked[static_cast<size_t>(message.peer)][message.is_sent ? 1 : 0];
-    if (blocked) continue;
-    // First: what the peer did before it left is seen then.
-    const bool peer_left = region_.ranks[message.peer].left.load() != 0;
-    const bool has_moved = !is_moved(i) && move(i) > 0;
-    blocked = !is_moved(i);
-    const bool is_done = !blocked && (!message.is_sent || channel_of(message).empty());
-    if (!is_done && peer_left && !has_moved) throw_unmatched(message);
-    all_done = all_done && is_done;
+    progress_[i].is_done = !blocked && advance(i, moved);
+    blocked = blocked || !is_moved(i);
+    if (!progress_[i].is_done) {
+      insert(message.is_sent ? state_.open_sends : state_.open_receives, message.peer);
+    }
   }
-  return all_done;
+  region_.ranks[member_.rank].kernel.store(state_);
+  const bool is_done = state_.open_sends == 0 && state_.open_receives == 0;
+  if (!is_done && moved == 0) check_deadlock();
+  return is_done;
+}
+
+bool Exchange::advance(size_t index, size_t& moved) {
+  const Message& message = messages_[index];
+  // First: what the peer did before it left is seen then.
+  const bool peer_left = region_.ranks[message.peer].left.load() != 0;
+  const size_t part = is_moved(index) ? 0 : move(index);
+  moved += part;
+  if (is_moved(index) && (!message.is_sent || channel_of(message).empty())) return true;
+  if (peer_left && part == 0) throw_unmatched(message);
+  return false;
 }
 
 size_t Exchange::move(size_t index) {
@@ -93,6 +118,30 @@ void Exchange::throw_unmatched(const Message& message) const {
                                      " has finalized its communicator without the call that "
                                      "belongs to it.\nfix: make that call on " +
                                      peer + ", or leave this one out on " + me + ".");
+}
+
+void Exchange::check_deadlock() const {
+  const std::vector<int> ranks = find_deadlock(region_, member_.rank, member_.world_size);
+  if (ranks.empty()) return;
+  std::string text = "rank " + std::to_string(ranks.front());
+  for (size_t i = 1; i < ranks.size(); ++i) text += ", rank " + std::to_string(ranks[i]);
+  const std::string next = std::to_string(ranks[1 % ranks.size()]);
+  throw Misuse(ncclInvalidUsage, text + " of " + std::to_string(member_.world_size) +
+                                     " wait for each other.\nwhy: rank " +
+                                     std::to_string(member_.rank) + " is in " +
+                                     describe_first_open() +
+                                     ", to which nothing belongs in the kernel that runs on "
+                                     "rank " +
+                                     next +
+                                     ", and so on.\nfix: put sends and receives that need each "
+                                     "other into one group, and pair them.");
+}
+
+std::string Exchange::describe_first_open() const {
+  for (size_t i = 0; i < messages_.size(); ++i) {
+    if (!progress_[i].is_done) return describe(messages_[i].signature);
+  }
+  return "no message";
 }
 
 }  // namespace farandole::sim::nccl

@@ -122,8 +122,11 @@ void run_kernel(const std::vector<Operation>& operations, Member member, Region&
                 const Until& until) {
   std::deque<Step> steps;
   std::vector<Message> messages;
-  for (const Operation& each : operations) {
-    steps.emplace_back(each, member).add_messages(messages);
+  for (bool point_to_point : {false, true}) {
+    for (const Operation& each : operations) {
+      if (is_point_to_point(each.signature.function) != point_to_point) continue;
+      steps.emplace_back(each, member).add_messages(messages);
+    }
   }
   Exchange exchange(region, member, std::move(messages));
   until([&] { return exchange.advance(); });

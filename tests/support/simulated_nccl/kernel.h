@@ -13,8 +13,9 @@ namespace farandole::sim::nccl {
 using Until = std::function<void(const std::function<bool()>&)>;
 
 /// Does all operations on this rank at once, on the thread of a stream: first all messages go, then
-/// results are reduced. Each collective sends a message, which may be empty, from every rank to
-/// every other. Throws Misuse if ranks do not fit together.
+/// results are reduced. In a group, messages of collectives go before sends. Each collective sends
+/// a message, which may be empty, from every rank to every other. Throws Misuse if ranks do not fit
+/// together.
 void run_kernel(const std::vector<Operation>& operations, Member member, Region& region,
                 const Until& until);
 

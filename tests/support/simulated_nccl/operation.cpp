@@ -37,10 +37,6 @@ Sizes sizes_of(const Operation& operation, Member member) {
   return {0, 0};
 }
 
-bool is_point_to_point(Function function) {
-  return function == Function::kSend || function == Function::kReceive;
-}
-
 const char* name_of_op(int32_t op) {
   static constexpr const char* kNames[] = {"ncclSum", "ncclProd", "ncclMax", "ncclMin", "ncclAvg"};
   return op < ncclNumOps ? kNames[op] : "a premultiplied sum";
@@ -53,6 +49,10 @@ const char* name_of(Function function) {
                                            "ncclAllGather", "ncclBroadcast", "ncclSend",
                                            "ncclRecv"};
   return kNames[static_cast<int32_t>(function)];
+}
+
+bool is_point_to_point(Function function) {
+  return function == Function::kSend || function == Function::kReceive;
 }
 
 bool agree(const Signature& a, const Signature& b) {

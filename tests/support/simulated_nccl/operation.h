@@ -23,6 +23,7 @@ enum class Function : int32_t {
   kReceive,
 };
 const char* name_of(Function function);
+bool is_point_to_point(Function function);
 
 /// What ranks must agree on. A send agrees with a receive.
 struct Signature {

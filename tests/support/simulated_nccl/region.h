@@ -7,6 +7,7 @@
 #include <string>
 
 #include "support/simulated_nccl/channel.h"
+#include "support/simulated_nccl/deadlock.h"
 
 namespace farandole::sim::nccl {
 
@@ -16,11 +17,13 @@ constexpr int kMaxRanks = 8;
 struct RankEntry {
   std::atomic<int> present;  ///< how many ranks have come by this number
   std::atomic<int> left;     ///< set when it has finalized; it starts no kernel any more
-  std::atomic<uint64_t>
-      host_arrived;                 ///< host calls that it has entered, and published in host_call
-  std::atomic<uint64_t> host_done;  ///< host calls of which it has read the others' host_call
-  int host_call[3];                 ///< function and arguments
+  std::atomic<KernelState> kernel;
+  int host_call[3];                    ///< function and arguments of the last host call
+  std::atomic<uint64_t> host_arrived;  ///< host calls whose host_call was there to be read
+  std::atomic<uint64_t> host_done;     ///< host calls of which it has read all host_calls
 };
+
+static_assert(std::atomic<KernelState>::is_always_lock_free, "processes share it");
 
 /// The memory that the ranks of a communicator share. All zero when it is made.
 struct Region {
