@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nccl.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
-
-#include "support/simulated_nccl/nccl_functions.h"
 
 namespace farandole::sim {
 

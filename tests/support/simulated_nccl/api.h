@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nccl.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -8,7 +10,6 @@
 
 #include "support/simulated_nccl/communicator.h"
 #include "support/simulated_nccl/injection.h"
-#include "support/simulated_nccl/nccl_functions.h"
 
 namespace farandole::sim::nccl {
 

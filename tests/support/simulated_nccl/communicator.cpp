@@ -186,6 +186,7 @@ void Communicator::stop() { stopped_.store(true); }
 void Communicator::abort() {
   stopped_.store(true);
   aborted_.store(true);
+  remove_name(identity_.id);  // the process may end before its threads have seen it
 }
 
 ncclRedOp_t Communicator::add_operator(ncclDataType_t dtype, const Factor& factor) {
@@ -259,6 +260,7 @@ void Communicator::contain(const std::function<void()>& part) {
 
 void Communicator::publish(const std::string& text) {
   region_->publish_fault(text);
+  remove_name(identity_.id);
   throw Misuse(ncclInvalidUsage, text);
 }
 

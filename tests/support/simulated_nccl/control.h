@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "support/simulated_nccl/nccl_functions.h"
+#include <nccl.h>
 
 // What tests ask of the simulated NCCL, beside the functions of nccl.h. They get these functions by
 // dlsym, too.
-#pragma GCC visibility push(default)
 extern "C" {
 
 enum ncclSimulatedFault {
@@ -37,4 +36,3 @@ void ncclSimulatedInject(const ncclSimulatedInjection* injection);
 /// fix; "" if there were none. The text lives until this thread asks again.
 const char* ncclSimulatedTakeReports();
 }
-#pragma GCC visibility pop

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nccl.h>
+
 #include "support/simulated_nccl/communicator.h"
-#include "support/simulated_nccl/nccl_functions.h"
 
 namespace farandole::sim::nccl {
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nccl.h>
+
 #include <memory>
 #include <string>
 
 #include "support/simulated_nccl/communicator.h"
-#include "support/simulated_nccl/nccl_functions.h"
 
 namespace farandole::sim::nccl {
 

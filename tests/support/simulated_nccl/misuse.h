@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nccl.h>
+
 #include <stdexcept>
 #include <string>
-
-#include "support/simulated_nccl/nccl_functions.h"
 
 namespace farandole::sim::nccl {
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nccl.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -9,7 +11,6 @@
 
 #include "support/simulated_device/stream.h"
 #include "support/simulated_nccl/injection.h"
-#include "support/simulated_nccl/nccl_functions.h"
 
 namespace farandole::sim::nccl {
 

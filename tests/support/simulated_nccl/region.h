@@ -42,8 +42,8 @@ struct Region {
 /// so that ThreadSanitizer sees what they do to each other. The last one of a process to release it
 /// removes the name. Throws std::system_error. Any thread.
 std::shared_ptr<Region> open_region(const std::string& name);
-/// Keeps others from opening the region; once all ranks are there, nothing is left behind if all
-/// are killed.
+/// Keeps others from opening the region. Called once nobody else may come, so that nothing is left
+/// behind if processes are killed.
 void remove_name(const std::string& name);
 
 }  // namespace farandole::sim::nccl
