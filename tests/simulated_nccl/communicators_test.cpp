@@ -3,11 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
-#include <mutex>
-#include <set>
+#include <cstring>
 #include <thread>
-#include <vector>
 
 #include "simulated_nccl/device_buffer.h"
 #include "simulated_nccl/nccl_ranks.h"
@@ -127,14 +126,37 @@ TEST_P(Communicators, AreShrunkAfterAHangOnProcesses) {
 }
 
 TEST_P(Communicators, FinalizeWhenAllRanksDo) {
-  on_threads(2, [](const NcclRank& rank) {
+  std::atomic<bool> late_one_finalizes{false};
+  on_threads(2, [&](const NcclRank& rank) {
     const ncclComm_t comm = rank.join(/*blocking=*/false);
     EXPECT_EQ(sum_of_ranks(rank, comm), 3);
-    if (rank.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (rank.rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      late_one_finalizes = true;
+    }
     EXPECT_EQ(nccl().CommFinalize(comm), ncclInProgress);
     EXPECT_EQ(NcclRank::settle(comm), ncclSuccess);
+    EXPECT_TRUE(late_one_finalizes);
     end(comm);
   });
+}
+
+TEST_P(Communicators, LaunchWhenTheyArePolledTheSecondTime) {
+  const NcclRank alone{0, 1, new_unique_id(), stream(0, 0)};
+  const ncclComm_t comm = alone.join(/*blocking=*/false);
+  DeviceBuffer data(alone.stream, encode({1}, ncclFloat32));
+  DeviceBuffer sum(alone.stream, encode({0}, ncclFloat32));
+  EXPECT_EQ(
+      nccl().AllReduce(data.data(), sum.data(), 1, ncclFloat32, ncclSum, comm, alone.handle()),
+      ncclInProgress);
+  ncclResult_t state = ncclSuccess;
+  EXPECT_EQ(nccl().CommGetAsyncError(comm, &state), ncclSuccess);
+  EXPECT_EQ(state, ncclInProgress);
+  EXPECT_EQ(sum.read(), encode({0}, ncclFloat32));
+  EXPECT_EQ(nccl().CommGetAsyncError(comm, &state), ncclSuccess);
+  EXPECT_EQ(state, ncclSuccess);
+  EXPECT_EQ(sum.read(), encode({1}, ncclFloat32));
+  end(comm);
 }
 
 TEST_P(Communicators, WaitForALateRank) {

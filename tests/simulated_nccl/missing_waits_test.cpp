@@ -79,6 +79,14 @@ void gather_after_optimizer(Program& p) {
                    reinterpret_cast<cudaStream_t>(&p.nccl_stream));
 }
 
+void overwrite_after_reduction(Program& p) {
+  char* sum = static_cast<char*>(allocate(p.nccl_stream, Program::kBytes));
+  nccl().AllReduce(p.data, sum, Program::kCount, ncclFloat32, ncclSum, p.comm,
+                   reinterpret_cast<cudaStream_t>(&p.nccl_stream));
+  if (!p.lacks_wait) p.let_compute_wait();
+  p.compute("backward", true);
+}
+
 /// The launch is only there when the call is no longer in progress.
 void record_after_launch(Program& p) {
   EXPECT_EQ(p.all_reduce(), ncclInProgress);
@@ -86,12 +94,6 @@ void record_after_launch(Program& p) {
   EXPECT_EQ(NcclRank::settle(p.comm), ncclSuccess);
   if (!p.lacks_wait) p.let_compute_wait();
   p.compute("update", false);
-}
-
-void release_after_reduction(Program& p) {
-  p.all_reduce();
-  if (!p.lacks_wait) record_stream(p.data, p.nccl_stream);
-  release(p.data);
 }
 
 struct Case {
@@ -107,10 +109,11 @@ void PrintTo(const Case& tested, std::ostream* out) { *out << tested.name; }
 const Case kCases[] = {
     {"ReduceAfterBackward", true, reduce_after_backward, "'ncclAllReduce' (", "'backward' ("},
     {"UpdateAfterReduction", true, update_after_reduction, "'update' (", "'ncclAllReduce' ("},
+    {"OverwriteAfterReduction", true, overwrite_after_reduction, "'backward' (",
+     "writes what 'ncclAllReduce' ("},
     {"SendAfterForward", true, send_after_forward, "'ncclGroup' (", "'forward' ("},
     {"GatherAfterOptimizer", true, gather_after_optimizer, "'ncclAllGather' (", "'optimizer' ("},
     {"RecordAfterLaunch", false, record_after_launch, "'update' (", "'ncclAllReduce' ("},
-    {"ReleaseAfterReduction", true, release_after_reduction, "is released", "'ncclAllReduce' ("},
 };
 
 class MissingWait : public ::testing::TestWithParam<std::tuple<Case, Schedule>> {
