@@ -244,8 +244,9 @@ TEST_P(Communicators, UseMemoryOfNccl) {
     rank.stream.synchronize();
     EXPECT_EQ(nccl().CommWindowDeregister(comm, window), ncclSuccess);
     EXPECT_EQ(nccl().CommDeregister(comm, registration), ncclSuccess);
+    EXPECT_EQ(nccl().CommRegister(comm, data, 4096, &registration), ncclSuccess);
+    end(comm);  // and what is registered with it
     EXPECT_EQ(nccl().MemFree(data), ncclSuccess);
-    end(comm);
   });
 }
 

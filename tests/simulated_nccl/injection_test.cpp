@@ -78,6 +78,10 @@ TEST_P(Injections, FailAGroupOfWhichACallFails) {
     EXPECT_EQ(nccl().Send(data.data(), 1, ncclFloat32, 0, comm, rank.handle()), ncclSystemError);
     EXPECT_EQ(nccl().Recv(data.data() + 4, 1, ncclFloat32, 0, comm, rank.handle()), ncclSuccess);
     EXPECT_EQ(nccl().GroupEnd(), ncclSystemError);
+    inject("ncclGroupEnd", 0, 0, ncclSimulatedReturn, ncclInternalError);
+    nccl().GroupStart();
+    EXPECT_EQ(nccl().Send(data.data(), 1, ncclFloat32, 0, comm, rank.handle()), ncclSuccess);
+    EXPECT_EQ(nccl().GroupEnd(), ncclInternalError);
     EXPECT_EQ(data.read(), encode({1, 2}, ncclFloat32));
     EXPECT_EQ(nccl().CommDestroy(comm), ncclSuccess);
   });

@@ -127,7 +127,7 @@ std::vector<HostCall> Communicator::exchange(HostCall mine) {
       return arrived;
     };
     wait_until(is_there, aborted_, *region_);
-    const int* call = theirs.host_call;
+    const int64_t* call = theirs.host_call;
     all.push_back({static_cast<HostCall::Function>(call[0]), call[1], call[2]});
     if (all.back().function != mine.function) {
       publish(name() + " and " + peer +

@@ -28,10 +28,10 @@ struct Identity {
 
 /// A call in which ranks wait for each other on the host, and its arguments.
 struct HostCall {
-  enum Function : int { kSplit, kWindowRegister };
+  enum Function : int64_t { kSplit, kWindowRegister };
   Function function;
-  int first;
-  int second;
+  int64_t first;
+  int64_t second;
 };
 
 /// One rank of a communicator. Kernels of one communicator run in the order of their launches, on

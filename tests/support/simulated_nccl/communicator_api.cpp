@@ -14,6 +14,7 @@
 #include "support/simulated_nccl/api.h"
 #include "support/simulated_nccl/group.h"
 #include "support/simulated_nccl/handles.h"
+#include "support/simulated_nccl/memory.h"
 #include "support/simulated_nccl/misuse.h"
 #include "support/simulated_nccl/wait.h"
 
@@ -133,7 +134,7 @@ ncclResult_t ncclGetVersion(int* version) {
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return guarded([&] {
-    const auto injection = injected("ncclGetUniqueId", -1);
+    const auto injection = injected("ncclGetUniqueId", farandole::sim::current_device());
     if (injection) throw Failure(injection->result, "an injected error in ncclGetUniqueId.");
     std::random_device random;
     *id = {};
@@ -197,6 +198,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return call(__func__, comm, [&](Communicator& communicator, const auto&) {
     check_outside_group("ncclCommDestroy");
     communicator.end();
+    memory().remove_all(communicator);
     retire(comm, "ncclCommDestroy");
     return ncclSuccess;
   });
@@ -205,6 +207,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return call(__func__, comm, [&](Communicator& communicator, const auto&) {
     communicator.abort();
+    memory().remove_all(communicator);
     retire(comm, "ncclCommAbort");
     return ncclSuccess;
   });

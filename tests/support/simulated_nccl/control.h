@@ -23,8 +23,10 @@ enum ncclSimulatedFault {
 /// A failure of one call. Kernels are those of collectives, sends and receives.
 struct ncclSimulatedInjection {
   const char* function;  ///< such as "ncclAllReduce"; a literal
-  int rank;              ///< who calls, in its communicator; -1: whoever does first
-  int calls_before;      ///< how many such calls pass before
+  /// Who calls, in its communicator; for functions without one, the current device. -1: whoever
+  /// does first.
+  int rank;
+  int calls_before;  ///< how many such calls pass before
   ncclSimulatedFault fault;
   ncclResult_t result;
 };

@@ -12,19 +12,19 @@ namespace farandole::sim {
 
 /// The functions of the simulated NCCL, opened by name as NCCL is by a plug-in.
 struct NcclLibrary {
-#define FARANDOLE_NCCL_FUNCTIONS(X)                                                          \
-  X(GetVersion)                                                                              \
-  X(GetUniqueId)                                                                             \
-  X(CommInitRankConfig)                                                                      \
-  X(CommSplit)                                                                               \
-  X(CommShrink)                                                                              \
-  X(CommGetAsyncError)                                                                       \
-  X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommCount) X(CommUserRank) X(CommCuDevice)   \
-      X(GetErrorString) X(GetLastError) X(AllReduce) X(Reduce) X(ReduceScatter) X(AllGather) \
-          X(Broadcast) X(Send) X(Recv) X(GroupStart) X(GroupEnd) X(RedOpCreatePreMulSum)     \
-              X(RedOpDestroy) X(MemAlloc) X(MemFree) X(CommRegister) X(CommDeregister)       \
-                  X(CommWindowRegister) X(CommWindowDeregister) X(SimulatedInject)           \
-                      X(SimulatedTakeReports)
+#define FARANDOLE_NCCL_FUNCTIONS(X)                                                             \
+  X(GetVersion)                                                                                 \
+  X(GetUniqueId)                                                                                \
+  X(CommInitRankConfig)                                                                         \
+  X(CommSplit)                                                                                  \
+  X(CommShrink)                                                                                 \
+  X(CommGetAsyncError)                                                                          \
+  X(CommFinalize)                                                                               \
+  X(CommDestroy) X(CommAbort) X(CommCount) X(CommUserRank) X(CommCuDevice) X(GetErrorString)    \
+      X(GetLastError) X(AllReduce) X(Reduce) X(ReduceScatter) X(AllGather) X(Broadcast) X(Send) \
+          X(Recv) X(GroupStart) X(GroupEnd) X(RedOpCreatePreMulSum) X(RedOpDestroy) X(MemAlloc) \
+              X(MemFree) X(CommRegister) X(CommDeregister) X(CommWindowRegister)                \
+                  X(CommWindowDeregister) X(SimulatedInject) X(SimulatedTakeReports)
 #define FARANDOLE_NCCL_MEMBER(name) \
   decltype(&nccl##name) name = find<decltype(&nccl##name)>("nccl" #name);
   FARANDOLE_NCCL_FUNCTIONS(FARANDOLE_NCCL_MEMBER)

@@ -127,7 +127,11 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-ncclResult_t ncclGroupEnd() { return guarded(end_group); }
+ncclResult_t ncclGroupEnd() {
+  const auto injection = injected("ncclGroupEnd", farandole::sim::current_device());
+  if (injection) note_in_group(injection->result);
+  return guarded(end_group);
+}
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t dtype,
                                       ncclScalarResidence_t residence, ncclComm_t comm) {

@@ -18,7 +18,7 @@ struct RankEntry {
   std::atomic<int> present;  ///< how many ranks have come by this number
   std::atomic<int> left;     ///< set when it has finalized; it starts no kernel any more
   std::atomic<KernelState> kernel;
-  int host_call[3];                    ///< function and arguments of the last host call
+  int64_t host_call[3];                ///< function and arguments of the last host call
   std::atomic<uint64_t> host_arrived;  ///< host calls whose host_call was there to be read
   std::atomic<uint64_t> host_done;     ///< host calls of which it has read all host_calls
 };
