@@ -227,6 +227,29 @@ TEST_P(Communicators, RunInTheOrderOfLaunchesOnOtherStreams) {
   });
 }
 
+/// Each rank in turn sends what it has received: what a kernel waits for may be in the next one.
+TEST_P(Communicators, PassMessagesAround) {
+  for (int world_size : {2, 3}) {
+    on_threads(world_size, [](const NcclRank& rank) {
+      constexpr int kRounds = 50;
+      const ncclComm_t comm = rank.join();
+      const int next = (rank.rank + 1) % rank.world_size;
+      const int last = (rank.rank + rank.world_size - 1) % rank.world_size;
+      DeviceBuffer data(rank.stream, encode({5.0 + rank.rank}, ncclInt64));
+      const auto send = [&] {
+        EXPECT_EQ(nccl().Send(data.data(), 1, ncclInt64, next, comm, rank.handle()), ncclSuccess);
+      };
+      for (int round = 0; round < kRounds; ++round) {
+        if (rank.rank == 0) send();
+        EXPECT_EQ(nccl().Recv(data.data(), 1, ncclInt64, last, comm, rank.handle()), ncclSuccess);
+        if (rank.rank != 0) send();
+      }
+      EXPECT_EQ(data.read(), encode({5}, ncclInt64));
+      end(comm);
+    });
+  }
+}
+
 TEST_P(Communicators, UseMemoryOfNccl) {
   on_threads(2, [](const NcclRank& rank) {
     const ncclComm_t comm = rank.join(/*blocking=*/false);

@@ -8,7 +8,6 @@
 #include "support/simulated_nccl/misuse.h"
 
 namespace farandole::sim::nccl {
-
 namespace {
 
 void insert(uint8_t& set, int rank) { set = static_cast<uint8_t>(set | (1U << rank)); }
@@ -20,14 +19,16 @@ Exchange::Exchange(Region& region, Member member, std::vector<Message> messages)
       member_(member),
       messages_(std::move(messages)),
       progress_(messages_.size()),
-      state_{region.ranks[member.rank].kernel.load().number + 1, 0, 0, 0, 0} {
+      state_{},
+      watch_(region) {
+  state_.number = static_cast<uint16_t>(region.ranks[member.rank].kernel.load().number + 1);
   for (size_t i = 0; i < messages_.size(); ++i) {
     progress_[i].header = messages_[i].signature;
     insert(messages_[i].is_sent ? state_.sends : state_.receives, messages_[i].peer);
   }
 }
 
-Exchange::~Exchange() { region_.ranks[member_.rank].kernel.store({state_.number, 0, 0, 0, 0}); }
+Exchange::~Exchange() { region_.ranks[member_.rank].kernel.store({state_.number, 0, 0, 0, 0, 0}); }
 
 bool Exchange::advance() {
   state_.open_sends = 0;
@@ -43,6 +44,7 @@ bool Exchange::advance() {
       insert(message.is_sent ? state_.open_sends : state_.open_receives, message.peer);
     }
   }
+  ++state_.looks;
   region_.ranks[member_.rank].kernel.store(state_);
   const bool is_done = state_.open_sends == 0 && state_.open_receives == 0;
   if (!is_done && moved == 0) check_deadlock();
@@ -120,8 +122,8 @@ void Exchange::throw_unmatched(const Message& message) const {
                                      peer + ", or leave this one out on " + me + ".");
 }
 
-void Exchange::check_deadlock() const {
-  const std::vector<int> ranks = find_deadlock(region_, member_.rank, member_.world_size);
+void Exchange::check_deadlock() {
+  const std::vector<int> ranks = watch_.look(member_.rank);
   if (ranks.empty()) return;
   std::string text = "rank " + std::to_string(ranks.front());
   for (size_t i = 1; i < ranks.size(); ++i) text += ", rank " + std::to_string(ranks[i]);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "support/simulated_nccl/deadlock.h"
 #include "support/simulated_nccl/operation.h"
 #include "support/simulated_nccl/region.h"
 
@@ -52,7 +53,7 @@ class Exchange {
   bool is_moved(size_t index) const;
   Channel& channel_of(const Message& message);
   void check_signature(size_t index) const;
-  void check_deadlock() const;
+  void check_deadlock();
   [[noreturn]] void throw_unmatched(const Message& message) const;
   std::string describe_first_open() const;
 
@@ -61,6 +62,7 @@ class Exchange {
   const std::vector<Message> messages_;
   std::vector<Progress> progress_;  ///< by message
   KernelState state_;
+  DeadlockWatch watch_;
 };
 
 }  // namespace farandole::sim::nccl

@@ -12,24 +12,41 @@ namespace farandole::sim {
 
 /// The functions of the simulated NCCL, opened by name as NCCL is by a plug-in.
 struct NcclLibrary {
-#define FARANDOLE_NCCL_FUNCTIONS(X)                                                             \
-  X(GetVersion)                                                                                 \
-  X(GetUniqueId)                                                                                \
-  X(CommInitRankConfig)                                                                         \
-  X(CommSplit)                                                                                  \
-  X(CommShrink)                                                                                 \
-  X(CommGetAsyncError)                                                                          \
-  X(CommFinalize)                                                                               \
-  X(CommDestroy) X(CommAbort) X(CommCount) X(CommUserRank) X(CommCuDevice) X(GetErrorString)    \
-      X(GetLastError) X(AllReduce) X(Reduce) X(ReduceScatter) X(AllGather) X(Broadcast) X(Send) \
-          X(Recv) X(GroupStart) X(GroupEnd) X(RedOpCreatePreMulSum) X(RedOpDestroy) X(MemAlloc) \
-              X(MemFree) X(CommRegister) X(CommDeregister) X(CommWindowRegister)                \
-                  X(CommWindowDeregister) X(SimulatedInject) X(SimulatedTakeReports)
-#define FARANDOLE_NCCL_MEMBER(name) \
-  decltype(&nccl##name) name = find<decltype(&nccl##name)>("nccl" #name);
-  FARANDOLE_NCCL_FUNCTIONS(FARANDOLE_NCCL_MEMBER)
-#undef FARANDOLE_NCCL_MEMBER
-#undef FARANDOLE_NCCL_FUNCTIONS
+#define FARANDOLE_NCCL(name) decltype(&nccl##name) name = find<decltype(&nccl##name)>("nccl" #name)
+  FARANDOLE_NCCL(GetVersion);
+  FARANDOLE_NCCL(GetUniqueId);
+  FARANDOLE_NCCL(CommInitRankConfig);
+  FARANDOLE_NCCL(CommSplit);
+  FARANDOLE_NCCL(CommShrink);
+  FARANDOLE_NCCL(CommGetAsyncError);
+  FARANDOLE_NCCL(CommFinalize);
+  FARANDOLE_NCCL(CommDestroy);
+  FARANDOLE_NCCL(CommAbort);
+  FARANDOLE_NCCL(CommCount);
+  FARANDOLE_NCCL(CommUserRank);
+  FARANDOLE_NCCL(CommCuDevice);
+  FARANDOLE_NCCL(GetErrorString);
+  FARANDOLE_NCCL(GetLastError);
+  FARANDOLE_NCCL(AllReduce);
+  FARANDOLE_NCCL(Reduce);
+  FARANDOLE_NCCL(ReduceScatter);
+  FARANDOLE_NCCL(AllGather);
+  FARANDOLE_NCCL(Broadcast);
+  FARANDOLE_NCCL(Send);
+  FARANDOLE_NCCL(Recv);
+  FARANDOLE_NCCL(GroupStart);
+  FARANDOLE_NCCL(GroupEnd);
+  FARANDOLE_NCCL(RedOpCreatePreMulSum);
+  FARANDOLE_NCCL(RedOpDestroy);
+  FARANDOLE_NCCL(MemAlloc);
+  FARANDOLE_NCCL(MemFree);
+  FARANDOLE_NCCL(CommRegister);
+  FARANDOLE_NCCL(CommDeregister);
+  FARANDOLE_NCCL(CommWindowRegister);
+  FARANDOLE_NCCL(CommWindowDeregister);
+  FARANDOLE_NCCL(SimulatedInject);
+  FARANDOLE_NCCL(SimulatedTakeReports);
+#undef FARANDOLE_NCCL
 
  private:
   template <class Function>

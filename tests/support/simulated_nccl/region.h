@@ -11,8 +11,6 @@
 
 namespace farandole::sim::nccl {
 
-constexpr int kMaxRanks = 8;
-
 /// What a rank says of itself to the other ranks of a communicator.
 struct RankEntry {
   std::atomic<int> present;  ///< how many ranks have come by this number
@@ -22,7 +20,6 @@ struct RankEntry {
   std::atomic<uint64_t> host_arrived;  ///< host calls whose host_call was there to be read
   std::atomic<uint64_t> host_done;     ///< host calls of which it has read all host_calls
 };
-
 static_assert(std::atomic<KernelState>::is_always_lock_free, "processes share it");
 
 /// The memory that the ranks of a communicator share. All zero when it is made.
