@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstring>
+#include <algorithm>
 #include <vector>
 
 #include "support/simulated_device/memory.h"
@@ -16,7 +16,7 @@ class DeviceBuffer {
   DeviceBuffer(Stream& stream, const std::vector<char>& bytes)
       : stream_(stream), size_(bytes.size()), data_(static_cast<char*>(allocate(stream, size_))) {
     stream_.launch("fill", {{data_, size_, true}},
-                   [bytes, to = bytes_of(data_)] { std::memcpy(to, bytes.data(), bytes.size()); });
+                   [bytes, to = bytes_of(data_)] { std::copy(bytes.begin(), bytes.end(), to); });
   }
   DeviceBuffer(Stream& stream, size_t bytes)
       : stream_(stream), size_(bytes), data_(static_cast<char*>(allocate(stream, bytes))) {}

@@ -358,22 +358,33 @@ INSTANTIATE_TEST_SUITE_P(Call, Misuses,
                                             ::testing::Values(Schedule::kEager)),
                          name_of);
 
-/// Ranks that are not concerned do not hang.
-TEST(AMisuse, IsToldToAllRanks) {
-  on_threads(3, [](const NcclRank& rank) {
-    Pair ranks(rank);
-    if (rank.rank == 0) ranks.send(1, 2);
-    if (rank.rank == 1) ranks.receive(0, 1);
-    if (rank.rank == 2) ranks.receive(0, 1);
-    EXPECT_THROW(rank.stream.synchronize(), DeviceError);
-    reset_device(rank.rank);
-    ncclResult_t state = ncclSuccess;
-    EXPECT_EQ(nccl().CommGetAsyncError(ranks.comm, &state), ncclSuccess);
-    EXPECT_EQ(state, ncclInvalidUsage);
-    EXPECT_THAT(nccl().GetLastError(ranks.comm), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1")));
-    EXPECT_EQ(nccl().CommAbort(ranks.comm), ncclSuccess);
-  });
+/// Two ranks disagree; the third is not concerned, and does not hang.
+void disagree(const NcclRank& rank) {
+  Pair ranks(rank);
+  if (rank.rank == 0) {
+    ranks.send(1, 2);
+  } else {
+    ranks.receive(0, 1);
+  }
+  EXPECT_THROW(rank.stream.synchronize(), DeviceError);
+  reset_device(rank.rank);
+  ncclResult_t state = ncclSuccess;
+  EXPECT_EQ(nccl().CommGetAsyncError(ranks.comm, &state), ncclSuccess);
+  EXPECT_EQ(state, ncclInvalidUsage);
+  EXPECT_THAT(nccl().GetLastError(ranks.comm), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1")));
+  EXPECT_EQ(nccl().CommAbort(ranks.comm), ncclSuccess);
+}
+
+TEST(AMisuse, IsToldToAllThreads) {
+  on_threads(3, disagree);
   EXPECT_THAT(nccl().SimulatedTakeReports(), HasSubstr("make different calls"));
+}
+
+TEST(AMisuse, IsToldToAllProcesses) {
+  on_processes(3, [](const NcclRank& rank) {
+    disagree(rank);
+    EXPECT_THAT(nccl().SimulatedTakeReports(), HasSubstr("make different calls"));
+  });
 }
 
 TEST_P(Misuses, IsReported) {
