@@ -132,7 +132,7 @@ MPI.Finalize()
 try:
     farandole.all_reduce(torch.ones(1000))
 except farandole.CommError as error:
-    print(f"{type(error).__name__} {error.ranks}\\n", end="", flush=True)
+    print(f"{type(error).__name__} {list(error.ranks)}\\n", end="", flush=True)
 """
 
 
