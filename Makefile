@@ -28,6 +28,8 @@ headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-iso
 	--config-settings=cmake.define.FARANDOLE_UNITY=$(if $(FARANDOLE_TEST_ALL),OFF,ON) \
 	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
 endef
+# What uses no torch is the same with each of them, and tested with the pinned one.
+of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim)$$')
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
@@ -102,8 +104,8 @@ build: setup  ## build C++ and Python with their tests; install into .venv
 		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=ON \
 		--config-settings=cmake.define.FARANDOLE_WERROR=ON .
 
-test-cpp: build  ## build, then run the C++ tests
-	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error
+test-cpp: build  ## build, then run the C++ tests; with another torch those alone that use it
+	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error $(of_torch)
 
 test-python: build  ## build, then run the Python tests
 	pytest
