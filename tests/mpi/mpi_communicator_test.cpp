@@ -23,7 +23,6 @@
 namespace farandole::test {
 namespace {
 
-using comm::CollectiveOptions;
 using comm::Communicator;
 using comm::DataType;
 using comm::ReduceOp;
@@ -33,14 +32,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr DataType kFloat = DataType::kFloat32;
-
-void sum(Communicator& group, size_t count, milliseconds timeout = milliseconds(0)) {
-  std::vector<float> data(count, 1.0F);
-  CollectiveOptions options;
-  options.timeout = timeout;
-  group.all_reduce(data.data(), data.data(), count, kFloat, ReduceOp::kSum, options);
-  for (const float each : data) ASSERT_EQ(each, static_cast<float>(group.world_size()));
-}
 
 class MpiConformance : public ::testing::TestWithParam<Operation> {};
 
@@ -60,20 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Mpi, MpiConformance, ::testing::ValuesIn(operations()),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST(MpiCommunicator, HoldsThroughManySmallAndLargeCollectives) {
-  run_on_mpi_ranks([](Communicator& group) {
-    for (int round = 0; round < 300; ++round) {
-      const auto count = static_cast<size_t>(1 + (round * 7919) % 90000);
-      std::vector<float> data(count, static_cast<float>(round + group.rank()));
-      group.all_reduce(data.data(), data.data(), count, kFloat, ReduceOp::kMax);
-      const auto expected = static_cast<float>(round + group.world_size() - 1);
-      ASSERT_EQ(data.front(), expected);
-      ASSERT_EQ(data.back(), expected);
-      if (round % 3 == 0) group.barrier();
-      int64_t word = group.rank() == round % group.world_size() ? round : -1;
-      group.broadcast(&word, 1, DataType::kInt64, round % group.world_size());
-      ASSERT_EQ(word, round);
-    }
-  });
+  run_on_mpi_ranks([](Communicator& group) { mix_sizes(group, 300, 7919, 90000); });
 }
 
 TEST(MpiCommunicator, KeepsNaNsAndLargeHalves) {

@@ -23,7 +23,6 @@
 namespace farandole::test {
 namespace {
 
-using comm::CollectiveOptions;
 using comm::Communicator;
 using comm::DataType;
 using comm::ReduceOp;
@@ -48,14 +47,6 @@ std::vector<Hosts> layouts() {
   }
 }
 
-void sum(Communicator& group, size_t count, milliseconds timeout = milliseconds(0)) {
-  std::vector<float> data(count, 1.0F);
-  CollectiveOptions options;
-  options.timeout = timeout;
-  group.all_reduce(data.data(), data.data(), count, kFloat, ReduceOp::kSum, options);
-  for (const float each : data) ASSERT_EQ(each, static_cast<float>(group.world_size()));
-}
-
 class MpiLinkConformance : public ::testing::TestWithParam<Operation> {};
 
 TEST_P(MpiLinkConformance, GivesEveryRankExactlyItsResult) {
@@ -76,20 +67,7 @@ INSTANTIATE_TEST_SUITE_P(MpiLink, MpiLinkConformance, ::testing::ValuesIn(operat
 
 TEST(MpiLink, HoldsThroughManySmallAndLargeCollectives) {
   for (const Hosts& hosts : layouts()) {
-    run_on_mpi_hosts(hosts, [](Communicator& group) {
-      for (int round = 0; round < 100; ++round) {
-        const auto count = static_cast<size_t>(1 + (round * 79190) % 1900000);
-        std::vector<float> data(count, static_cast<float>(round + group.rank()));
-        group.all_reduce(data.data(), data.data(), count, kFloat, ReduceOp::kMax);
-        const auto expected = static_cast<float>(round + group.world_size() - 1);
-        ASSERT_EQ(data.front(), expected);
-        ASSERT_EQ(data.back(), expected);
-        if (round % 3 == 0) group.barrier();
-        int64_t word = group.rank() == round % group.world_size() ? round : -1;
-        group.broadcast(&word, 1, DataType::kInt64, round % group.world_size());
-        ASSERT_EQ(word, round);
-      }
-    });
+    run_on_mpi_hosts(hosts, [](Communicator& group) { mix_sizes(group, 100, 79190, 1900000); });
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mpi/mpi_ranks.h"
 
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -78,6 +79,31 @@ void run_on_mpi_hosts(const std::vector<int>& hosts, const RankBody& body) {
   options.config.host_id = "emulated-" + std::to_string(hosts[static_cast<size_t>(options.rank)]);
   const auto group = comm::make_communicator("tcp", job_store(), options);
   body(*group);
+}
+
+void sum(comm::Communicator& group, size_t count, std::chrono::milliseconds timeout) {
+  std::vector<float> data(count, 1.0F);
+  comm::CollectiveOptions options;
+  options.timeout = timeout;
+  group.all_reduce(data.data(), data.data(), count, comm::DataType::kFloat32, comm::ReduceOp::kSum,
+                   options);
+  for (const float each : data) ASSERT_EQ(each, static_cast<float>(group.world_size()));
+}
+
+void mix_sizes(comm::Communicator& group, int rounds, int stride, int most) {
+  for (int round = 0; round < rounds; ++round) {
+    const auto count = static_cast<size_t>(1 + (round * stride) % most);
+    std::vector<float> data(count, static_cast<float>(round + group.rank()));
+    group.all_reduce(data.data(), data.data(), count, comm::DataType::kFloat32,
+                     comm::ReduceOp::kMax);
+    const auto expected = static_cast<float>(round + group.world_size() - 1);
+    ASSERT_EQ(data.front(), expected);
+    ASSERT_EQ(data.back(), expected);
+    if (round % 3 == 0) group.barrier();
+    int64_t word = group.rank() == round % group.world_size() ? round : -1;
+    group.broadcast(&word, 1, comm::DataType::kInt64, round % group.world_size());
+    ASSERT_EQ(word, round);
+  }
 }
 
 }  // namespace farandole::test

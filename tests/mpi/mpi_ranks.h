@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -30,5 +32,13 @@ void run_on_mpi_ranks(const RankBody& body, const std::string& backend = "mpi");
 /// Runs `body` with a group of all processes on emulated hosts, the one of rank r being hosts[r],
 /// which MPI joins.
 void run_on_mpi_hosts(const std::vector<int>& hosts, const RankBody& body);
+
+/// all_reduce of `count` ones; the result is checked.
+void sum(comm::Communicator& group, size_t count,
+         std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
+
+/// Rounds of an all_reduce of 1 + (round * stride) % most floats, a broadcast, and in every third
+/// one a barrier; the results are checked.
+void mix_sizes(comm::Communicator& group, int rounds, int stride, int most);
 
 }  // namespace farandole::test

@@ -20,8 +20,6 @@ class Streams final : public StreamSource {
   explicit Streams(MPI_Comm communicator) : communicator_(communicator) {
     check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
-  ~Streams() override { before_end(nullptr); }
-
   std::unique_ptr<ByteStream> open(int peer, int lane) override {
     return std::make_unique<MpiStream>(communicator_, peer, /*tag=*/lane);
   }

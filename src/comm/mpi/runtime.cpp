@@ -39,9 +39,9 @@ void end(bool delivers) {
     for (const auto& [owner, leave] : leavers().leave) leave();
     leavers().leave.clear();
   }
-  const auto stop = stop_before_end.load();
-  if (delivers && stop) stop(/*delivers=*/true);
-  if (!is_ended.exchange(true) && !delivers && stop) stop(/*delivers=*/false);
+  if (!delivers) is_ended = true;  // else MPI is called until all is delivered
+  if (const auto stop = stop_before_end.load()) stop(delivers);
+  is_ended = true;
 }
 
 /// MPI deletes the attributes of MPI_COMM_SELF as the first step of MPI_Finalize().
