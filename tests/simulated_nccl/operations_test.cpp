@@ -90,7 +90,7 @@ class EveryOperation {
     const Buffer data = input(count_);
     expect_done(
         nccl().AllReduce(data->data(), data->data(), count_, dtype_, made, comm_, me_.handle()));
-    expect("all_reduce", data, sequence(count_, [=](size_t i) { return result(i, op); }));
+    expect("all_reduce", data, sequence(count_, [this, op](size_t i) { return result(i, op); }));
   }
 
   void reduce_scatter(int op, ncclRedOp_t made) {
@@ -100,7 +100,7 @@ class EveryOperation {
         nccl().ReduceScatter(in->data(), out->data(), count_, dtype_, made, comm_, me_.handle()));
     const size_t begin = static_cast<size_t>(me_.rank) * count_;
     expect("reduce_scatter", out,
-           sequence(count_, [=](size_t i) { return result(begin + i, op); }));
+           sequence(count_, [this, begin, op](size_t i) { return result(begin + i, op); }));
   }
 
   void reduce(int op, ncclRedOp_t made) {
@@ -109,7 +109,8 @@ class EveryOperation {
     const Buffer out = me_.rank == root ? output(count_) : nullptr;
     expect_done(nccl().Reduce(in->data(), out ? out->data() : nullptr, count_, dtype_, made, root,
                               comm_, me_.handle()));
-    if (out) expect("reduce", out, sequence(count_, [=](size_t i) { return result(i, op); }));
+    if (out)
+      expect("reduce", out, sequence(count_, [this, op](size_t i) { return result(i, op); }));
     keep(in);
   }
 
@@ -141,7 +142,7 @@ class EveryOperation {
     EXPECT_EQ(nccl().Recv(out->data(), count_, dtype_, last, comm_, me_.handle()), ncclSuccess);
     expect_done(nccl().GroupEnd());
     expect("send", out,
-           sequence(count_, [=](size_t i) { return value_of(last, i, me_.world_size); }));
+           sequence(count_, [this, last](size_t i) { return value_of(last, i, me_.world_size); }));
   }
 
   double result(size_t i, int op) const { return reduced(i, me_.world_size, op, dtype_); }
@@ -166,7 +167,7 @@ class EveryOperation {
     checks_.emplace_back([buffer] {});
   }
   void expect(const char* operation, const Buffer& buffer, const std::vector<double>& values) {
-    checks_.emplace_back([=, dtype = dtype_] {
+    checks_.emplace_back([this, operation, buffer, values, dtype = dtype_] {
       EXPECT_TRUE(buffer->read() == encode(values, dtype))
           << operation << " of type " << dtype << ", rank " << me_.rank << " of " << me_.world_size;
     });
