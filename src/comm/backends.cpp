@@ -33,7 +33,7 @@ constexpr Row kRows[] = {
      "ranks of one host, CPU tensors"},
     {"mpi", MemoryKind::kHost, make_mpi_communicator, kHasMpi,
      "ranks of one mpirun, CPU tensors, MPI's own collectives; used with FARANDOLE_BACKEND=mpi"},
-    {"nccl", MemoryKind::kCuda, nullptr, false, "CUDA tensors; not in this version"},
+    {"nccl", MemoryKind::kDevice, nullptr, false, "CUDA tensors; not in this version"},
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 /// Where the elements of tensors lie, by the type of their device.
 constexpr std::pair<c10::DeviceType, comm::MemoryKind> kMemoryOfDevices[] = {
     {c10::DeviceType::CPU, comm::MemoryKind::kHost},
-    {c10::DeviceType::CUDA, comm::MemoryKind::kCuda},
+    {c10::DeviceType::CUDA, comm::MemoryKind::kDevice},
 };
 
 c10d::ErrorType error_type_of(const std::exception_ptr& error) {

@@ -33,6 +33,9 @@ struct CommunicatorOptions {
   /// fails of that; peers have been told, so they do not wait for it. On the thread that met the
   /// reason, without a lock. Must not throw or call a collective. May be empty.
   std::function<void()> before_abort;
+  /// For MemoryKind::kDevice: the communicator of the same ranks on host memory, through which they
+  /// meet and which watches over them; nobody else uses it meanwhile. Null: they make one.
+  std::shared_ptr<Communicator> control;
 };
 
 /// One way to communicate. Backends that are not built stay listed, so that an error can say how to

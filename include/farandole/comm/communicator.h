@@ -17,7 +17,10 @@
 namespace farandole::comm {
 
 /// Which memory a communicator works on.
-enum class MemoryKind { kHost, kCuda };
+enum class MemoryKind {
+  kHost,
+  kDevice,  ///< of accelerators, see device_communicator.h
+};
 
 /// Options of one call.
 struct CollectiveOptions {
@@ -27,8 +30,12 @@ struct CollectiveOptions {
   /// shares its core with computation. Waits within the collective, when all ranks have arrived,
   /// still spin.
   bool sleep_at_once = false;
-  /// The cudaStream_t to enqueue on (MemoryKind::kCuda); host communicators return when done.
+  /// For MemoryKind::kDevice: what to enqueue on, a cudaStream_t, as c10::Stream::native_handle()
+  /// gives it. Host communicators return when done.
   void* stream = nullptr;
+  /// For MemoryKind::kDevice: what the elements of all ranks are multiplied by before a kSum. Host
+  /// communicators take 1 alone.
+  double factor = 1;
 };
 
 /// Collectives over raw buffers among a fixed set of ranks.
