@@ -1,13 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 # FARANDOLE_CUDA and FARANDOLE_MPI: AUTO builds a plug-in where its library is found, ON demands it.
 
-if(FARANDOLE_CUDA STREQUAL "AUTO")
-  message(STATUS "Farandole: the NCCL plug-in does not exist yet; building without it")
-elseif(FARANDOLE_CUDA)
-  message(FATAL_ERROR
-    "FARANDOLE_CUDA=${FARANDOLE_CUDA}, but this version of Farandole has no NCCL plug-in.\n"
-    "why: it comes in a later version; this one communicates between CPUs.\n"
-    "fix: leave FARANDOLE_CUDA at AUTO, or pass -DFARANDOLE_CUDA=OFF.")
+# Sets farandole_has_cuda. Headers alone: NCCL is opened when it is needed. Those of the CUDA Toolkit,
+# or those that torch's wheels bring.
+set(farandole_has_cuda FALSE)
+if(FARANDOLE_CUDA)
+  if(FARANDOLE_TORCH)
+    file(GLOB torch_cuda_includes ${farandole_torch_dir}/../nvidia/*/include)
+  endif()
+  find_path(FARANDOLE_CUDA_INCLUDE_DIR cuda_runtime.h
+    HINTS /usr/local/cuda/include $ENV{CUDA_HOME}/include PATHS ${torch_cuda_includes})
+  find_path(FARANDOLE_NCCL_INCLUDE_DIR nccl.h
+    HINTS ${FARANDOLE_CUDA_INCLUDE_DIR} PATHS ${torch_cuda_includes})
+  mark_as_advanced(FARANDOLE_CUDA_INCLUDE_DIR FARANDOLE_NCCL_INCLUDE_DIR)
+  if(FARANDOLE_CUDA_INCLUDE_DIR AND FARANDOLE_NCCL_INCLUDE_DIR)
+    file(STRINGS ${FARANDOLE_NCCL_INCLUDE_DIR}/nccl.h nccl_has_shrink REGEX "ncclCommShrink[(]")
+  endif()
+  if(nccl_has_shrink)
+    set(farandole_has_cuda TRUE)
+    message(STATUS "Farandole: building the NCCL plug-in with ${FARANDOLE_NCCL_INCLUDE_DIR}/nccl.h")
+  elseif(FARANDOLE_CUDA STREQUAL "AUTO")
+    message(STATUS "Farandole: building without the NCCL plug-in: "
+                   "no cuda_runtime.h, or no nccl.h of NCCL 2.27 or newer was found")
+  else()
+    message(FATAL_ERROR
+      "FARANDOLE_CUDA=${FARANDOLE_CUDA}, but what the NCCL plug-in is compiled with was not found.\n"
+      "why: it needs cuda_runtime.h of the CUDA Toolkit and nccl.h of NCCL 2.27 or newer.\n"
+      "fix: install them (apt-get install libnccl-dev, or pip install nvidia-nccl-cu13), set "
+      "FARANDOLE_CUDA_INCLUDE_DIR and FARANDOLE_NCCL_INCLUDE_DIR, or pass -DFARANDOLE_CUDA=OFF.")
+  endif()
 endif()
 
 # Sets farandole_has_mpi. The MPI is that of the mpicxx in PATH: a virtual environment's (pip install

@@ -99,6 +99,7 @@ Config Config::from_environment() {
   Config config;
   config.backend = backend_choice();
   config.link = link_choice();
+  if (const char* path = value_of("FARANDOLE_NCCL_LIBRARY")) config.nccl_library = path;
   if (const char* host = value_of("FARANDOLE_HOST_ID")) config.host_id = host;
   if (const char* names = value_of("FARANDOLE_NETWORK_INTERFACE")) config.network_interface = names;
   config.link_timeout = std::chrono::seconds(number("FARANDOLE_LINK_TIMEOUT_S", 10, 1, 3600));

@@ -44,6 +44,9 @@ struct FARANDOLE_API Config {
   BackendChoice backend = BackendChoice::kAuto;
   /// FARANDOLE_LINK: tcp or mpi; through what collectives travel between hosts. Default tcp.
   HostLinkChoice link = HostLinkChoice::kTcp;
+  /// FARANDOLE_NCCL_LIBRARY: path of the NCCL library for memory of accelerators; empty: the one
+  /// that torch has loaded, else the system's libnccl.so.2.
+  std::string nccl_library;
   /// FARANDOLE_HOST_ID: name of the host that this rank claims to be on; empty: the kernel's boot
   /// id, the network namespace and the user. Tests use it to emulate several hosts on one machine.
   std::string host_id;

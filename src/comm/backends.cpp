@@ -3,6 +3,7 @@
 
 #include "comm/hosts/multi_host_communicator.h"
 #include "comm/mpi_loader.h"
+#include "comm/nccl_loader.h"
 #include "comm/shm/shared_memory_communicator.h"
 #include "farandole/error.h"
 
@@ -16,12 +17,17 @@ constexpr bool kHasMpi = true;
 #else
 constexpr bool kHasMpi = false;
 #endif
+#if defined(FARANDOLE_HAS_CUDA)
+constexpr bool kHasCuda = true;
+#else
+constexpr bool kHasCuda = false;
+#endif
 
 /// One row per backend, built or not. The only file that asks what was built.
 struct Row {
   const char* name;
   MemoryKind memory_kind;
-  Make make;   ///< null: not in this version
+  Make make;
   bool built;  ///< whether this build has it
   const char* detail;
 };
@@ -33,7 +39,9 @@ constexpr Row kRows[] = {
      "ranks of one host, CPU tensors"},
     {"mpi", MemoryKind::kHost, make_mpi_communicator, kHasMpi,
      "ranks of one mpirun, CPU tensors, MPI's own collectives; used with FARANDOLE_BACKEND=mpi"},
-    {"nccl", MemoryKind::kDevice, nullptr, false, "CUDA tensors; not in this version"},
+    {"nccl", MemoryKind::kDevice, make_nccl_communicator, kHasCuda,
+     "memory of accelerators, by NCCL; C++'s Communicator alone: groups of tensors do not use it "
+     "yet"},
 };
 
 }  // namespace
@@ -60,10 +68,7 @@ std::unique_ptr<Communicator> make_communicator(const std::string& backend, Stor
   for (const Row& row : kRows) {
     names += (names.empty() ? "" : ", ") + std::string(row.name);
     if (backend != row.name) continue;
-    if (row.make != nullptr) return row.make(store, options);
-    throw NotSupported("backend-not-built",
-                       "backend '" + backend + "' is not in this build of Farandole.", row.detail,
-                       "use backend 'tcp', or one of torch's own backends.");
+    return row.make(store, options);
   }
   throw InvalidArgument("no-such-backend", "there is no backend '" + backend + "'.",
                         "Farandole knows " + names + ".", "pass one of these names.");

@@ -13,6 +13,7 @@
 namespace farandole::test {
 namespace {
 
+using comm::CollectiveOptions;
 using comm::Communicator;
 using comm::DataType;
 using comm::ReduceOp;
@@ -61,7 +62,8 @@ std::vector<Segment> own_block_of_every_rank(const Part& part, const BlockOffset
   return segments;
 }
 
-void call_all_to_all_v(Communicator& group, const void* input, void* output, const Case& asked) {
+void call_all_to_all_v(Communicator& group, const void* input, void* output, const Case& asked,
+                       const CollectiveOptions& options) {
   const Part part{group.rank(), group.world_size(), asked.count, 0};
   std::vector<size_t> sends;
   std::vector<size_t> receives;
@@ -69,16 +71,16 @@ void call_all_to_all_v(Communicator& group, const void* input, void* output, con
     sends.push_back(uneven_block(part, part.rank, peer));
     receives.push_back(uneven_block(part, peer, part.rank));
   }
-  group.all_to_all_v(input, sends.data(), output, receives.data(), asked.dtype);
+  group.all_to_all_v(input, sends.data(), output, receives.data(), asked.dtype, options);
 }
 
 /// Everyone sends to the next rank and receives from the one before.
-void call_send_and_receive(Communicator& group, const void* input, void* output,
-                           const Case& asked) {
+void call_send_and_receive(Communicator& group, const void* input, void* output, const Case& asked,
+                           const CollectiveOptions& options) {
   const size_t bytes = asked.count * size_of(asked.dtype);
   const int world = group.world_size();
-  const auto send = group.send(input, bytes, (group.rank() + 1) % world, 5);
-  const auto receive = group.receive(output, bytes, (group.rank() + world - 1) % world, 5);
+  const auto send = group.send(input, bytes, (group.rank() + 1) % world, 5, options);
+  const auto receive = group.receive(output, bytes, (group.rank() + world - 1) % world, 5, options);
   send->wait({});
   receive->wait({});
 }
@@ -212,47 +214,50 @@ void PrintTo(const Operation& operation, std::ostream* out) { *out << operation.
 const std::vector<Operation>& operations() {
   static const std::vector<Operation> table{
       {"AllReduce", true, false, InPlace::kMay, one_block, whole_reduction,
-       [](Communicator& group, const void* input, void* output, const Case& c) {
-         group.all_reduce(input, output, c.count, c.dtype, c.op);
+       [](Communicator& group, const void* input, void* output, const Case& c,
+          const CollectiveOptions& o) {
+         group.all_reduce(input, output, c.count, c.dtype, c.op, o);
        }},
       {"ReduceScatter", true, false, InPlace::kMay, block_for_each_rank,
        [](const Part& part) -> std::vector<Segment> {
          return {{Segment::kReduction, index_of(part.rank) * part.count, part.count}};
        },
-       [](Communicator& group, const void* input, void* output, const Case& c) {
-         group.reduce_scatter(input, output, c.count, c.dtype, c.op);
+       [](Communicator& group, const void* input, void* output, const Case& c,
+          const CollectiveOptions& o) {
+         group.reduce_scatter(input, output, c.count, c.dtype, c.op, o);
        }},
       {"AllGather", false, false, InPlace::kMay, one_block, every_rank_in_order,
-       [](Communicator& group, const void* input, void* output, const Case& c) {
-         group.all_gather(input, output, c.count, c.dtype);
-       }},
+       [](Communicator& group, const void* input, void* output, const Case& c,
+          const CollectiveOptions& o) { group.all_gather(input, output, c.count, c.dtype, o); }},
       {"Broadcast", false, true, InPlace::kAlways, one_block,
        [](const Part& part) -> std::vector<Segment> {
          return {{part.root, 0, part.count}};
        },
-       [](Communicator& group, const void*, void* buffer, const Case& c) {
-         group.broadcast(buffer, c.count, c.dtype, c.root);
-       }},
+       [](Communicator& group, const void*, void* buffer, const Case& c,
+          const CollectiveOptions& o) { group.broadcast(buffer, c.count, c.dtype, c.root, o); }},
       {"Reduce", true, true, InPlace::kMay, one_block,
        [](const Part& part) {
          return part.rank == part.root ? whole_reduction(part) : std::vector<Segment>{};
        },
-       [](Communicator& group, const void* input, void* output, const Case& c) {
-         group.reduce(input, output, c.count, c.dtype, c.op, c.root);
+       [](Communicator& group, const void* input, void* output, const Case& c,
+          const CollectiveOptions& o) {
+         group.reduce(input, output, c.count, c.dtype, c.op, c.root, o);
        }},
       {"Gather", false, true, InPlace::kMay, one_block,
        [](const Part& part) {
          return part.rank == part.root ? every_rank_in_order(part) : std::vector<Segment>{};
        },
-       [](Communicator& group, const void* input, void* output, const Case& c) {
-         group.gather(input, output, c.count, c.dtype, c.root);
+       [](Communicator& group, const void* input, void* output, const Case& c,
+          const CollectiveOptions& o) {
+         group.gather(input, output, c.count, c.dtype, c.root, o);
        }},
       {"Scatter", false, true, InPlace::kMay, blocks_on_the_root,
        [](const Part& part) -> std::vector<Segment> {
          return {{part.root, index_of(part.rank) * part.count, part.count}};
        },
-       [](Communicator& group, const void* input, void* output, const Case& c) {
-         group.scatter(input, output, c.count, c.dtype, c.root);
+       [](Communicator& group, const void* input, void* output, const Case& c,
+          const CollectiveOptions& o) {
+         group.scatter(input, output, c.count, c.dtype, c.root, o);
        }},
       {"AllToAll", false, false, InPlace::kNever, block_for_each_rank,
        [](const Part& part) {
@@ -260,9 +265,8 @@ const std::vector<Operation>& operations() {
              part, [&](int) { return index_of(part.rank) * part.count; },
              [&](int) { return part.count; });
        },
-       [](Communicator& group, const void* input, void* output, const Case& c) {
-         group.all_to_all(input, output, c.count, c.dtype);
-       }},
+       [](Communicator& group, const void* input, void* output, const Case& c,
+          const CollectiveOptions& o) { group.all_to_all(input, output, c.count, c.dtype, o); }},
       {"AllToAllV", false, false, InPlace::kNever,
        [](const Part& part) { return uneven_blocks(part, part.rank, part.world_size); },
        [](const Part& part) {
@@ -309,6 +313,13 @@ std::byte* CaseMemory::half(const Case& instance, int rank, bool second) const {
 }
 
 std::string CaseMemory::run(Communicator& group, const Operation& operation, const Case& instance) {
+  return run(group, operation, instance, [&](const void* input, void* output) {
+    operation.call(group, input, output, instance, {});
+  });
+}
+
+std::string CaseMemory::run(Communicator& group, const Operation& operation, const Case& instance,
+                            const Call& call) {
   const int rank = group.rank();
   const Part part{rank, group.world_size(), instance.count, instance.root};
   const size_t size = size_of(instance.dtype);
@@ -329,8 +340,7 @@ std::string CaseMemory::run(Communicator& group, const Operation& operation, con
 
   const Pattern contribution = Pattern::of_rank(rank, instance.dtype);
   contribution.write(input, 0, input_bytes / size);
-  operation.call(group, input_bytes == 0 ? nullptr : input, output_bytes == 0 ? nullptr : output,
-                 instance);
+  call(input_bytes == 0 ? nullptr : input, output_bytes == 0 ? nullptr : output);
   std::string problem = wrong_element(output, segments, instance, group.world_size());
   if (problem.empty() && !(first.intact() && second.intact())) problem = "a byte beside a buffer";
   if (problem.empty() && !in_place &&

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -47,7 +48,8 @@ struct Operation {
   };
   size_t (*input_elements)(const Part&);  ///< 0: no input on this rank
   std::vector<Segment> (*output)(const Part&);
-  void (*call)(comm::Communicator&, const void* input, void* output, const Case&);
+  void (*call)(comm::Communicator&, const void* input, void* output, const Case&,
+               const comm::CollectiveOptions&);
 };
 
 void PrintTo(const Operation& operation, std::ostream* out);
@@ -75,6 +77,14 @@ class CaseMemory {
   /// Runs one case on this rank. Returns what is wrong, "" if nothing: an element of the output, a
   /// byte beside it, or an input that was altered.
   std::string run(comm::Communicator& group, const Operation& operation, const Case& instance);
+
+  /// Calls an operation with an input and an output in ordinary().
+  using Call = std::function<void(const void* input, void* output)>;
+  /// As run(), with `call` in place of the operation's own.
+  std::string run(comm::Communicator& group, const Operation& operation, const Case& instance,
+                  const Call& call);
+  /// All memory that is not symmetric.
+  std::vector<std::byte>& ordinary() { return ordinary_; }
 
  private:
   /// Where buffers of a case may lie: inputs in the first half, outputs in the second.

@@ -19,8 +19,7 @@ struct Plugin {
                                                 const Topology& topology);
 };
 
-/// The one symbol that the plug-in exports, an extern "C" function of type PluginEntry.
+/// The one symbol that the plug-in exports, an extern "C" function that returns const Plugin*.
 constexpr const char* kPluginSymbol = "farandole_mpi_plugin";
-using PluginEntry = const Plugin* (*)();
 
 }  // namespace farandole::comm::mpi

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "farandole/comm/backends.h"
+#include "farandole/comm/device_communicator.h"
+#include "support/ranks.h"
+#include "support/simulated_device/no_races.h"
+#include "support/simulated_nccl/library.h"
+
+namespace farandole::test {
+
+/// A test of NcclCommunicator on the simulated NCCL, under a schedule; it fails if there are
+/// reports of races or of misuse at the end.
+class NcclCommunicatorTest : public sim::NoRaces {
+ protected:
+  void TearDown() override {
+    NoRaces::TearDown();
+    EXPECT_STREQ(sim::nccl().SimulatedTakeReports(), "");
+  }
+
+  static void inject(const char* function, int rank, int calls_before, ncclSimulatedFault fault,
+                     ncclResult_t result = ncclSuccess) {
+    const ncclSimulatedInjection injection{function, rank, calls_before, fault, result};
+    sim::nccl().SimulatedInject(&injection);
+  }
+};
+
+/// One rank of a test, on the device of its number.
+struct DeviceRank {
+  comm::DeviceCommunicator& group;
+  sim::Stream& stream;
+
+  /// Of calls on the stream.
+  comm::CollectiveOptions options(std::chrono::milliseconds timeout = {}) const {
+    comm::CollectiveOptions made;
+    made.stream = &stream;
+    made.timeout = timeout;
+    return made;
+  }
+};
+
+using DeviceBody = std::function<void(DeviceRank&)>;
+
+/// What a device communicator of a test is made with. `control` must outlive it.
+inline comm::CommunicatorOptions device_options(comm::Communicator& control) {
+  comm::CommunicatorOptions options;
+  options.name = "test";
+  options.config.nccl_library = FARANDOLE_SIMULATED_NCCL;
+  options.control = std::shared_ptr<comm::Communicator>(&control, [](auto*) {});
+  return options;
+}
+
+inline std::unique_ptr<comm::DeviceCommunicator> make_device_communicator(
+    const comm::CommunicatorOptions& options) {
+  comm::InProcessStore unused;
+  auto made = comm::make_communicator("nccl", unused, options);
+  return std::unique_ptr<comm::DeviceCommunicator>(
+      &dynamic_cast<comm::DeviceCommunicator&>(*made.release()));
+}
+
+/// `body` for a runner of ranks.
+inline RankBody on_device(const DeviceBody& body) {
+  return [body](comm::Communicator& control) {
+    sim::set_current_device(control.rank());
+    const auto group = make_device_communicator(device_options(control));
+    DeviceRank rank{*group, sim::new_stream(control.rank())};
+    body(rank);
+  };
+}
+
+inline void run_device_ranks(int world_size, const DeviceBody& body) {
+  run_thread_ranks(world_size, on_device(body));
+}
+
+}  // namespace farandole::test
