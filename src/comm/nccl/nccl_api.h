@@ -26,6 +26,7 @@ namespace farandole::comm::nccl {
 struct NcclApi {
   static constexpr int kOldestVersion = NCCL_VERSION(2, 19, 0);
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): the names of members
 #define FARANDOLE_NCCL_MEMBER(name) decltype(&nccl##name) name = nullptr;
   FARANDOLE_NCCL_FUNCTIONS(FARANDOLE_NCCL_MEMBER)
   FARANDOLE_NCCL_OPTIONAL_FUNCTIONS(FARANDOLE_NCCL_MEMBER)

@@ -142,15 +142,15 @@ std::unique_ptr<Communicator> NcclCommunicator::make(Store& store,
   if (!control) {
     control = make_communicator(backend_for(MemoryKind::kHost, asked.config.backend), store, asked);
   }
-  return form(asked, std::move(control));
+  return form(asked, control);
 }
 
-std::unique_ptr<NcclCommunicator> NcclCommunicator::form(const CommunicatorOptions& options,
-                                                         std::shared_ptr<Communicator> control) {
+std::unique_ptr<NcclCommunicator> NcclCommunicator::form(
+    const CommunicatorOptions& options, const std::shared_ptr<Communicator>& control) {
   const milliseconds timeout = shm::formation_timeout(options);
   const ncclUniqueId id = agree(options.config.nccl_library, options.name, *control, timeout);
   const NcclApi& api = NcclApi::get(options.config.nccl_library);
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api, options, std::move(control)));
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(api, options, control));
   ncclConfig_t config = config_of(made->name());
   made->handle_->open({"ncclCommInitRankConfig", timeout}, [&](ncclComm_t* comm) {
     return api.CommInitRankConfig(comm, made->world_size(), id, made->rank(), &config);
@@ -159,7 +159,7 @@ std::unique_ptr<NcclCommunicator> NcclCommunicator::form(const CommunicatorOptio
 }
 
 NcclCommunicator::NcclCommunicator(const NcclApi& api, CommunicatorOptions options,
-                                   std::shared_ptr<Communicator> control)
+                                   const std::shared_ptr<Communicator>& control)
     : DeviceCommunicator(options.name, control->topology(), control),
       options_(std::move(options)),
       timeout_(options_.config.timeout),
@@ -173,20 +173,21 @@ NcclCommunicator::~NcclCommunicator() {
   if (fork_guard_.in_creator()) {
     handle_->close(kPatience);
   } else {
-    new std::shared_ptr<Handle>(std::move(handle_));  // the parent's
+    // The parent's. NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
+    new std::shared_ptr<Handle>(std::move(handle_));
     static_cast<void>(barrier_byte_.release());
   }
 }
 
 std::unique_ptr<NcclCommunicator> NcclCommunicator::child_of(
-    std::shared_ptr<Communicator> control) const {
+    const std::shared_ptr<Communicator>& control) const {
   CommunicatorOptions options = options_;
   options.name = control->name();
   options.rank = control->rank();
   options.world_size = control->world_size();
   options.config.timeout = timeout_;
   return std::unique_ptr<NcclCommunicator>(
-      new NcclCommunicator(api(), std::move(options), std::move(control)));
+      new NcclCommunicator(api(), std::move(options), control));
 }
 
 std::unique_ptr<DeviceCommunicator> NcclCommunicator::split(const std::vector<int>& ranks,
@@ -217,9 +218,9 @@ std::unique_ptr<Communicator> NcclCommunicator::shrink(const std::vector<int>& e
     handle_->abort();
     CommunicatorOptions options = options_of_shrunk(*this, options_, excluded);
     options.config.timeout = timeout_;
-    return form(options, std::move(rest));
+    return form(options, rest);
   }
-  auto child = child_of(std::move(rest));
+  auto child = child_of(rest);
   ncclConfig_t config = config_of(child->name());
   std::vector<int> list = excluded;
   handle_->derive(*child->handle_, {"ncclCommShrink", timeout_of({})},

@@ -64,11 +64,11 @@ class NcclCommunicator final : public DeviceCommunicator {
 
  private:
   NcclCommunicator(const NcclApi& api, CommunicatorOptions options,
-                   std::shared_ptr<Communicator> control);
+                   const std::shared_ptr<Communicator>& control);
   /// Of the ranks of `control`, connected anew.
   static std::unique_ptr<NcclCommunicator> form(const CommunicatorOptions& options,
-                                                std::shared_ptr<Communicator> control);
-  std::unique_ptr<NcclCommunicator> child_of(std::shared_ptr<Communicator> control) const;
+                                                const std::shared_ptr<Communicator>& control);
+  std::unique_ptr<NcclCommunicator> child_of(const std::shared_ptr<Communicator>& control) const;
 
   const NcclApi& api() const { return handle_->api(); }
   template <class Call>
