@@ -97,7 +97,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall_base(
   // As with gloo, all ranks give splits or none does.
   if (output_splits.empty() && input_splits.empty()) {
     check_equal_parts(by, output, input);
-    return launch({kOperation, {output}, opts.asyncOp, opts.timeout, cost, output.device().type()},
+    return launch({kOperation, {output}, opts.asyncOp, opts.timeout, cost, output.device()},
                   [output, input](comm::Communicator& communicator, const auto& options) {
                     const at::Tensor flat = flat_output(output);
                     all_to_all_flat(communicator, flat, flat_input(input), options);
@@ -108,7 +108,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall_base(
   Counts send = counts_of(by, "input", input, input_splits);
   Counts receive = counts_of(by, "output", output, output_splits);
   return launch(
-      {kOperation, {output}, opts.asyncOp, opts.timeout, cost, output.device().type()},
+      {kOperation, {output}, opts.asyncOp, opts.timeout, cost, output.device()},
       [output, input, send, receive](comm::Communicator& communicator, const auto& options) {
         const at::Tensor flat = flat_output(output);
         all_to_all_v_flat(communicator, flat, flat_input(input), send, receive, options);
@@ -128,7 +128,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::alltoall(Tensors& outputs, Te
   check_count_per_rank(by, "output", outputs);
   for (const at::Tensor& tensor : outputs) check_output(by, tensor);
   return launch({kOperation, outputs, opts.asyncOp, opts.timeout,
-                 Cost{1, bytes_of(inputs) + bytes_of(outputs)}, outputs.front().device().type()},
+                 Cost{1, bytes_of(inputs) + bytes_of(outputs)}, outputs.front().device()},
                 [outputs, inputs](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor joined = joined_output(outputs);
                   all_to_all_v_flat(communicator, joined, joined_input(inputs), counts_of(inputs),

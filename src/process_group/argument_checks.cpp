@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "farandole/error.h"
+#include "process_group/device/accelerators.h"
 
 namespace farandole {
 namespace {
@@ -31,6 +32,16 @@ void check_single(const Caller& caller, const std::vector<at::Tensor>& tensors) 
                         "where there is one.");
 }
 
+[[noreturn]] void throw_unserved_device(const Caller& caller, c10::Device device) {
+  throw NotSupported(
+      "collective-device",
+      caller.describe() + " cannot work on a tensor on " + text_of(device) + ".",
+      "collectives work on the CPU, and on CUDA devices where this build has the backend 'nccl'; "
+      "sparse tensors and windows on the CPU alone.",
+      "move the tensor with .cpu() first, or use init_process_group(\"cpu:farandole,cuda:nccl\") "
+      "where the build lacks the backend.");
+}
+
 }  // namespace
 
 std::string Caller::describe() const {
@@ -39,26 +50,36 @@ std::string Caller::describe() const {
 }
 
 void check_tensor(const Caller& caller, const at::Tensor& tensor) {
-  if (C10_LIKELY(tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu())) return;
   if (!tensor.defined()) {
     throw InvalidArgument("undefined-tensor", caller.describe() + " got an undefined tensor.",
                           "it has no memory to read from or write to.", "pass a defined tensor.");
   }
-  if (!tensor.is_cpu()) {
+  if (C10_UNLIKELY(tensor.layout() != at::kStrided)) {
     throw NotSupported(
-        "collective-device",
-        caller.describe() + " cannot work on a tensor on " + text_of(tensor.device()) + ".",
-        "this version supports tensors in host memory only; its NCCL communicator for CUDA is "
-        "still to come.",
-        "use init_process_group(\"cpu:farandole,cuda:nccl\"), or move the tensor with .cpu() "
-        "first.");
+        "sparse-collective",
+        caller.describe() + " cannot work on a tensor of layout " + text_of(tensor.layout()) + ".",
+        "collectives work on dense tensors, and sparse tensors of different ranks differ in their "
+        "indices.",
+        "pass tensor.to_dense().");
   }
-  throw NotSupported(
-      "sparse-collective",
-      caller.describe() + " cannot work on a tensor of layout " + text_of(tensor.layout()) + ".",
-      "collectives work on dense tensors, and sparse tensors of different ranks differ in their "
-      "indices.",
-      "pass tensor.to_dense().");
+  const c10::Device device = tensor.device();
+  if (C10_UNLIKELY(!device.is_cpu() && !can_serve(device.type()))) {
+    throw_unserved_device(caller, device);
+  }
+  if (C10_LIKELY(!caller.device || *caller.device == device)) {
+    caller.device = device;
+    return;
+  }
+  throw InvalidArgument("mixed-devices",
+                        caller.describe() + " got tensors on " + text_of(*caller.device) +
+                            " and on " + text_of(device) + ".",
+                        "one call works on the memory of one device.",
+                        "move the tensors of the call to one device first.");
+}
+
+void check_host_tensor(const Caller& caller, const at::Tensor& tensor) {
+  check_tensor(caller, tensor);
+  if (!tensor.is_cpu()) throw_unserved_device(caller, tensor.device());
 }
 
 void check_output(const Caller& caller, const at::Tensor& tensor) {

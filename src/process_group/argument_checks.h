@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <unordered_map>
@@ -20,6 +21,8 @@ struct Caller {
   const std::string& group;
   int rank;
   int world_size;
+  /// Of the tensors that were checked so far; the checks set it.
+  mutable std::optional<c10::Device> device = std::nullopt;
 
   /// "all_reduce in group 'default' on rank 1 of 4"
   std::string describe() const;
@@ -28,8 +31,11 @@ struct Caller {
 // Each check throws before anything is sent: InvalidArgument for misuse, NotSupported for what this
 // version cannot do.
 
-/// A dense tensor in host memory.
+/// A dense tensor on the CPU or an accelerator that groups of this build serve, and on the device
+/// of those that were checked for `caller` before.
 void check_tensor(const Caller& caller, const at::Tensor& tensor);
+/// check_tensor(), and in host memory.
+void check_host_tensor(const Caller& caller, const at::Tensor& tensor);
 /// check_tensor(), and no two elements share memory (as in an expanded tensor).
 void check_output(const Caller& caller, const at::Tensor& tensor);
 /// Exactly one tensor, and check_tensor() or check_output().

@@ -4,11 +4,21 @@
 
 namespace farandole {
 
+/// Of a group that works on accelerators: who has passed knows that the devices of all ranks have
+/// done what they were given before, as with NCCL.
 ProcessGroupFarandole::Work ProcessGroupFarandole::barrier(const c10d::BarrierOptions& opts) {
   static constexpr Operation kOperation{c10d::OpType::BARRIER, "barrier", "farandole:barrier"};
-  return launch(
-      {kOperation, {}, opts.asyncOp, opts.timeout, Cost{}},
-      [](comm::Communicator& communicator, const auto& options) { communicator.barrier(options); });
+  std::shared_ptr<std::vector<c10::Event>> points;
+  if (auto present = communicators()->points_on_devices(opts.device); !present.empty()) {
+    points = std::make_shared<std::vector<c10::Event>>(std::move(present));
+  }
+  return launch({kOperation, {}, opts.asyncOp, opts.timeout, Cost{}},
+                [points](comm::Communicator& communicator, const auto& options) {
+                  if (points) {
+                    for (const c10::Event& each : *points) each.synchronize();
+                  }
+                  communicator.barrier(options);
+                });
 }
 
 /// At its timeout a monitored barrier names all missing ranks. The other ranks wait a little longer

@@ -102,6 +102,12 @@ uint64_t CollectiveQueue::try_begin() {
   return state.next_number();
 }
 
+uint64_t CollectiveQueue::number_elsewhere() {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->check_open();
+  return state_->issued.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 void CollectiveQueue::end() {
   State& state = *state_;
   collective_ended();

@@ -56,6 +56,9 @@ class FARANDOLE_API CollectiveQueue {
   /// lines.
   uint64_t push(Task task);
   void collective_ended();
+  /// The number of a collective that neither runs here nor waits for those that do: an accelerator
+  /// has it.
+  uint64_t number_elsewhere();
 
   /// Numbers given out so far.
   uint64_t issued() const;

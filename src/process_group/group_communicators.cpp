@@ -19,12 +19,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Where the elements of tensors lie, by the type of their device.
-constexpr std::pair<c10::DeviceType, comm::MemoryKind> kMemoryOfDevices[] = {
-    {c10::DeviceType::CPU, comm::MemoryKind::kHost},
-    {c10::DeviceType::CUDA, comm::MemoryKind::kDevice},
-};
-
 c10d::ErrorType error_type_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -84,34 +78,32 @@ std::shared_ptr<GroupCommunicators> GroupCommunicators::form(
   options.attempt = find_attempt();
   options.while_forming = parts.while_forming;
   options.before_abort = [notice] { notice->give(); };
-  ByDevice by_device;
-  for (const auto& [type, memory] : kMemoryOfDevices) {
-    const std::string backend = comm::backend_for(memory, options.config.backend);
-    if (backend.empty()) continue;
-    by_device[static_cast<size_t>(type)] = comm::make_communicator(backend, adapter, options);
-  }
-  return std::shared_ptr<GroupCommunicators>(
-      new GroupCommunicators(parts, std::move(by_device), std::move(notice)));
+  const std::string backend = comm::backend_for(comm::MemoryKind::kHost, options.config.backend);
+  const std::shared_ptr<GroupCommunicators> formed(
+      new GroupCommunicators(parts, comm::make_communicator(backend, adapter, options),
+                             options.config.timeout, std::move(notice)));
+  formed->add_lanes(store, options);
+  return formed;
 }
 
-GroupCommunicators::GroupCommunicators(Parts parts, ByDevice by_device,
+GroupCommunicators::GroupCommunicators(Parts parts, std::shared_ptr<comm::Communicator> host,
+                                       std::chrono::milliseconds default_timeout,
                                        std::shared_ptr<AbortNotice> notice)
     : parts_(std::move(parts)),
-      by_device_(std::move(by_device)),
+      host_(std::move(host)),
+      default_timeout_(default_timeout),
       notice_(std::move(notice)),
       timeout_(parts_.timeout),
       collectives_(parts_.group),
       one_sided_(parts_.group) {}
 
-const std::shared_ptr<comm::Communicator>& GroupCommunicators::any() const {
-  return *std::find_if(by_device_.begin(), by_device_.end(),
-                       [](const auto& each) { return each != nullptr; });
-}
-
 void GroupCommunicators::set_timeout(std::chrono::milliseconds timeout) {
   timeout_.store(timeout);
-  for (const auto& each : by_device_) {
-    if (each) each->set_timeout(timeout);
+  host_->set_timeout(timeout);
+  for (const auto& each : lanes_) {
+    if (const auto communicator = each ? each->communicator() : nullptr) {
+      communicator->set_timeout(timeout);
+    }
   }
 }
 
@@ -125,6 +117,7 @@ GroupCommunicators::Work GroupCommunicators::launch(Call call, Body body) {
   call.timeout = timeout_of(call.timeout);
   if (!in_creator()) return run_here(call, body, 0);  // throws
   if (call.cost && estimator_.add(*call.cost)) return finished(call.operation, call.outputs);
+  if (C10_UNLIKELY(!call.device.is_cpu())) return launch_on_device(call, std::move(body));
   if (!call.async) {
     if (const uint64_t sequence = collectives_.try_begin()) {
       const Turn turn(collectives_);
@@ -161,7 +154,7 @@ GroupCommunicators::Work GroupCommunicators::run_here(Call& call, const Body& bo
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     comm::CollectiveOptions options;
     options.timeout = call.timeout;
-    body(*of(call.device), options);
+    body(*host_, options);
   } catch (...) {
     note_failure(std::current_exception());
     throw;
@@ -180,26 +173,25 @@ GroupCommunicators::Work GroupCommunicators::enqueue(CollectiveQueue& queue, boo
   auto work = c10::make_intrusive<WorkFarandole>(
       WorkFarandole::Description{rank(), call.operation.type, call.operation.name, group(),
                                  std::move(call.outputs)},
-      [communicator = of(call.device)] { communicator->abort("abort() was called on a Work"); },
-      title);
+      [communicator = host_] { communicator->abort("abort() was called on a Work"); }, title);
   const comm::CollectiveOptions options{call.timeout, /*sleep_at_once=*/true};
   // The task shares what it needs: the group may be gone when it runs.
-  const uint64_t sequence = queue.push([work, options, &queue, device = call.device,
-                                        body = std::move(body), self = shared_from_this()] {
-    const bool timed = self->wants_completions();
-    const Clock::time_point begin = timed ? Clock::now() : Clock::time_point();
-    std::exception_ptr failure;
-    try {
-      const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      body(*self->of(device), options);
-    } catch (...) {
-      failure = std::current_exception();
-      self->note_failure(failure);
-    }
-    if (timed && !failure) self->note_completion(*work, Clock::now() - begin);
-    queue.collective_ended();  // `self` owns it
-    complete(*work, failure);
-  });
+  const uint64_t sequence =
+      queue.push([work, options, &queue, body = std::move(body), self = shared_from_this()] {
+        const bool timed = self->wants_completions();
+        const Clock::time_point begin = timed ? Clock::now() : Clock::time_point();
+        std::exception_ptr failure;
+        try {
+          const at::AutoDispatchBelowADInplaceOrView below_autograd;
+          body(*self->host_, options);
+        } catch (...) {
+          failure = std::current_exception();
+          self->note_failure(failure);
+        }
+        if (timed && !failure) self->note_completion(*work, Clock::now() - begin);
+        queue.collective_ended();  // `self` owns it
+        complete(*work, failure);
+      });
   if (counted) work->set_sequence(sequence);
   return work;
 }
@@ -223,9 +215,10 @@ void GroupCommunicators::note_completion(const WorkFarandole& work,
 }
 
 void GroupCommunicators::abort(const std::string& reason) {
-  for (const auto& each : by_device_) {
+  for (const auto& each : lanes_) {
     if (each) each->abort(reason);
   }
+  host_->abort(reason);
 }
 
 /// An orderly end is no failure: it calls no abort hooks, even if a task is on its last lines.
@@ -234,6 +227,9 @@ void GroupCommunicators::end(const std::string& reason) {
     notice_->given = true;  // where they run at this moment it is true already
   }
   if (collectives_.busy() || one_sided_.busy() || transfers_->busy()) abort(reason);
+  for (const auto& each : lanes_) {
+    if (each) each->end();
+  }
   collectives_.close();
   one_sided_.close();
   transfers_->close();

@@ -14,45 +14,29 @@
 #include <utility>
 #include <vector>
 
+#include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
 #include "farandole/process_group/work.h"
+#include "process_group/call.h"
 #include "process_group/collective_queue.h"
+#include "process_group/device/device_lane.h"
 #include "process_group/hooks.h"
 #include "process_group/time_estimator.h"
 #include "process_group/transfers_in_flight.h"
 
 namespace farandole {
 
-/// The names of a collective: c10d's, ours, and what torch.profiler shows.
-struct Operation {
-  c10d::OpType type;
-  const char* name;
-  const char* profiler_title;
-};
-
-/// One call of a collective, all but what it does.
-struct Call {
-  Operation operation;
-  std::vector<at::Tensor> outputs;
-  bool async;
-  std::chrono::milliseconds timeout;
-  /// What the time estimator takes it for; without one it runs even while times are estimated.
-  std::optional<Cost> cost;
-  /// Of its tensors, as check_tensor() admits them: whose communicator runs it.
-  c10::DeviceType device = c10::DeviceType::CPU;
-};
-
-/// One set of ranks and what they talk through, a communicator for each type of device: what a
-/// group has from its making until its end or its next reconfigure().
+/// One set of ranks and what they talk through: what a group has from its making until its end or
+/// its next reconfigure(). That is a communicator on host memory, and a lane for each type of
+/// accelerator, which forms through that communicator when it is first used.
 ///
 /// Works and tasks share it with the group, so it lives until the last of them is done. Each call
-/// runs on the calling thread or on the executor of a queue; errors and completions are told to the
-/// hooks of the group.
+/// runs on the calling thread or on the executor of a queue, or is put on the stream of a lane;
+/// errors and completions are told to the hooks of the group.
 /// Threads: any. Fork: in a child every launch throws CommError, and it must not be destroyed.
 class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicators> {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
-  using Body = std::function<void(comm::Communicator&, const comm::CollectiveOptions&)>;
   /// The error that a group met first; it outlives this object.
   using FirstError = std::atomic<c10d::ErrorType>;
 
@@ -72,19 +56,22 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
                                                   int rank, int size, const Parts& parts);
 
   const std::string& group() const { return parts_.group; }
-  int rank() const { return any()->rank(); }
-  /// What tensors on devices of `type` travel through; null if nothing serves them.
-  const std::shared_ptr<comm::Communicator>& of(c10::DeviceType type) const {
-    return by_device_[static_cast<size_t>(type)];
-  }
-  /// One of them, for what they have in common: the ranks, and whether these live.
-  const std::shared_ptr<comm::Communicator>& any() const;
+  int rank() const { return host_->rank(); }
+  /// The communicator on host memory.
+  const std::shared_ptr<comm::Communicator>& host() const { return host_; }
+  /// What tensors on devices of `type` travel through; null if nothing serves them, or not yet.
+  std::shared_ptr<comm::Communicator> of(c10::DeviceType type) const;
+  /// Makes what tensors on `device` travel through, unless it is there. Collective.
+  void connect(c10::Device device);
+  /// What the present streams of this thread and of the lanes were given so far, on the devices
+  /// that the group works on; besides on `device`, if it is an accelerator.
+  std::vector<c10::Event> points_on_devices(std::optional<c10::Device> device) const;
   /// False in a forked child.
   bool in_creator() const { return collectives_.in_creator(); }
 
   /// Runs `body` as a collective, in the order in which collectives are launched. A synchronous one
   /// runs on this thread if nothing is ahead of it, and throws its error; an asynchronous one runs
-  /// on an executor, and its Work carries the error.
+  /// on an executor, and its Work carries the error. One on an accelerator is enqueued at once.
   Work launch(Call call, Body body);
   /// As launch() for what only some ranks do and nobody counts. A synchronous one runs at once on
   /// this thread; asynchronous ones run in order on an executor of their own.
@@ -122,18 +109,25 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
     void give();
   };
 
-  using ByDevice =
-      std::array<std::shared_ptr<comm::Communicator>, c10::COMPILE_TIME_MAX_DEVICE_TYPES>;
+  using Lanes = std::array<std::shared_ptr<DeviceLane>, c10::COMPILE_TIME_MAX_DEVICE_TYPES>;
 
-  GroupCommunicators(Parts parts, ByDevice by_device, std::shared_ptr<AbortNotice> notice);
+  GroupCommunicators(Parts parts, std::shared_ptr<comm::Communicator> host,
+                     std::chrono::milliseconds default_timeout,
+                     std::shared_ptr<AbortNotice> notice);
 
+  void add_lanes(const c10::intrusive_ptr<c10d::Store>& store,
+                 const comm::CommunicatorOptions& options);
+  DeviceLane& lane(c10::Device device) const;
+  Work launch_on_device(Call& call, Body body);
   Work run_here(Call& call, const Body& body, uint64_t sequence);
   Work enqueue(CollectiveQueue& queue, bool counted, Call& call, Body body);
   void note_failure(const std::exception_ptr& failure) const;
 
   const Parts parts_;
-  const ByDevice by_device_;                   // one at least
-  const std::shared_ptr<AbortNotice> notice_;  // shared with the communicators
+  const std::shared_ptr<comm::Communicator> host_;
+  const std::chrono::milliseconds default_timeout_;  ///< of the communicators
+  const std::shared_ptr<AbortNotice> notice_;        // shared with the communicators
+  Lanes lanes_;  // by type of device, for those that can be served; unchanged once it has formed
   const std::shared_ptr<TransfersInFlight> transfers_ = std::make_shared<TransfersInFlight>();
   std::atomic<std::chrono::milliseconds> timeout_;
   TimeEstimator estimator_;

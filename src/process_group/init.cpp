@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/process_group/init.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
 #include <algorithm>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -36,7 +38,7 @@ c10::intrusive_ptr<c10d::Store> below(const char* prefix,
   return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
 }
 
-/// A c10d group of our backend for CPU and CUDA, put together as torch.distributed does.
+/// A c10d group of our backend for CPU and accelerators, put together as torch.distributed does.
 Group wrap(const c10::intrusive_ptr<c10d::Backend>& backend,
            const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
            const std::string& message_name) {
@@ -46,6 +48,8 @@ Group wrap(const c10::intrusive_ptr<c10d::Backend>& backend,
   group->setDefaultBackend(kCustom);
   group->setBackend(c10::DeviceType::CPU, kCustom, backend);
   group->setBackend(c10::DeviceType::CUDA, kCustom, backend);
+  constexpr auto kOther = c10::DeviceType::PrivateUse1;
+  if (c10::impl::hasDeviceGuardImpl(kOther)) group->setBackend(kOther, kCustom, backend);
   group->setGroupName(name);
   group->setGroupDesc(message_name);
   c10d::register_process_group(name, group);

@@ -35,7 +35,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::broadcast(Tensors& tensors,
   const at::Tensor& tensor = tensors.front();
   const int root = static_cast<int>(opts.rootRank);
   return launch({kOperation, tensors, opts.asyncOp, opts.timeout, Cost{1, 2 * bytes_of(tensor)},
-                 tensor.device().type()},
+                 tensor.device()},
                 [tensor, root](comm::Communicator& communicator, const auto& options) {
                   const bool is_root = communicator.rank() == root;
                   const at::Tensor flat = is_root ? flat_input(tensor) : flat_output(tensor);
@@ -59,7 +59,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allgather(std::vector<Tensors
   check_one_per_rank(by, "output", parts, input);
   for (const at::Tensor& part : parts) check_output(by, part);
   return launch({kOperation, parts, opts.asyncOp, opts.timeout,
-                 Cost{1, bytes_of(input) + bytes_of(parts)}, input.device().type()},
+                 Cost{1, bytes_of(input) + bytes_of(parts)}, input.device()},
                 [parts, input](comm::Communicator& communicator, const auto& options) {
                   all_gather_list(communicator, parts, input, options);
                 });
@@ -89,13 +89,13 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allgather_coalesced(
     outputs.insert(outputs.end(), parts_of_input[i].begin(), parts_of_input[i].end());
   }
   const Cost cost{static_cast<double>(inputs.size()), bytes_of(inputs) + bytes_of(outputs)};
-  return launch({kOperation, std::move(outputs), opts.asyncOp, opts.timeout, cost,
-                 inputs.front().device().type()},
-                [parts_of_input, inputs](comm::Communicator& communicator, const auto& options) {
-                  for (size_t i = 0; i < inputs.size(); ++i) {
-                    all_gather_list(communicator, parts_of_input[i], inputs[i], options);
-                  }
-                });
+  return launch(
+      {kOperation, std::move(outputs), opts.asyncOp, opts.timeout, cost, inputs.front().device()},
+      [parts_of_input, inputs](comm::Communicator& communicator, const auto& options) {
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          all_gather_list(communicator, parts_of_input[i], inputs[i], options);
+        }
+      });
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::allgather_into_tensor_coalesced(
@@ -110,15 +110,14 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allgather_into_tensor_coalesc
     check_world_times(by, "output", outputs[i], "input", inputs[i]);
   }
   const Cost cost{static_cast<double>(inputs.size()), bytes_of(inputs) + bytes_of(outputs)};
-  return launch(
-      {kOperation, outputs, opts.asyncOp, opts.timeout, cost, inputs.front().device().type()},
-      [outputs, inputs](comm::Communicator& communicator, const auto& options) {
-        for (size_t i = 0; i < outputs.size(); ++i) {
-          const at::Tensor flat = flat_output(outputs[i]);
-          all_gather_flat(communicator, flat, flat_input(inputs[i]), options);
-          store_flat(flat, outputs[i]);
-        }
-      });
+  return launch({kOperation, outputs, opts.asyncOp, opts.timeout, cost, inputs.front().device()},
+                [outputs, inputs](comm::Communicator& communicator, const auto& options) {
+                  for (size_t i = 0; i < outputs.size(); ++i) {
+                    const at::Tensor flat = flat_output(outputs[i]);
+                    all_gather_flat(communicator, flat, flat_input(inputs[i]), options);
+                    store_flat(flat, outputs[i]);
+                  }
+                });
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::gather(std::vector<Tensors>& outputs,
@@ -140,7 +139,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::gather(std::vector<Tensors>& 
     check_no_list(by, "output", outputs);
   }
   return launch({kOperation, parts, opts.asyncOp, opts.timeout,
-                 Cost{1, bytes_of(input) * (1 + size_)}, input.device().type()},
+                 Cost{1, bytes_of(input) * (1 + size_)}, input.device()},
                 [parts, input, root](comm::Communicator& communicator, const auto& options) {
                   at::Tensor from = flat_input(input);
                   const Wire wire = wire_of(from);
@@ -174,7 +173,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::scatter(Tensors& outputs,
     check_no_list(by, "input", inputs);
   }
   return launch({kOperation, outputs, opts.asyncOp, opts.timeout,
-                 Cost{1, bytes_of(output) * (1 + size_)}, output.device().type()},
+                 Cost{1, bytes_of(output) * (1 + size_)}, output.device()},
                 [parts, output, root](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor flat = flat_output(output);
                   const Wire wire = wire_of(flat);

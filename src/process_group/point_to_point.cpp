@@ -3,6 +3,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
 
+#include "farandole/error.h"
+#include "process_group/coalescing.h"
 #include "process_group/flat_tensor.h"
 #include "process_group/process_group_private.h"
 #include "process_group/transfers_in_flight.h"
@@ -11,6 +13,15 @@ namespace farandole {
 namespace {
 
 uint64_t tag_of(int tag) { return static_cast<uint64_t>(static_cast<int64_t>(tag)); }
+
+[[noreturn]] void throw_any_source(const Caller& caller, const at::Tensor& tensor) {
+  throw NotSupported(
+      "any-source-device",
+      caller.describe() + " cannot receive from any rank on " + tensor.device().str() + ".",
+      "a message to an accelerator goes straight into its memory, so the receiver "
+      "must know who sends it.",
+      "pass the source rank, or receive into a tensor on the CPU.");
+}
 
 }  // namespace
 
@@ -27,7 +38,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::begin_transfer(const Operatio
     return communicators->finished(operation, tensors);
   }
   TransferWork::Parts parts;
-  parts.communicator = communicators->of(flat.device().type());
+  parts.communicator = communicators->host();
   parts.flat = flat;
   parts.target = target;
   parts.in_flight = communicators->transfers();
@@ -51,6 +62,35 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::begin_transfer(const Operatio
       WorkFarandole::Description{rank_, operation.type, operation.name, name(), tensors},
       std::move(parts), title);
   communicators->transfers()->add(work);
+  if (coalescing_->is_active()) coalescing_->add(work);
+  return work;
+}
+
+/// Transfers of an accelerator are on the group's stream, between its collectives.
+ProcessGroupFarandole::Work ProcessGroupFarandole::launch_transfers(
+    const Operation& operation, std::vector<DeviceTransfer> transfers) {
+  double bytes = 0;
+  Tensors tensors;
+  for (const DeviceTransfer& each : transfers) {
+    bytes += bytes_of(each.tensor());
+    tensors.push_back(each.tensor());
+  }
+  const c10::Device device = tensors.front().device();
+  const int peer = transfers.front().peer();
+  // The body is kept, and with it the flat copies.
+  const auto shared = std::make_shared<std::vector<DeviceTransfer>>(std::move(transfers));
+  return communicators()->launch(
+      {operation, std::move(tensors), /*async=*/true, kNoTimeout, Cost{1, 2 * bytes}, device, peer},
+      [shared](comm::Communicator& communicator, const auto& options) {
+        enqueue(*shared, static_cast<comm::DeviceCommunicator&>(communicator), options);
+      });
+}
+
+ProcessGroupFarandole::Work ProcessGroupFarandole::transfer_on_device(const Operation& operation,
+                                                                      DeviceTransfer transfer) {
+  if (!coalescing_->is_active()) return launch_transfers(operation, {std::move(transfer)});
+  auto work = communicators()->finished(operation, {transfer.tensor()});
+  coalescing_->add(std::move(transfer));
   return work;
 }
 
@@ -60,6 +100,10 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::send(Tensors& tensors, int de
   const Caller by = caller(kOperation);
   check_single_input(by, tensors);
   check_peer(by, destination);
+  if (!tensors.front().is_cpu()) {
+    return transfer_on_device(
+        kOperation, {DeviceTransfer::Direction::kSend, tensors.front(), destination, tag_of(tag)});
+  }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor flat = flat_input(tensors.front());
   return begin_transfer(kOperation, tensors, flat, {}, [&](auto& communicator, auto& options) {
@@ -71,7 +115,13 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::send(Tensors& tensors, int de
 ProcessGroupFarandole::Work ProcessGroupFarandole::receive_from(const Operation& operation,
                                                                 Tensors& tensors, int source,
                                                                 int tag) {
-  check_single_output(caller(operation), tensors);
+  const Caller by = caller(operation);
+  check_single_output(by, tensors);
+  if (!tensors.front().is_cpu()) {
+    if (source == comm::Communicator::kAnySource) throw_any_source(by, tensors.front());
+    return transfer_on_device(
+        operation, {DeviceTransfer::Direction::kReceive, tensors.front(), source, tag_of(tag)});
+  }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const at::Tensor flat = flat_output(tensors.front());
   return begin_transfer(operation, tensors, flat, tensors.front(),

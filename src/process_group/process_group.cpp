@@ -3,6 +3,8 @@
 
 #include "comm/fork_guard.h"
 #include "farandole/error.h"
+#include "process_group/coalescing.h"
+#include "process_group/device/accelerators.h"
 #include "process_group/group_communicators.h"
 #include "process_group/live_groups.h"
 #include "process_group/reconfigure_handle.h"
@@ -39,6 +41,7 @@ ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Stor
       fork_guard_(std::make_unique<comm::ForkGuard>()),
       store_(store),
       hooks_(std::make_shared<GroupHooks>()),
+      coalescing_(std::make_unique<Coalescing>()),
       error_(std::make_shared<std::atomic<c10d::ErrorType>>(c10d::ErrorType::SUCCESS))
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
       ,
@@ -54,7 +57,7 @@ ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Stor
   }
   if (!waits_for_ranks(*options_)) {
     communicators_ = form(store, rank, size, kNoTimeout);
-    topology_ = communicators_->any()->topology();
+    topology_ = communicators_->host()->topology();
   }
   remember(*this);
 }
@@ -121,7 +124,15 @@ std::shared_ptr<comm::Communicator> ProcessGroupFarandole::communicator(
 }
 
 ProcessGroupFarandole::Work ProcessGroupFarandole::launch(Call call, Body body) {
-  return communicators()->launch(std::move(call), std::move(body));
+  Work work = communicators()->launch(std::move(call), std::move(body));
+  if (C10_UNLIKELY(coalescing_->is_active())) coalescing_->add(work);
+  return work;
+}
+
+bool ProcessGroupFarandole::supportsCoalescing() const { return has_accelerator(); }
+
+void ProcessGroupFarandole::eagerConnectSingleDevice(at::Device device) {
+  if (can_serve(device.type())) communicators()->connect(device);
 }
 
 void ProcessGroupFarandole::setSequenceNumberForGroup() {}

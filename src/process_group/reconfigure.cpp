@@ -64,7 +64,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reconfigure(
   size_ = static_cast<int>(handles.size());
   generation_ = uuid;
   store_ = store;
-  topology_ = formed->any()->topology();
+  topology_ = formed->host()->topology();
   auto work = formed->finished(kOperation, {});
   const std::lock_guard<std::mutex> lock(mutex_);
   communicators_ = std::move(formed);

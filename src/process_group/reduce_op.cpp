@@ -129,10 +129,22 @@ at::Tensor factor_of(const Caller& caller, const c10d::ReduceOp& op, const at::T
       "pass factor.to(tensor), or a plain number.");
 }
 
+/// Whether `communicator` multiplies itself.
+bool has_factors(const comm::Communicator& communicator) {
+  return communicator.memory_kind() == comm::MemoryKind::kDevice;
+}
+
 }  // namespace
 
-at::Tensor Reduction::prepared(const at::Tensor& flat) const {
-  return factor.defined() ? at::mul(flat, factor) : flat;
+at::Tensor Reduction::prepared(const at::Tensor& flat,
+                               const comm::Communicator& communicator) const {
+  return factor.defined() && !has_factors(communicator) ? at::mul(flat, factor) : flat;
+}
+
+comm::CollectiveOptions Reduction::with_factor(comm::CollectiveOptions options,
+                                               const comm::Communicator& communicator) const {
+  if (factor.defined() && has_factors(communicator)) options.factor = factor.item<double>();
+  return options;
 }
 
 Reduction reduction_of(const Caller& caller, const c10d::ReduceOp& op, const at::Tensor& tensor) {

@@ -12,8 +12,12 @@ struct Reduction {
   at::Tensor factor;  ///< PREMUL_SUM: one number, this rank's tensor is multiplied by it; undefined
                       ///< otherwise
 
-  /// `flat`, or with a factor a multiplied copy of the same dtype.
-  at::Tensor prepared(const at::Tensor& flat) const;
+  /// What `communicator` is given for `flat`: itself, or where it has no factors of its own a
+  /// multiplied copy of the same dtype.
+  at::Tensor prepared(const at::Tensor& flat, const comm::Communicator& communicator) const;
+  /// `options` with the factor, if `communicator` has them.
+  comm::CollectiveOptions with_factor(comm::CollectiveOptions options,
+                                      const comm::Communicator& communicator) const;
 };
 
 /// The reduction `op` on elements of `tensor`. Throws before anything is sent: InvalidArgument

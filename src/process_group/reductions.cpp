@@ -11,10 +11,10 @@ namespace {
 void all_reduce_tensor(comm::Communicator& communicator, const at::Tensor& tensor,
                        const Reduction& reduction, const comm::CollectiveOptions& options) {
   const at::Tensor flat = flat_input(tensor);
-  const at::Tensor from = reduction.prepared(flat);
+  const at::Tensor from = reduction.prepared(flat, communicator);
   const Wire wire = reduced_wire_of(flat);
   communicator.all_reduce(from.const_data_ptr(), flat.mutable_data_ptr(), wire.count, wire.dtype,
-                          reduction.op, options);
+                          reduction.op, reduction.with_factor(options, communicator));
   store_flat(flat, tensor);
 }
 
@@ -25,9 +25,10 @@ void reduce_scatter_flat(comm::Communicator& communicator, const at::Tensor& out
   const at::Tensor flat_out = flat_output(output);
   const Wire wire = reduced_wire_of(flat_out);
   const auto own_part = static_cast<size_t>(communicator.rank() * flat_out.numel());
-  const at::Tensor from = apart_from(reduction.prepared(flat), flat_out, own_part);
+  const at::Tensor from = apart_from(reduction.prepared(flat, communicator), flat_out, own_part);
   communicator.reduce_scatter(from.const_data_ptr(), flat_out.mutable_data_ptr(), wire.count,
-                              wire.dtype, reduction.op, options);
+                              wire.dtype, reduction.op,
+                              reduction.with_factor(options, communicator));
   store_flat(flat_out, output);
 }
 
@@ -45,7 +46,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allreduce(Tensors& tensors,
   const at::Tensor& tensor = tensors.front();
   const Reduction reduction = reduction_of(by, opts.reduceOp, tensor);
   return launch({kOperation, tensors, opts.asyncOp, opts.timeout, Cost{1, 3 * bytes_of(tensor)},
-                 tensor.device().type()},
+                 tensor.device()},
                 [tensor, reduction](comm::Communicator& communicator, const auto& options) {
                   all_reduce_tensor(communicator, tensor, reduction, options);
                 });
@@ -60,7 +61,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allreduce_coalesced(
   for (const at::Tensor& tensor : tensors) check_output(by, tensor);
   const Reduction reduction = reduction_of(by, opts.reduceOp, tensors.front());
   return launch({kOperation, tensors, opts.asyncOp, opts.timeout, Cost{1, 3 * bytes_of(tensors)},
-                 tensors.front().device().type()},
+                 tensors.front().device()},
                 [tensors, reduction](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor joined = joined_input(tensors);
                   all_reduce_tensor(communicator, joined, reduction, options);
@@ -78,15 +79,16 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reduce(Tensors& tensors,
   const Reduction reduction = reduction_of(by, opts.reduceOp, tensor);
   const int root = static_cast<int>(opts.rootRank);
   return launch({kOperation, tensors, opts.asyncOp, opts.timeout,
-                 Cost{1, bytes_of(tensor) * (2 + size_)}, tensor.device().type()},
+                 Cost{1, bytes_of(tensor) * (2 + size_)}, tensor.device()},
                 [tensor, reduction, root](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor flat = flat_input(tensor);
-                  const at::Tensor from = reduction.prepared(flat);
+                  const at::Tensor from = reduction.prepared(flat, communicator);
                   const Wire wire = reduced_wire_of(flat);
                   const bool is_root = communicator.rank() == root;
                   communicator.reduce(from.const_data_ptr(),
                                       is_root ? flat.mutable_data_ptr() : nullptr, wire.count,
-                                      wire.dtype, reduction.op, root, options);
+                                      wire.dtype, reduction.op, root,
+                                      reduction.with_factor(options, communicator));
                   if (is_root) store_flat(flat, tensor);
                 });
 }
@@ -103,7 +105,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reduce_scatter(
   check_one_per_rank(by, "input", parts, output);
   const Reduction reduction = reduction_of(by, opts.reduceOp, output);
   return launch({kOperation, outputs, opts.asyncOp, opts.timeout,
-                 Cost{1, 2 * bytes_of(parts) + bytes_of(output)}, output.device().type()},
+                 Cost{1, 2 * bytes_of(parts) + bytes_of(output)}, output.device()},
                 [output, parts, reduction](comm::Communicator& communicator, const auto& options) {
                   reduce_scatter_flat(communicator, output, joined_input(parts), reduction,
                                       options);
@@ -132,7 +134,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reduce_scatter_tensor_coalesc
   }
   const Cost cost{static_cast<double>(inputs.size()), 2 * bytes_of(inputs) + bytes_of(outputs)};
   return launch(
-      {kOperation, outputs, opts.asyncOp, opts.timeout, cost, outputs.front().device().type()},
+      {kOperation, outputs, opts.asyncOp, opts.timeout, cost, outputs.front().device()},
       [outputs, inputs, reductions](comm::Communicator& communicator, const auto& options) {
         for (size_t i = 0; i < outputs.size(); ++i) {
           reduce_scatter_flat(communicator, outputs[i], flat_input(inputs[i]), reductions[i],

@@ -122,13 +122,13 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::allreduce_sparse(
   const Caller by = caller(kOperation);
   check_sparse(by, tensors, opts.reduceOp);
   const at::Tensor& tensor = tensors.front();
-  check_tensor(by, tensor._values());  // on the CPU
+  check_host_tensor(by, tensor._values());
   reduction_of(by, opts.reduceOp, tensor._values());
   const bool average = opts.reduceOp.op_ == c10d::ReduceOp::AVG;
   // Shapes, indices and values are gathered; the other ranks' are taken to be as many.
   const double own_bytes = bytes_of(tensor._indices()) + bytes_of(tensor._values());
   const Cost cost{3, own_bytes * (1 + size_)};
-  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, cost, tensor.device().type()},
+  return launch({kOperation, tensors, opts.asyncOp, opts.timeout, cost, tensor.device()},
                 [tensor, average](comm::Communicator& communicator, const auto& options) {
                   const at::Tensor own = tensor.is_coalesced() ? tensor : tensor.coalesce();
                   const at::Tensor sum = sum_of_all(communicator, own, average, options);

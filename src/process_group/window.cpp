@@ -72,7 +72,7 @@ struct WindowFarandole::Registration {
 WindowFarandole::WindowFarandole(const std::shared_ptr<GroupCommunicators>& communicators)
     : group_(communicators->group()),
       rank_(communicators->rank()),
-      world_size_(communicators->any()->world_size()),
+      world_size_(communicators->host()->world_size()),
       communicators_(communicators) {
   communicators->launch(
       collective(kNewWindow), [this](comm::Communicator& communicator, const auto&) {
@@ -127,6 +127,7 @@ std::vector<std::vector<int64_t>> WindowFarandole::exchange(const Operation& ope
 
 void WindowFarandole::tensor_register(const at::Tensor& tensor, bool owning) {
   const Caller by = caller(kRegister);
+  check_host_tensor(by, tensor);
   check_output(by, tensor);
   if (registration_) {
     throw InvalidArgument("window-has-tensor",
@@ -142,7 +143,7 @@ void WindowFarandole::tensor_register(const at::Tensor& tensor, bool owning) {
         "register a contiguous tensor in symmetric memory.");
   }
   auto made = std::make_unique<Registration>();
-  const auto communicator = communicators()->of(tensor.device().type());
+  const auto communicator = communicators()->host();
   made->memory =
       shared_memory_of(by, *communicator).find_symmetric(tensor.data_ptr(), tensor.nbytes());
   std::vector<int64_t> own{0, 0, static_cast<int64_t>(tensor.scalar_type())};
@@ -186,7 +187,7 @@ WindowFarandole::Work WindowFarandole::put(const at::Tensor& tensor, int64_t dst
                                            int64_t targetOffsetNelems, bool asyncOp,
                                            const c10d::PutOptions& opts) {
   const Caller by = caller(kPut);
-  check_tensor(by, tensor);
+  check_host_tensor(by, tensor);
   const int rank = check_rank(by, dstRank);
   check_no_hints(by, opts.hints);
   const Registration& registered = registration(by);

@@ -49,20 +49,23 @@ bool WorkFarandole::wait(std::chrono::milliseconds timeout) {
     if (timeout <= kNoTimeout) {
       cv_.wait(lock, is_done);
     } else if (!cv_.wait_for(lock, timeout, is_done)) {
-      throw TimeoutError("wait-timeout",
-                         "wait() for " + name() + " in group '" + description_.group +
-                             "' on rank " + std::to_string(description_.rank) +
-                             " reached its timeout of " + std::to_string(timeout.count()) + " ms.",
-                         "it, or a collective queued before it, is still waiting for other ranks.",
-                         "call wait() again, with a longer timeout or none.",
-                         {{}, description_.operation});
+      throw_wait_timeout(timeout);
     }
   }
   if (exception_) std::rethrow_exception(exception_);
   return true;
 }
 
-/// "collective #42 all_reduce"; sends and receives have no number.
+void WorkFarandole::throw_wait_timeout(std::chrono::milliseconds timeout) const {
+  throw TimeoutError("wait-timeout",
+                     "wait() for " + name() + " in group '" + description_.group + "' on rank " +
+                         std::to_string(description_.rank) + " reached its timeout of " +
+                         std::to_string(timeout.count()) + " ms.",
+                     "it, or a collective queued before it, is still waiting for other ranks.",
+                     "call wait() again, with a longer timeout or none.",
+                     {{}, description_.operation});
+}
+
 std::string WorkFarandole::name() const {
   const uint64_t sequence = getSequencenumber();
   if (sequence == 0) return description_.operation;

@@ -19,6 +19,8 @@
 
 namespace farandole {
 
+class Coalescing;
+class DeviceTransfer;
 class GroupCommunicators;
 struct Call;
 struct GroupHooks;
@@ -29,10 +31,19 @@ class ForkGuard;
 
 /// The backend "farandole" of torch.distributed: tensors in, Communicator calls out.
 ///
-/// Tensors may have any strides; those that are not row-major are copied once on the way in or out.
-/// Moves (broadcast, gather, send, ...) take every dtype, reductions those of comm::DataType, and
-/// complex64 and complex128 for sums. What the caller gets wrong alone is InvalidArgument or
-/// NotSupported before anything is sent; the rest are CommErrors.
+/// Tensors are on the CPU, or on one accelerator of each rank (CUDA, with the backend "nccl"). What
+/// is said here is for the CPU, unless it names accelerators. Tensors may have any strides; those
+/// that are not row-major are copied once on the way in or out. Moves (broadcast, gather, send,
+/// ...) take every dtype, reductions those of comm::DataType, and complex64 and complex128 for
+/// sums. What the caller gets wrong alone is InvalidArgument or NotSupported before anything is
+/// sent; the rest are CommErrors.
+///
+/// Accelerators: a collective, send or receive is put on a stream of the group and returns; the
+/// host does not wait. It runs after what the current stream was given before, and Work::wait()
+/// makes the current stream wait for it. Tensors are kept until it has ended. Calls of the ranks
+/// are not compared; a watchdog thread fails what takes too long, or what a lost rank is missing
+/// in. The first call on a device, or eagerConnectSingleDevice(), is a collective for all ranks. A
+/// rank has one device in a group.
 ///
 /// Order: one queue per group. A synchronous call (asyncOp == false) runs on the calling thread if
 /// nothing is ahead of it, throws its error there and returns a finished Work; an asynchronous one
@@ -74,8 +85,8 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   /// The name in messages.
   const std::string& name() const { return name_; }
-  /// What tensors on devices of `type` travel through; null if nothing serves them, and after
-  /// shutdown().
+  /// What tensors on devices of `type` travel through; null if nothing serves them, after
+  /// shutdown(), and of accelerators before the first call on one.
   std::shared_ptr<comm::Communicator> communicator(c10::DeviceType type) const;
   const comm::Topology& topology() const { return topology_; }
 
@@ -118,8 +129,17 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
 
   Work send(Tensors& tensors, int destination, int tag) override;
   Work recv(Tensors& tensors, int source, int tag) override;
-  /// The Work's sourceRank() tells from whom, once it is done.
+  /// The Work's sourceRank() tells from whom, once it is done. Not on accelerators.
   Work recvAnysource(Tensors& tensors, int tag) override;
+
+  /// Calls until endCoalescing() are ended by its Work. Transfers of accelerators among them become
+  /// one operation, so that ranks may send to each other before they receive. Only with an
+  /// accelerator does torch's batch_isend_irecv() use it.
+  bool supportsCoalescing() const override;
+  void startCoalescing() override;
+  Work endCoalescing() override;
+  /// Connects the ranks on their accelerators now. Collective.
+  void eagerConnectSingleDevice(at::Device device) override;
 
   bool supportsSplitting() const override { return true; }
   /// A group of `ranks` of this one, in that order; null on a rank that is not in it. Collective
@@ -232,6 +252,8 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   Work begin_transfer(const Operation& operation, const Tensors& tensors, const at::Tensor& flat,
                       const at::Tensor& target, const Begin& begin);
   Work receive_from(const Operation& operation, Tensors& tensors, int source, int tag);
+  Work launch_transfers(const Operation& operation, std::vector<DeviceTransfer> transfers);
+  Work transfer_on_device(const Operation& operation, DeviceTransfer transfer);
 
   /// Who owns it can be told by its address; torch writes names of new groups into it.
   const c10::intrusive_ptr<Options> options_;
@@ -239,6 +261,7 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   const std::unique_ptr<comm::ForkGuard> fork_guard_;
   c10::intrusive_ptr<c10d::Store> store_;  ///< where the present ranks have met
   const std::shared_ptr<GroupHooks> hooks_;
+  const std::unique_ptr<Coalescing> coalescing_;
   const std::shared_ptr<std::atomic<c10d::ErrorType>> error_;  ///< the first of these ranks
   comm::Topology topology_;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE

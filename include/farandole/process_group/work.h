@@ -65,9 +65,13 @@ class FARANDOLE_API WorkFarandole : public c10d::Work {
   /// Finishes it, well or with `error`; called once.
   void complete(std::exception_ptr error);
 
+ protected:
+  /// "collective #42 all_reduce"; sends and receives have no number.
+  std::string name() const;
+  [[noreturn]] void throw_wait_timeout(std::chrono::milliseconds timeout) const;
+
  private:
   static uint64_t next_completion_key();
-  std::string name() const;
   c10::intrusive_ptr<c10::ivalue::Future> make_future() const;
   void fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
 

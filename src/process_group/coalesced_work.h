@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+namespace farandole {
+
+/// Several Works as one, done when all of them are. Threads: any. Streams: as those of the Works.
+class CoalescedWork final : public c10d::Work {
+ public:
+  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  /// The first one.
+  std::exception_ptr exception() const override;
+  /// `timeout` is for each of them.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void synchronize() override;
+  std::vector<at::Tensor> result() override;
+  void abort() override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
+
+}  // namespace farandole

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process_group/device/device_operation.h"
+
+#include <utility>
+
+namespace farandole {
+namespace {
+
+c10::EventFlag flag_of(bool timed) {
+  return timed ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT;
+}
+
+}  // namespace
+
+DeviceOperation::DeviceOperation(const char* operation, uint64_t sequence,
+                                 std::chrono::milliseconds timeout, const c10::Stream& stream,
+                                 bool timed, bool captured)
+    : operation_(operation),
+      sequence_(sequence),
+      timeout_(timeout),
+      stream_(stream),
+      captured_(captured),
+      inputs_there_(stream.device_type(), flag_of(timed)),
+      ended_(stream.device_type(), flag_of(timed)) {}
+
+std::string DeviceOperation::name() const {
+  if (sequence_ == 0) return operation_;
+  return "collective #" + std::to_string(sequence_) + " " + operation_;
+}
+
+void DeviceOperation::begin(const c10::Stream& caller) {
+  caller_ = caller;
+  inputs_there_.record(caller);
+  inputs_there_.block(stream_);
+}
+
+void DeviceOperation::end() { ended_.record(stream_); }
+
+void DeviceOperation::keep(Body body) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  kept_ = std::move(body);
+}
+
+void DeviceOperation::make_wait(const c10::Stream& stream) {
+  const bool is_caller = stream == caller_;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_caller && std::exchange(caller_waits_, true)) return;
+  }
+  ended_.block(stream);
+  if (is_caller) let_go();
+}
+
+bool DeviceOperation::has_inputs() const { return captured_ || inputs_there_.query(); }
+
+bool DeviceOperation::has_ended() const { return captured_ || ended_.query(); }
+
+std::chrono::duration<double, std::milli> DeviceOperation::run_time() const {
+  return std::chrono::duration<double, std::milli>(inputs_there_.elapsedTime(ended_));
+}
+
+void DeviceOperation::let_go() {
+  Body kept;  // tensors may need a lock of another language to end: not under ours
+  const std::lock_guard<std::mutex> lock(mutex_);
+  kept.swap(kept_);
+}
+
+void DeviceOperation::fail(std::exception_ptr failure) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  failure_ = std::move(failure);
+}
+
+std::exception_ptr DeviceOperation::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+void DeviceOperation::check() const {
+  if (const std::exception_ptr failed = failure()) std::rethrow_exception(failed);
+}
+
+}  // namespace farandole

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "process_group/call.h"
+
+namespace farandole {
+
+/// One operation on the stream of a DeviceLane, from when it is put there until it is known to have
+/// ended. Its Work and its lane share it.
+///
+/// Threads: any for all functions but begin() and end(), which the thread that enqueues it calls
+/// before others know it.
+/// Streams: see each function. Nothing here makes the host wait.
+class DeviceOperation {
+ public:
+  /// `operation` is a literal, `sequence` 0 for a send or receive. `timed`: run_time() will be
+  /// asked for. `captured`: `stream` is being captured into a graph.
+  DeviceOperation(const char* operation, uint64_t sequence, std::chrono::milliseconds timeout,
+                  const c10::Stream& stream, bool timed, bool captured);
+
+  /// "collective #42 all_reduce", or "send".
+  std::string name() const;
+  const char* operation() const { return operation_; }
+  uint64_t sequence() const { return sequence_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  /// The lane's.
+  const c10::Stream& stream() const { return stream_; }
+  /// Captured ones never run by themselves: events of a graph must not be queried.
+  bool is_captured() const { return captured_; }
+
+  /// What completion hooks are told; of its Work. Before others know it.
+  void set_completion_key(uint64_t key) { completion_key_ = key; }
+  uint64_t completion_key() const { return completion_key_; }
+
+  /// Makes the lane's stream wait for what `caller` was given so far.
+  void begin(const c10::Stream& caller);
+  /// Marks the end of the operation on the lane's stream.
+  void end();
+  /// Keeps the tensors that `body` holds until the operation has ended, or until the stream that it
+  /// was called on waits for it: memory of that stream is then used again only after it.
+  void keep(Body body);
+
+  /// Makes `stream` wait for the end.
+  void make_wait(const c10::Stream& stream);
+  /// Whether its inputs are there, and with it nothing but operations of the lane are before it.
+  bool has_inputs() const;
+  /// Whether it has ended. Throws what the device has.
+  bool has_ended() const;
+  /// From when its inputs were there, once it has ended.
+  std::chrono::duration<double, std::milli> run_time() const;
+
+  /// Lets go of the tensors.
+  void let_go();
+  /// Notes that it will never end well.
+  void fail(std::exception_ptr failure);
+  std::exception_ptr failure() const;
+  /// Throws it, if there is one.
+  void check() const;
+
+ private:
+  const char* const operation_;
+  const uint64_t sequence_;
+  const std::chrono::milliseconds timeout_;
+  const c10::Stream stream_;
+  const bool captured_;
+  uint64_t completion_key_ = 0;
+  std::optional<c10::Stream> caller_;  ///< the stream that it was called on
+  c10::Event inputs_there_;
+  c10::Event ended_;
+  mutable std::mutex mutex_;
+  Body kept_;                   // guarded by mutex_
+  bool caller_waits_ = false;   // guarded by mutex_
+  std::exception_ptr failure_;  // guarded by mutex_
+};
+
+}  // namespace farandole

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <c10/core/Stream.h>
+
+namespace farandole {
+
+// Capture of a stream into a CUDA graph. torch has no function for it that serves all devices, so
+// these ask the CUDA runtime that torch has loaded, by name. Other devices never capture.
+
+/// Whether what is put on `stream` is recorded into a graph, and does not run. Any thread.
+bool is_captured(const c10::Stream& stream);
+/// Lets the calling thread query events while other threads capture. For threads that never
+/// capture.
+void allow_queries_while_others_capture();
+
+}  // namespace farandole
