@@ -40,8 +40,7 @@ constexpr Row kRows[] = {
     {"mpi", MemoryKind::kHost, make_mpi_communicator, kHasMpi,
      "ranks of one mpirun, CPU tensors, MPI's own collectives; used with FARANDOLE_BACKEND=mpi"},
     {"nccl", MemoryKind::kDevice, make_nccl_communicator, kHasCuda,
-     "memory of accelerators, by NCCL; C++'s Communicator alone: groups of tensors do not use it "
-     "yet"},
+     "ranks of any hosts with a GPU each, CUDA tensors: the NCCL that torch has loaded"},
 };
 
 }  // namespace

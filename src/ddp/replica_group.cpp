@@ -34,15 +34,21 @@ std::vector<std::vector<at::Tensor>> messages_of(const std::vector<at::Tensor>& 
   return messages;
 }
 
-/// Gives `group` the backends that `other` has for devices other than the CPU, if not ours.
-void adopt_other_devices(c10d::ProcessGroup& group, c10d::ProcessGroup& other) {
+/// Gives `group` the backends that `other` has for devices other than the CPU, and `own` in place
+/// of ours.
+void adopt_other_devices(c10d::ProcessGroup& group,
+                         const c10::intrusive_ptr<ProcessGroupFarandole>& own,
+                         c10d::ProcessGroup& other) {
   using Type = c10d::ProcessGroup::BackendType;
   group.setBoundDeviceId(other.getBoundDeviceId());  // which c10d passes on to backends
   for (const c10::Device& each : other.getDeviceTypes()) {
     const c10::DeviceType device = each.type();
     if (device == c10::DeviceType::CPU) continue;
     const c10::intrusive_ptr<c10d::Backend> backend = other.getBackend(device);
-    if (dynamic_cast<ProcessGroupFarandole*>(backend.get()) != nullptr) continue;
+    if (dynamic_cast<ProcessGroupFarandole*>(backend.get()) != nullptr) {
+      group.setBackend(device, Type::CUSTOM, own);
+      continue;
+    }
     // c10d keeps one backend a type, and ours is the custom one.
     const Type type = c10d::ProcessGroup::strToBackendType(backend->getBackendName());
     group.setBackend(device, type == Type::CUSTOM ? Type::UNDEFINED : type, backend);
@@ -79,7 +85,7 @@ ReplicaGroup::ReplicaGroup(const Group& group, const std::string& purpose)
   own_ = backend->duplicate(purpose);
   name_ = own_->name();
   group_ = wrap(own_);
-  adopt_other_devices(*group_, *of_program_);
+  adopt_other_devices(*group_, own_, *of_program_);
 }
 
 ReplicaGroup::ReplicaGroup(const Group& of_program, c10::intrusive_ptr<ProcessGroupFarandole> own)

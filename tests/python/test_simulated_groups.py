@@ -227,6 +227,23 @@ def test_torchs_ddp_trains_without_waits_of_the_host(schedule: str, tmp_path: Pa
     on_devices(_ddp, 2, tmp_path, schedule)
 
 
+def _own_ddp(rank: int, world_size: int) -> None:
+    torch.manual_seed(1)
+    batches = [torch.randn(4 * world_size, 8) for _ in range(5)]
+    oracle = _model()
+    _train(oracle, batches)
+    model = farandole.DistributedDataParallel(_model().to("sim"))
+    _train(model, [batch[4 * rank : 4 * rank + 4].to("sim") for batch in batches])
+    for got, expected in zip(model.parameters(), oracle.parameters(), strict=True):
+        torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(farandole.NotSupported, match="is on sim:"):
+        farandole.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+
+
+def test_our_ddp_trains_and_sharded_optimizers_refuse(schedule: str, tmp_path: Path) -> None:
+    on_devices(_own_ddp, 2, tmp_path, schedule)
+
+
 def _death(rank: int, world_size: int) -> None:
     tensor = full(4, 1)
     dist.all_reduce(tensor)

@@ -18,6 +18,14 @@ void check_parameter(const at::Tensor& parameter, const std::string& name) {
         "an optimizer updates leaves of the autograd graph; only leaves get gradients.",
         "pass model.parameters().");
   }
+  if (!parameter.is_cpu() && !parameter.is_meta()) {
+    throw NotSupported("parameter-device",
+                       "parameter '" + name + "' is on " + parameter.device().str() + ".",
+                       "gradients and parameters of a sharded optimizer are gathered by the CPU in "
+                       "this version.",
+                       "use torch's ZeroRedundancyOptimizer over the same group, or a whole "
+                       "optimizer, or keep the module on the CPU.");
+  }
   if (parameter.layout() == at::kStrided &&
       (parameter.is_floating_point() || parameter.is_complex())) {
     return;
