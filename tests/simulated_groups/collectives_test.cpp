@@ -56,7 +56,8 @@ TEST_P(DeviceCollectives, MultiplyBeforeASum) {
   run_device_ranks(kRanks, [](ProcessGroupFarandole& group) {
     Tensors tensors{full(group, {4}, 1)};
     c10d::AllreduceOptions options = now<c10d::AllreduceOptions>();
-    options.reduceOp = c10d::makeNCCLPreMulSum(0.5);
+    options.reduceOp.op_ = c10d::ReduceOp::PREMUL_SUM;  // torch 2.15 calls the maker otherwise
+    options.reduceOp.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(0.5);
     group.allreduce(tensors, options);
     EXPECT_TRUE(holds(tensors.front(), 1.5));
     options.reduceOp = c10d::ReduceOp::AVG;
