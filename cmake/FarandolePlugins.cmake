@@ -15,13 +15,18 @@ if(FARANDOLE_CUDA)
   mark_as_advanced(FARANDOLE_CUDA_INCLUDE_DIR FARANDOLE_NCCL_INCLUDE_DIR)
   if(FARANDOLE_CUDA_INCLUDE_DIR AND FARANDOLE_NCCL_INCLUDE_DIR)
     file(STRINGS ${FARANDOLE_NCCL_INCLUDE_DIR}/nccl.h nccl_has_shrink REGEX "ncclCommShrink[(]")
+    # cuda_runtime.h of torch's wheels includes headers of a wheel that torch does not ask for.
+    include(CheckCXXSourceCompiles)
+    set(CMAKE_REQUIRED_INCLUDES ${FARANDOLE_NCCL_INCLUDE_DIR} ${FARANDOLE_CUDA_INCLUDE_DIR})
+    check_cxx_source_compiles("#include <nccl.h>\nint main() { return 0; }" farandole_nccl_compiles)
+    unset(CMAKE_REQUIRED_INCLUDES)
   endif()
-  if(nccl_has_shrink)
+  if(nccl_has_shrink AND farandole_nccl_compiles)
     set(farandole_has_cuda TRUE)
     message(STATUS "Farandole: building the NCCL plug-in with ${FARANDOLE_NCCL_INCLUDE_DIR}/nccl.h")
   elseif(FARANDOLE_CUDA STREQUAL "AUTO")
     message(STATUS "Farandole: building without the NCCL plug-in: "
-                   "no cuda_runtime.h, or no nccl.h of NCCL 2.27 or newer was found")
+                   "no cuda_runtime.h, or no nccl.h of NCCL 2.27 or newer that compiles was found")
   else()
     message(FATAL_ERROR
       "FARANDOLE_CUDA=${FARANDOLE_CUDA}, but what the NCCL plug-in is compiled with was not found.\n"

@@ -5,20 +5,26 @@
 
 #include "farandole/error.h"
 #include "farandole/process_group/process_group.h"
+#include "log.h"
 #include "process_group/coalesced_work.h"
 #include "process_group/group_communicators.h"
 
 namespace farandole {
 
 void Coalescing::start(const std::string& group) {
+  if (active_) drop(group);
+  active_ = true;
+}
+
+void Coalescing::drop(const std::string& group) {
+  Calls dropped;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (active_.exchange(true)) {
-    throw InvalidArgument("coalescing-twice",
-                          "startCoalescing() was called twice in group '" + group + "'.",
-                          "calls are collected from one start to the next end.",
-                          "call endCoalescing() before the next startCoalescing().");
-  }
-  calls_ = {};
+  if (!active_.exchange(false)) return;
+  dropped = std::exchange(calls_, {});
+  if (dropped.transfers.empty()) return;
+  log(LogLevel::kWarning, "group '" + group + "': " + std::to_string(dropped.transfers.size()) +
+                              " sends and receives of a batch were dropped, as an error has left "
+                              "it before its end.");
 }
 
 void Coalescing::add(Work work) {

@@ -25,8 +25,11 @@ class Coalescing {
     std::vector<DeviceTransfer> transfers;
   };
 
-  /// Throws InvalidArgument if it has begun. `group` is for messages.
+  /// As drop() before, if it has begun: torch's context managers call no end after an error.
+  /// `group` is for messages.
   void start(const std::string& group);
+  /// Ends it; transfers that wait for the end are not begun, and one line says so.
+  void drop(const std::string& group);
   bool is_active() const { return active_.load(std::memory_order_relaxed); }
   void add(Work work);
   void add(DeviceTransfer transfer);

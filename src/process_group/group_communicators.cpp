@@ -115,7 +115,10 @@ std::chrono::milliseconds GroupCommunicators::timeout_of(std::chrono::millisecon
 
 GroupCommunicators::Work GroupCommunicators::launch(Call call, Body body) {
   call.timeout = timeout_of(call.timeout);
-  if (!in_creator()) return run_here(call, body, 0);  // throws
+  if (!in_creator()) {
+    if (!call.device.is_cpu()) host_->check_usable();  // throws; the body knows other communicators
+    return run_here(call, body, 0);                    // throws
+  }
   if (call.cost && estimator_.add(*call.cost)) return finished(call.operation, call.outputs);
   if (C10_UNLIKELY(!call.device.is_cpu())) return launch_on_device(call, std::move(body));
   if (!call.async) {

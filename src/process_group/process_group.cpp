@@ -158,6 +158,7 @@ void ProcessGroupFarandole::setTimeout(std::chrono::milliseconds timeout) {
 c10d::ErrorType ProcessGroupFarandole::getError() { return error_->load(); }
 
 void ProcessGroupFarandole::abort() {
+  coalescing_->drop(name_);
   for (const auto& duplicate : live_duplicates()) duplicate->abort();
   if (const auto present = present_communicators()) present->abort("abort() was called");
 }

@@ -89,7 +89,7 @@ TEST_P(DeviceTransfers, RefuseWhatCannotBe) {
     error_of<NotSupported>([&] { group.recvAnysource(tensors, 0); });
     error_of<InvalidArgument>([&] { group.endCoalescing(); });
     group.startCoalescing();
-    error_of<InvalidArgument>([&] { group.startCoalescing(); });
+    group.startCoalescing();  // as after an error in a batch, which left it without an end
     EXPECT_TRUE(group.endCoalescing()->isCompleted());
     synchronize_device(group.getRank());
   });

@@ -11,6 +11,7 @@
 
 #include "farandole/error.h"
 #include "log.h"
+#include "process_group/collective_queue.h"
 #include "process_group/device/device_work.h"
 #include "process_group/device/stream_capture.h"
 #include "process_group/device/torch_variables.h"
@@ -40,7 +41,20 @@ std::exception_ptr as_own_error(const std::exception_ptr& failure, const std::st
   }
 }
 
+std::exception_ptr after_shutdown(const std::string& group) {
+  try {
+    refuse_after_shutdown(group);
+  } catch (const AbortedError&) {
+    return std::current_exception();
+  }
+}
+
 }  // namespace
+
+std::optional<c10::Device> DeviceLane::device() const {
+  const std::lock_guard<std::mutex> lock(state_mutex_);
+  return device_;
+}
 
 DeviceLane::DeviceLane(Parts parts) : parts_(std::move(parts)) {}
 
@@ -61,6 +75,7 @@ bool DeviceLane::is_connected(c10::Device device) const {
 }
 
 void DeviceLane::connect(c10::Device device) {
+  check_usable();
   if (is_connected(device)) return;
   warn_of_torch_variables();
   const c10::DeviceGuard on_device(device);
@@ -139,6 +154,8 @@ c10::intrusive_ptr<c10d::Work> DeviceLane::launch(const Call& call, Body body, u
 }
 
 bool DeviceLane::look() {
+  // Events go with their operations here; on another device that would make a context there.
+  const c10::OptionalDeviceGuard on_device(device());
   try {
     const auto ended = pending_.take_ended();
     // What an abort has ended looks as if it had ended well, so ask after the events.
@@ -176,7 +193,7 @@ std::exception_ptr DeviceLane::failure_of_communicator() const {
 
 void DeviceLane::retire(DeviceOperation& operation) const {
   operation.let_go();
-  if (operation.failure() || !parts_.asks_for_times()) return;
+  if (operation.failure() || !operation.is_timed()) return;
   parts_.on_end(operation.completion_key(), operation.run_time());
 }
 
@@ -196,6 +213,8 @@ void DeviceLane::check_peers() {
   }
   if (!lost_) {
     communicator->check_alive();
+  } else if (const auto first = pending_.first(); !first || !first->has_inputs()) {
+    lost_since_ = now;  // this rank still computes
   } else if (now - lost_since_ > kGrace) {
     std::rethrow_exception(lost_);
   }
@@ -231,17 +250,17 @@ void DeviceLane::check_time(const std::shared_ptr<DeviceOperation>& first) {
 void DeviceLane::fail(const std::exception_ptr& met) {
   const std::exception_ptr failure =
       as_own_error(met, "group '" + parts_.group + "' on rank " + std::to_string(parts_.rank));
-  if (const Communicator communicator = this->communicator()) {
-    communicator->abort(text_of(failure));
-  }
   std::exception_ptr first;
   {
     const std::lock_guard<std::mutex> lock(state_mutex_);
     if (!failure_) failure_ = failure;
     first = failure_;
   }
+  pending_.fail(first);  // before the abort: what it ends looks as if it had ended well
+  if (const Communicator communicator = this->communicator()) {
+    communicator->abort(text_of(failure));
+  }
   parts_.on_failure(first);
-  pending_.fail(first);
 }
 
 void DeviceLane::abort(const std::string& reason) {
@@ -272,6 +291,7 @@ void DeviceLane::end() {
   Communicator ended;
   const std::lock_guard<std::mutex> lock(state_mutex_);
   ended.swap(communicator_);
+  if (!failure_) failure_ = after_shutdown(parts_.group);
 }
 
 /// Returns when nothing is pending, or after `grace`.

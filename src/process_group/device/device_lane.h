@@ -79,6 +79,7 @@ class DeviceLane final : public Watched, public std::enable_shared_from_this<Dev
 
  private:
   std::shared_ptr<ProgressBoard> board() const;
+  std::optional<c10::Device> device() const;
   std::exception_ptr failure() const;
   std::exception_ptr failure_of_communicator() const;
   void check_usable() const;

@@ -19,6 +19,7 @@ DeviceOperation::DeviceOperation(const char* operation, uint64_t sequence,
       sequence_(sequence),
       timeout_(timeout),
       stream_(stream),
+      timed_(timed),
       captured_(captured),
       inputs_there_(stream.device_type(), flag_of(timed)),
       ended_(stream.device_type(), flag_of(timed)) {}

@@ -38,6 +38,8 @@ class DeviceOperation {
   /// Captured ones never run by themselves: events of a graph must not be queried.
   bool is_captured() const { return captured_; }
 
+  bool is_timed() const { return timed_; }
+
   /// What completion hooks are told; of its Work. Before others know it.
   void set_completion_key(uint64_t key) { completion_key_ = key; }
   uint64_t completion_key() const { return completion_key_; }
@@ -56,7 +58,7 @@ class DeviceOperation {
   bool has_inputs() const;
   /// Whether it has ended. Throws what the device has.
   bool has_ended() const;
-  /// From when its inputs were there, once it has ended.
+  /// From when its inputs were there, once it has ended. Only if is_timed().
   std::chrono::duration<double, std::milli> run_time() const;
 
   /// Lets go of the tensors.
@@ -72,6 +74,7 @@ class DeviceOperation {
   const uint64_t sequence_;
   const std::chrono::milliseconds timeout_;
   const c10::Stream stream_;
+  const bool timed_;
   const bool captured_;
   uint64_t completion_key_ = 0;
   std::optional<c10::Stream> caller_;  ///< the stream that it was called on
