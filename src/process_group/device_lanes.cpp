@@ -61,7 +61,17 @@ void GroupCommunicators::connect(c10::Device device) {
                                         "farandole:connect_device"};
   if (lane(device).is_connected(device)) return;
   launch({kOperation, {}, /*async=*/false, kNoTimeout, /*cost=*/{}},
-         [this, device](comm::Communicator&, const auto&) { lane(device).connect(device); });
+         [this, device](comm::Communicator& host, const auto&) {
+           try {
+             lane(device).connect(device);
+           } catch (const Error&) {
+             throw;                                 // all ranks get one
+           } catch (const std::exception& error) {  // the device's: the others wait for this rank
+             host.abort("rank " + std::to_string(rank()) + " could not use " + device.str() + ": " +
+                        error.what());
+             throw;
+           }
+         });
 }
 
 GroupCommunicators::Work GroupCommunicators::launch_on_device(Call& call, Body body) {
