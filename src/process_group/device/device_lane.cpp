@@ -256,17 +256,19 @@ void DeviceLane::fail(const std::exception_ptr& met) {
     if (!failure_) failure_ = failure;
     first = failure_;
   }
-  pending_.fail(first);  // before the abort: what it ends looks as if it had ended well
+  pending_.doom();
   if (const Communicator communicator = this->communicator()) {
     communicator->abort(text_of(failure));
   }
   parts_.on_failure(first);
+  pending_.fail(first);
 }
 
 void DeviceLane::abort(const std::string& reason) {
   const Communicator communicator = this->communicator();
   if (!communicator) return;
-  communicator->abort(reason);
+  pending_.doom();
+  communicator->abort(reason);  // after which it throws
   if (const std::exception_ptr over = failure_of_communicator()) fail(over);
 }
 

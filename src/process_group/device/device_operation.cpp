@@ -54,7 +54,11 @@ void DeviceOperation::make_wait(const c10::Stream& stream) {
 
 bool DeviceOperation::has_inputs() const { return captured_ || inputs_there_.query(); }
 
-bool DeviceOperation::has_ended() const { return captured_ || ended_.query(); }
+bool DeviceOperation::has_ended() const {
+  if (captured_) return true;
+  if (!ended_.query()) return false;
+  return !doomed_ || failure();  // asked after the event, which an abort sets after doom()
+}
 
 std::chrono::duration<double, std::milli> DeviceOperation::run_time() const {
   return std::chrono::duration<double, std::milli>(inputs_there_.elapsedTime(ended_));

@@ -4,6 +4,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -63,6 +64,9 @@ class DeviceOperation {
 
   /// Lets go of the tensors.
   void let_go();
+  /// Holds back its end: an abort is about to end it, which looks as if it had ended well. fail()
+  /// follows.
+  void doom() { doomed_ = true; }
   /// Notes that it will never end well.
   void fail(std::exception_ptr failure);
   std::exception_ptr failure() const;
@@ -77,6 +81,7 @@ class DeviceOperation {
   const bool timed_;
   const bool captured_;
   uint64_t completion_key_ = 0;
+  std::atomic<bool> doomed_{false};
   std::optional<c10::Stream> caller_;  ///< the stream that it was called on
   c10::Event inputs_there_;
   c10::Event ended_;

@@ -36,7 +36,7 @@ DeviceWork::~DeviceWork() = default;
 
 bool DeviceWork::isCompleted() { return operation_->failure() || operation_->has_ended(); }
 
-bool DeviceWork::isSuccess() const { return !operation_->failure() && operation_->has_ended(); }
+bool DeviceWork::isSuccess() const { return operation_->has_ended() && !operation_->failure(); }
 
 std::exception_ptr DeviceWork::exception() const { return operation_->failure(); }
 

@@ -39,6 +39,11 @@ void PendingOperations::fail(const std::exception_ptr& failure) {
   for (const Entry& each : entries_) each->fail(failure);
 }
 
+void PendingOperations::doom() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Entry& each : entries_) each->doom();
+}
+
 PendingOperations::Entry PendingOperations::first() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return entries_.empty() ? nullptr : entries_.front();

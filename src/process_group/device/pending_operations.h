@@ -28,6 +28,8 @@ class PendingOperations {
   std::vector<Entry> take_all();
   /// Notes that none of them will end well. They stay, for the device may still use their tensors.
   void fail(const std::exception_ptr& failure);
+  /// See DeviceOperation.
+  void doom();
   /// The first one; null if there is none.
   Entry first() const;
 
