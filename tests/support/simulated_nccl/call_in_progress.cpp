@@ -50,4 +50,10 @@ bool CallInProgress::poll() {
   return true;
 }
 
+void CallInProgress::drop() {
+  std::shared_ptr<Call> dropped;  // ends without the mutex
+  const std::lock_guard<std::mutex> lock(mutex_);
+  dropped.swap(call_);
+}
+
 }  // namespace farandole::sim::nccl

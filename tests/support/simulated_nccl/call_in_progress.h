@@ -24,6 +24,8 @@ class CallInProgress {
   bool exists() const;
   /// Whether no call is in progress any more.
   bool poll();
+  /// The call will never be polled again; `finish`, which may hold its communicator, is forgotten.
+  void drop();
 
  private:
   struct Call;

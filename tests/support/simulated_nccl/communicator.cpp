@@ -186,6 +186,7 @@ void Communicator::stop() { stopped_.store(true); }
 void Communicator::abort() {
   stopped_.store(true);
   aborted_.store(true);
+  call_.drop();
   remove_name(identity_.id);  // the process may end before its threads have seen it
 }
 
