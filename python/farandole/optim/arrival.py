@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -104,6 +105,7 @@ class Arrival:
             if torch.compiler.is_compiling():
                 return
             if self._depth() == 0 and self._watches and self._may_trust:
+                _uncompiled.enter()
                 self._watching.mode = _Watch(self._units)
                 self._watching.mode.__enter__()
             self._watching.depth = self._depth() + 1
@@ -129,6 +131,7 @@ class Arrival:
         mode = self._watching.__dict__.pop("mode", None)
         if mode is not None:
             mode.__exit__(None, None, None)
+            _uncompiled.leave()
 
     def _choose(self) -> None:
         for around in self._around:
@@ -161,11 +164,38 @@ class Arrival:
                 engine.wait()
 
 
+class _Uncompiled:
+    """Functions of torch.compile() run uncompiled while any thread is within.
+
+    In a mode of the dispatcher torch does that by itself, but raises where ``fullgraph=True``.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._stance: Any = None
+
+    def enter(self) -> None:
+        with self._lock:
+            self._count += 1
+            if self._count == 1 and "torch._dynamo" in sys.modules:  # a second to import
+                self._stance = torch.compiler.set_stance("force_eager")
+
+    def leave(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count == 0 and self._stance is not None:
+                self._stance.__exit__(None, None, None)
+                self._stance = None
+
+
+_uncompiled = _Uncompiled()
+
+
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes parameters that operators take before the forward of their block.
 
-    A mode of the dispatcher: functions of torch.compile() run uncompiled in it, and what only asks
-    for a dtype or a device is no operator.
+    A mode of the dispatcher: what only asks for a dtype or a device is no operator.
     """
 
     def __init__(self, units: list[Unit]) -> None:
