@@ -77,6 +77,13 @@ void Handle::settle(Lock& lock, const Wait& wait, ncclResult_t result) {
   std::rethrow_exception(failure);
 }
 
+/// What the communicator is at: ncclInProgress, ncclSuccess or an error.
+ncclResult_t Handle::ask() const {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t asked = api_.CommGetAsyncError(comm_, &state);
+  return asked == ncclSuccess ? state : asked;
+}
+
 /// Waits until no call is in progress. Returns why there will be no other one; null: all is well.
 std::exception_ptr Handle::wait_for(const Wait& wait, ncclResult_t result) {
   const Clock::time_point begin = Clock::now();
@@ -85,8 +92,7 @@ std::exception_ptr Handle::wait_for(const Wait& wait, ncclResult_t result) {
   ncclResult_t state = result;
   while (state == ncclInProgress) {
     if (abort_asked_) return aborted();
-    const ncclResult_t asked = api_.CommGetAsyncError(comm_, &state);
-    if (asked != ncclSuccess) state = asked;
+    state = ask();
     if (state != ncclInProgress) break;
     const Clock::time_point now = Clock::now();
     if (now - begin >= wait.timeout) return timeout_of(wait);
@@ -188,9 +194,7 @@ void Handle::check() {
   check_open();
   Lock lock(mutex_, std::try_to_lock);
   if (!lock || comm_ == nullptr) return;  // who has it looks for himself
-  ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = api_.CommGetAsyncError(comm_, &state);
-  if (asked != ncclSuccess) state = asked;
+  const ncclResult_t state = ask();
   if (state != ncclInProgress) settle(lock, {"an operation that was enqueued", {}}, state);
 }
 

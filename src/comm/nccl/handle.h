@@ -100,6 +100,7 @@ class Handle {
   bool is_in_group() const { return group_thread_.load() == std::this_thread::get_id(); }
   Lock enter();
   void settle(Lock& lock, const Wait& wait, ncclResult_t result);
+  ncclResult_t ask() const;
   std::exception_ptr wait_for(const Wait& wait, ncclResult_t result);
   std::exception_ptr failure_of(const char* function, ncclResult_t result);
   std::exception_ptr timeout_of(const Wait& wait) const;
