@@ -16,8 +16,9 @@ Loss = Callable[[nn.Module, int, int], Tensor]
 
 def batch(rank: int, step: int, *shape: int) -> Tensor:
     """The numbers of one rank in one step, the same wherever they are asked for."""
-    generator = torch.Generator().manual_seed(1000 * step + rank)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    generator = torch.Generator("cpu").manual_seed(1000 * step + rank)
+    numbers = torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
+    return numbers.to(torch.get_default_device())
 
 
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:

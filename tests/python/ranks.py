@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -32,7 +33,8 @@ Body = Callable[..., Any]
 class Setup:
     """How each rank starts."""
 
-    # None: the body makes the group; "hosts": farandole, every second rank on another host
+    # None: the body makes the group; "hosts": farandole, every second rank on another host;
+    # "sim-lazy": farandole, new tensors are on the simulated device, under a sim.SCHEDULES
     backend: str | None = "farandole"
     timeout_s: float = TIMEOUT_S
     env: Mapping[str, str] = field(default_factory=dict)
@@ -105,6 +107,25 @@ def _collect(
     return results
 
 
+@contextlib.contextmanager
+def _prepared(backend: str | None, rank: int) -> Iterator[str | None]:
+    """Brings about what a backend of Setup stands for; yields its name in torch."""
+    if backend == "hosts":
+        os.environ["FARANDOLE_HOST_ID"] = f"host{rank % 2}"
+        os.environ["FARANDOLE_NETWORK_INTERFACE"] = "lo"
+        yield "farandole"
+    elif backend is not None and backend.startswith("sim-"):
+        import torch
+
+        import sim
+
+        with sim.of_rank(rank, backend.removeprefix("sim-")):
+            torch.set_default_device(torch.device("sim", rank))
+            yield "farandole"
+    else:
+        yield backend
+
+
 def _enter(
     sender: Connection,
     body: Body,
@@ -117,28 +138,24 @@ def _enter(
     # torch 2.15 records every collective and takes seconds to dump them at a failure.
     os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
     os.environ.update(setup.env)
-    backend = setup.backend
-    if backend == "hosts":
-        backend = "farandole"
-        os.environ["FARANDOLE_HOST_ID"] = f"host{rank % 2}"
-        os.environ["FARANDOLE_NETWORK_INTERFACE"] = "lo"
     import torch
     import torch.distributed as dist
 
     dist.set_debug_level_from_env()
     torch.set_num_threads(1)
     try:
-        if backend is not None:
-            dist.init_process_group(
-                backend,
-                store=dist.FileStore(store, world_size),
-                rank=rank,
-                world_size=world_size,
-                timeout=timedelta(seconds=setup.timeout_s),
-            )
-        result = body(rank, world_size, *args)
-        if backend is not None and dist.is_initialized():
-            dist.destroy_process_group()
+        with _prepared(setup.backend, rank) as backend:
+            if backend is not None:
+                dist.init_process_group(
+                    backend,
+                    store=dist.FileStore(store, world_size),
+                    rank=rank,
+                    world_size=world_size,
+                    timeout=timedelta(seconds=setup.timeout_s),
+                )
+            result = body(rank, world_size, *args)
+            if backend is not None and dist.is_initialized():
+                dist.destroy_process_group()
         sender.send((None, result))
     except BaseException:
         sender.send((traceback.format_exc(), None))

@@ -18,6 +18,8 @@ import torch
 
 BUILD = Path(__file__).parents[2] / os.environ.get("FARANDOLE_BUILD", "build/release")
 LIBRARY = BUILD / "tests" / "libfarandole_simulated_torch.so"
+# Built where nccl.h is.
+NCCL = BUILD / "tests" / "libfarandole_simulated_nccl.so"
 SCHEDULES = ["eager", "lazy", "slow_default", "slow_side"]
 
 
@@ -40,6 +42,18 @@ def schedule(name: str) -> Iterator[None]:
         synchronize(device)
     reports = take_reports()
     assert not reports, "\n".join(reports)
+
+
+@contextlib.contextmanager
+def of_rank(rank: int, name: str) -> Iterator[None]:
+    """The same, with the device of a rank, for which groups use the simulated NCCL."""
+    os.environ["FARANDOLE_NCCL_LIBRARY"] = str(NCCL)
+    capability = torch.distributed.Backend.backend_capability["farandole"]
+    with schedule(name):
+        set_device(rank)
+        if "sim" not in capability:
+            capability.append("sim")
+        yield
 
 
 def take_reports() -> list[str]:

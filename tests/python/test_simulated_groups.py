@@ -19,10 +19,9 @@ from torch import Tensor, nn
 import ranks
 import sim
 
-NCCL = sim.BUILD / "tests" / "libfarandole_simulated_nccl.so"
 pytestmark = [
     pytest.mark.parametrize("schedule", sim.SCHEDULES),
-    pytest.mark.skipif(not NCCL.exists(), reason="built without nccl.h: no simulated NCCL"),
+    pytest.mark.skipif(not sim.NCCL.exists(), reason="built without nccl.h: no simulated NCCL"),
 ]
 
 
@@ -35,7 +34,7 @@ def on_devices(
     bind: bool = False,
 ) -> None:
     """Runs ``body(rank, world_size)`` on processes, each of which is a rank with a device."""
-    setup = ranks.Setup(backend=None, env={"FARANDOLE_NCCL_LIBRARY": str(NCCL)})
+    setup = ranks.Setup(backend=None)
     ranks.run(
         *(_enter, world_size, body, str(store / "store"), schedule, bind),
         setup=setup,
@@ -46,11 +45,7 @@ def on_devices(
 def _enter(
     rank: int, world_size: int, body: Callable[..., None], store: str, schedule: str, bind: bool
 ) -> None:
-    with sim.schedule(schedule):
-        sim.set_device(rank)
-        capability = dist.Backend.backend_capability["farandole"]
-        if "sim" not in capability:
-            capability.append("sim")
+    with sim.of_rank(rank, schedule):
         dist.init_process_group(
             "farandole",
             store=dist.FileStore(store, world_size),
