@@ -43,7 +43,8 @@ void bind_backend(py::module_& module) {
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), NoGil(),
            "Meet the other ranks in ``store``. Collective.")
       .def_static(
-          "of", &ProcessGroupFarandole::of, py::arg("group"), NoGil(),
+          "of", [](c10d::ProcessGroup& group) { return ProcessGroupFarandole::of(group); },
+          py::arg("group"), NoGil(),
           "The farandole backend of a group, also under TORCH_DISTRIBUTED_DEBUG=DETAIL; None "
           "if it has another.")
       .def_property_readonly(

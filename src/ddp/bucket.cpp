@@ -4,8 +4,10 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "farandole/ddp/replica_group.h"
 #include "farandole/error.h"
 #include "process_group/data_type.h"
 
@@ -40,7 +42,8 @@ comm::BucketRange range_of(const BucketPlan::Bucket& bucket) {
 
 }  // namespace
 
-Buckets::Buckets(BucketPlan plan, const std::shared_ptr<comm::SharedMemory>& shared)
+Buckets::Buckets(BucketPlan plan, const std::shared_ptr<comm::SharedMemory>& shared,
+                 const ReplicaGroup* group)
     : plan_(std::move(plan)) {
   for (const at::Device device : plan_.devices()) {
     const int64_t bytes = plan_.buffer_bytes(device);
@@ -48,11 +51,19 @@ Buckets::Buckets(BucketPlan plan, const std::shared_ptr<comm::SharedMemory>& sha
       symmetric_ = shared->allocate_symmetric(static_cast<size_t>(bytes));
       buffers_.push_back({device, symmetric_, static_cast<std::byte*>(symmetric_->local())});
     } else {
-      const at::Tensor memory = at::zeros({bytes}, at::TensorOptions(device).dtype(at::kByte));
+      const at::Tensor memory =
+          group != nullptr && !device.is_cpu()
+              ? group->zeros(bytes, device)
+              : at::zeros({bytes}, at::TensorOptions(device).dtype(at::kByte));
       buffers_.push_back({device, std::make_shared<at::Tensor>(memory),
                           static_cast<std::byte*>(memory.mutable_data_ptr())});
     }
   }
+}
+
+bool Buckets::are_on_accelerators() const {
+  return std::any_of(buffers_.begin(), buffers_.end(),
+                     [](const Buffer& buffer) { return !buffer.device.is_cpu(); });
 }
 
 const Buckets::Buffer& Buckets::buffer_of(at::Device device) const {

@@ -21,12 +21,15 @@ void BucketLauncher::begin(bool is_joined) {
   is_launched_.assign(buckets.size(), false);
   is_skipped_.assign(buckets.size(), false);
   next_to_launch_ = 0;
+  streams_.begin(buckets.size());
+  gradients_.begin_moves(buckets.size());
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
     for (const auto& slot : buckets[bucket].slots) {
       Progress& progress = progress_[slot.parameter];
       progress.is_ready = plan_.expected[slot.parameter] == 0 && !is_joined;
       if (progress.is_ready) {
         gradients_.fill_missing(slot.parameter, is_joined);
+        note_stream(bucket);
       } else {
         gradients_[slot.parameter].open_slot();
         ++missing_[bucket];
@@ -65,13 +68,24 @@ void BucketLauncher::mark_ready(size_t index) {
   progress.is_ready = true;
   gradients_[index].close_slot();
   const size_t bucket = plan_.bucket_of[index];
+  note_stream(bucket);
   if (--missing_[bucket] == 0) launch(bucket);
+}
+
+void BucketLauncher::note_stream(size_t bucket) {
+  streams_.note(bucket, plan_.buckets->plan().buckets[bucket].device);
 }
 
 /// Launches a full bucket, or leaves it to the one before it in the plan.
 void BucketLauncher::launch(size_t bucket) {
   if (plan_.consumer->in_plan_order()) return launch_in_plan_order();
+  launch_full(bucket);
+}
+
+void BucketLauncher::launch_full(size_t bucket) {
   is_launched_[bucket] = true;
+  streams_.join(bucket);
+  gradients_.finish_moves(bucket);
   plan_.consumer->launch(bucket);
 }
 
@@ -80,8 +94,7 @@ void BucketLauncher::launch_in_plan_order() {
     if (is_skipped_[next_to_launch_]) {
       plan_.consumer->skip(next_to_launch_);
     } else if (missing_[next_to_launch_] == 0) {
-      is_launched_[next_to_launch_] = true;
-      plan_.consumer->launch(next_to_launch_);
+      launch_full(next_to_launch_);
     } else {
       return;
     }
@@ -91,7 +104,7 @@ void BucketLauncher::launch_in_plan_order() {
 bool BucketLauncher::launch_rest(const Rules& rules) {
   bool complete = true;
   FreedMemory freed(plan_.unsettled > 0);
-  if (rules.skips_unused) skip_unused(rules.is_joined);
+  if (!rules.skipped.empty()) skip(rules.skipped);
   for (size_t index = 0; index < gradients_.size(); ++index) {
     ParameterGradient& parameter = gradients_[index];
     const Progress& progress = progress_[index];
@@ -115,14 +128,20 @@ bool BucketLauncher::launch_rest(const Rules& rules) {
   return complete;
 }
 
-/// Buckets in which no parameter got a gradient on this rank, nor, as all ranks promise, on
-/// another.
-void BucketLauncher::skip_unused(bool is_joined) {
+std::vector<bool> BucketLauncher::unused(bool is_joined) const {
   BackwardReport own;
   own.flags = is_joined ? BackwardReport::kJoined : 0U;
   own.gradients = outcomes();
+  std::vector<bool> unused;
   for (size_t bucket = 0; bucket < missing_.size(); ++bucket) {
-    if (is_launched_[bucket] || !is_skipped(own, bucket)) continue;
+    unused.push_back(!is_launched_[bucket] && is_skipped(own, bucket));
+  }
+  return unused;
+}
+
+void BucketLauncher::skip(const std::vector<bool>& skipped) {
+  for (size_t bucket = 0; bucket < missing_.size(); ++bucket) {
+    if (!skipped[bucket]) continue;
     is_skipped_[bucket] = true;
     if (!plan_.consumer->in_plan_order()) plan_.consumer->skip(bucket);
   }

@@ -8,6 +8,7 @@
 #include "ddp/backward_report.h"
 #include "ddp/check_backward.h"
 #include "ddp/gradient_store.h"
+#include "ddp/gradient_streams.h"
 #include "ddp/planned_buckets.h"
 
 namespace farandole {
@@ -21,8 +22,8 @@ class BucketLauncher {
   /// How a backward treats parameters without a gradient.
   struct Rules {
     bool counts_unused = false;  ///< as zero; otherwise they make the backward incomplete
-    bool skips_unused = false;   ///< buckets in which no parameter has one are not reduced
     bool is_joined = false;      ///< this rank has nothing to add at all
+    std::vector<bool> skipped;   ///< by bucket: not reduced; empty: all are
   };
 
   /// Both are the Reducer's, and live longer.
@@ -44,6 +45,8 @@ class BucketLauncher {
   bool is_launched(size_t index) const;
   /// A gradient arrives after that.
   void note_late(size_t index) { progress_[index].is_late = true; }
+  /// The buckets in which no parameter has got a gradient on this rank, by bucket.
+  std::vector<bool> unused(bool is_joined) const;
   /// Backward has ended: brings every gradient that is not in its slot there, and launches the
   /// buckets that are left. False if a gradient is missing or came too late.
   bool launch_rest(const Rules& rules);
@@ -68,15 +71,18 @@ class BucketLauncher {
   };
 
   void mark_ready(size_t index);
+  void note_stream(size_t bucket);
   void launch(size_t bucket);
+  void launch_full(size_t bucket);
   void launch_in_plan_order();
-  void skip_unused(bool is_joined);
+  void skip(const std::vector<bool>& skipped);
   bool is_skipped(const BackwardReport& report, size_t bucket) const;
   bool is_empty(size_t index) const;
   BackwardReport::Gradient outcome_of(size_t index) const;
 
   PlannedBuckets& plan_;
   GradientStore& gradients_;
+  GradientStreams streams_;
   std::vector<Progress> progress_;  ///< by parameter
   std::vector<int64_t> missing_;    ///< by bucket: parameters that are not ready
   std::vector<bool> is_launched_;   ///< by bucket

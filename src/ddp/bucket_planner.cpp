@@ -66,12 +66,13 @@ void BucketPlanner::note_arrival(size_t parameter) {
   order_.push_back(parameter);
 }
 
-void BucketPlanner::make_buckets(const std::optional<BucketPlan>& planned, bool shares) {
+void BucketPlanner::make_buckets(const std::optional<BucketPlan>& planned, Memory memory) {
   if (planned) check_planned(*planned);
   BucketPlan plan = planned ? *planned : own_plan();
   check_same_plan(plan);
   plan_.buckets =
-      std::make_shared<Buckets>(std::move(plan), shares ? group_.shared_memory() : nullptr);
+      std::make_shared<Buckets>(std::move(plan), memory.shared ? group_.shared_memory() : nullptr,
+                                memory.registered ? &group_ : nullptr);
   plan_.births.use(plan_.buckets, gradients_.parameters());
   assign_buckets();
   gradients_.assign_slots();

@@ -33,10 +33,15 @@ class BucketPlanner {
   void forget_kept() { kept_.clear(); }
   /// A gradient of this parameter has arrived. Counts until there is a plan.
   void note_arrival(size_t parameter);
+  /// Where buckets lie, if there is such memory.
+  struct Memory {
+    bool shared;      ///< of the CPU: in symmetric memory
+    bool registered;  ///< of accelerators: in memory that collectives of the group know
+  };
   /// Makes the buckets of the plan, or takes those that a sharded optimizer has planned, and
-  /// assigns the slots. `shares`: in symmetric memory, if the group has any. Throws BackwardError
-  /// on every rank if the ranks have other parameters. Collective.
-  void make_buckets(const std::optional<BucketPlan>& planned, bool shares);
+  /// assigns the slots. Throws BackwardError on every rank if the ranks have other parameters.
+  /// Collective.
+  void make_buckets(const std::optional<BucketPlan>& planned, Memory memory);
   /// The plan can be used from now on.
   void finish_plan();
   /// A synchronized backward with the plan was successful.

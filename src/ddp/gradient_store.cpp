@@ -84,18 +84,21 @@ void GradientStore::assign_slots() {
   }
 }
 
-at::Tensor GradientStore::take(size_t index, const at::Tensor& gradient, double factor,
-                               bool may_use_slot) {
+at::Tensor GradientStore::take(size_t index, const at::Tensor& gradient, double factor, Use may) {
   ParameterGradient& parameter = *parameters_[index];
   const bool is_born = parameter.is_born(gradient);
   if (!is_born) {
     copied_bytes_ += static_cast<int64_t>(parameter.parameter().nbytes());
     if (parameter.could_be_born(gradient)) plan_.births.learn(index, gradient);
   }
-  if (!parameter.has_slot() || !may_use_slot) return factor == 1 ? gradient : gradient * factor;
+  if (!parameter.has_slot() || !may.slot) return factor == 1 ? gradient : gradient * factor;
   if (is_born) {
     parameter.keep_born(gradient, factor);
+  } else if (may.later && parameter.may_arrive_later(gradient)) {
+    parameter.expose_slot();
+    moves_.add(plan_.bucket_of[index], gradient, parameter.parameter().grad(), factor);
   } else {
+    moves_.finish(plan_.bucket_of[index]);  // which this one may be added to
     parameter.take(gradient, factor);
   }
   return {};
@@ -108,6 +111,10 @@ void GradientStore::move_into_slots() {
 }
 
 void GradientStore::leave_slots() noexcept {
+  try {
+    moves_.finish_all();
+  } catch (const std::exception&) {  // the device has failed
+  }
   for (const auto& parameter : parameters_) {
     try {
       parameter->leave_slot();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ddp/backward_report.h"
+#include "ddp/deferred_moves.h"
 #include "ddp/parameter_gradient.h"
 #include "ddp/planned_buckets.h"
 #include "farandole/ddp/replica_group.h"
@@ -44,9 +45,20 @@ class GradientStore {
 
   /// Assigns each parameter its slot in the buckets of the plan.
   void assign_slots();
+  /// What may be done with a gradient that arrives.
+  struct Use {
+    bool slot = false;   ///< put it into its slot
+    bool later = false;  ///< copy it there when finish_moves() of its bucket is called
+  };
   /// Moves a gradient into its bucket, if it was not born there. Returns what autograd is to add to
   /// p.grad: nothing, unless there is no slot, or it is not to be used.
-  at::Tensor take(size_t index, const at::Tensor& gradient, double factor, bool may_use_slot);
+  at::Tensor take(size_t index, const at::Tensor& gradient, double factor, Use may);
+  /// A backward begins in which take() may leave copies to finish_moves().
+  void begin_moves(size_t buckets) { moves_.begin(buckets); }
+  /// Copies gradients of accelerators that wait for it into the bucket; see DeferredMoves.
+  void finish_moves(size_t bucket) { moves_.finish(bucket); }
+  /// Into all buckets.
+  void finish_moves() { moves_.finish_all(); }
   /// A gradient of the parameter has arrived.
   void touch(size_t index) { was_touched_[index] = true; }
   /// Whether one has since the last synchronized backward.
@@ -81,6 +93,7 @@ class GradientStore {
 
  private:
   PlannedBuckets& plan_;
+  DeferredMoves moves_;
   std::vector<std::unique_ptr<ParameterGradient>> parameters_;
   std::vector<std::string> names_;
   std::vector<bool> was_touched_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ddp/hooked_reduction.h"
 
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include "farandole/comm/events.h"
 #include "farandole/ddp/comm_hook.h"
 #include "farandole/error.h"
+#include "farandole/process_group/collectives.h"
 
 namespace farandole {
 
@@ -73,6 +76,7 @@ HookedReduction::HookedReduction(std::shared_ptr<const Buckets> buckets,
       is_skipped_(buckets_->size()),
       is_awaited_(buckets_->size()),
       has_nonfinite_(buckets_->size()),
+      nonfinite_on_device_(buckets_->size()),
       futures_(buckets_->size()),
       results_(buckets_->size()),
       times_(buckets_->size()),
@@ -88,6 +92,7 @@ void HookedReduction::begin(double weight, bool /*checks_finite*/) {
   std::fill(futures_.begin(), futures_.end(), nullptr);
   std::fill(results_.begin(), results_.end(), at::Tensor());
   std::fill(has_nonfinite_.begin(), has_nonfinite_.end(), uint8_t{0});
+  std::fill(nonfinite_on_device_.begin(), nonfinite_on_device_.end(), at::Tensor());
   std::fill(times_.begin(), times_.end(), comm::BucketTimes{});
   std::fill(is_skipped_.begin(), is_skipped_.end(), false);
   std::fill(is_awaited_.begin(), is_awaited_.end(), false);
@@ -137,9 +142,19 @@ void HookedReduction::launch(size_t bucket) {
         break;
       }
     }
-    has_nonfinite_[bucket] = is_finite(buckets_->flat(bucket)) ? 0 : 1;
+    look_for_nonfinite(bucket);
   }
   run_hook(bucket);
+}
+
+/// The host does not wait for accelerators.
+void HookedReduction::look_for_nonfinite(size_t bucket) {
+  const at::Tensor flat = buckets_->flat(bucket);
+  if (flat.is_cpu()) {
+    has_nonfinite_[bucket] = is_finite(flat) ? 0 : 1;
+  } else {
+    nonfinite_on_device_[bucket] = at::isfinite(flat).all().logical_not().to(at::kFloat);
+  }
 }
 
 void HookedReduction::skip(size_t bucket) {
@@ -165,7 +180,8 @@ void HookedReduction::run_hook(size_t bucket) {
   start_barrier();
 }
 
-/// Waits until the future of a bucket is complete, and keeps its result or error.
+/// Waits until the future of a bucket is complete, and keeps its result or error. A future of an
+/// accelerator is complete when its work is enqueued.
 void HookedReduction::await(size_t bucket) {
   const auto& future = futures_[bucket];
   if (!future || is_awaited_[bucket]) return;
@@ -174,7 +190,6 @@ void HookedReduction::await(size_t bucket) {
     const auto timeout = group_->timeout();
     const auto patience = is_foreign_ ? timeout : patience_for(timeout);
     if (!is_done_within(*future, patience)) throw_never_completed(bucket);
-    future->waitAndThrow();
     // An exception that Python has set is a value, not a tensor: parsing throws it.
     results_[bucket] = hook_->parseHookResult(future->value());
   } catch (...) {
@@ -247,6 +262,7 @@ void HookedReduction::collect(size_t bucket) {
   if (!futures_[bucket]) return;  // skipped, the hook threw, or there is no hook
   const std::shared_ptr<void> record = record_bucket_reduction(*buckets_, bucket);
   await(bucket);
+  join_stream(bucket);  // also beside a failure: the bucket is written to again
   if (failure_) return;
   try {
     const at::Tensor result = std::exchange(results_[bucket], at::Tensor());
@@ -266,6 +282,21 @@ void HookedReduction::collect(size_t bucket) {
 /// collectives.
 void HookedReduction::launch_rest() {
   while (launched_ < buckets_->size()) launch(launched_);
+}
+
+void HookedReduction::join_streams() noexcept {
+  for (size_t bucket = 0; bucket < futures_.size(); ++bucket) {
+    try {
+      join_stream(bucket);
+    } catch (const std::exception&) {  // the device has failed
+    }
+  }
+}
+
+/// Makes the current stream wait for what has been enqueued. The host waits for nothing.
+void HookedReduction::join_stream(size_t bucket) const {
+  const auto& future = futures_[bucket];
+  if (future && future->completed()) future->wait();
 }
 
 /// Waits for every bucket before it sends the report, so that nothing is stored into a bucket
@@ -297,6 +328,26 @@ void HookedReduction::poison() {
       buckets_->flat(bucket).fill_(std::numeric_limits<double>::quiet_NaN());
       break;
     }
+  }
+  poison_on_device();
+}
+
+/// What ranks have seen stays on their accelerators, so that the host need not wait for them.
+void HookedReduction::poison_on_device() {
+  std::vector<size_t> buckets;
+  std::vector<at::Tensor> own;
+  for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
+    if (!nonfinite_on_device_[bucket].defined()) continue;
+    buckets.push_back(bucket);
+    own.push_back(nonfinite_on_device_[bucket]);
+  }
+  if (buckets.empty()) return;
+  at::Tensor seen = at::stack(own);
+  all_reduce(seen, {c10d::ReduceOp::MAX, group_->group()});
+  seen = seen.gt(0);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    buckets_->flat(buckets[i])
+        .masked_fill_(seen[static_cast<int64_t>(i)], std::numeric_limits<double>::quiet_NaN());
   }
 }
 

@@ -53,6 +53,7 @@ class HookedReduction final : public BucketConsumer {
   void launch(size_t bucket) override;
   void skip(size_t bucket) override;
   void launch_rest() override;
+  void join_streams() noexcept override;
   bool finish(const RankReport& report, bool complete) override;
   std::exception_ptr failure() const override;
   std::optional<size_t> failed_bucket_of(int rank) const override;
@@ -72,6 +73,7 @@ class HookedReduction final : public BucketConsumer {
   c10d::GradBucket bucket_for_hook(size_t bucket) const;
   void run_hook(size_t bucket);
   void await(size_t bucket);
+  void join_stream(size_t bucket) const;
   [[noreturn]] void throw_never_completed(size_t bucket) const;
   void note_failure(size_t bucket, std::exception_ptr error);
   c10::intrusive_ptr<ProcessGroupFarandole> own_backend() const;
@@ -81,8 +83,10 @@ class HookedReduction final : public BucketConsumer {
   void start_barrier();
   void make_up();
   void poison();
+  void poison_on_device();
   void collect(size_t bucket);
   void exchange(const RankReport& report, bool complete);
+  void look_for_nonfinite(size_t bucket);
   void divide_by_weights();
 
   const std::shared_ptr<const Buckets> buckets_;
@@ -104,7 +108,8 @@ class HookedReduction final : public BucketConsumer {
   std::vector<c10::intrusive_ptr<c10d::Work>> barriers_;  ///< in place of others
   std::vector<bool> is_skipped_;                          ///< by bucket
   std::vector<bool> is_awaited_;                          ///< by bucket
-  std::vector<uint8_t> has_nonfinite_;                    ///< by bucket, if the hook is foreign
+  std::vector<uint8_t> has_nonfinite_;           ///< by bucket, if the hook is foreign; of the CPU
+  std::vector<at::Tensor> nonfinite_on_device_;  ///< the same of an accelerator; its 0 or 1
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures_;  ///< of the hook, by bucket
   std::vector<at::Tensor> results_;  ///< of the hook, by bucket, until they are in the buckets
   std::vector<comm::BucketTimes> times_;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ddp/nonfinite_watch.h"
 
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/stack.h>
+
 #include <algorithm>
 
 #include "ddp/finite_check.h"
@@ -10,10 +13,14 @@ namespace farandole {
 void NonfiniteWatch::check_gradient(size_t index, ParameterGradient& parameter, bool records,
                                     int world_size) {
   const at::Tensor& gradient = parameter.parameter().grad();
-  const bool reports = policy_ != NonfinitePolicy::kOff && nonfinite_ < 0;
+  const bool reports = this->reports() && nonfinite_ < 0;
   records = records && watches_;
   parameter.note_finite(false);
   if (!gradient.defined() || (!reports && !records)) return;
+  if (!records && !gradient.is_cpu() && gradient.layout() == at::kStrided) {
+    on_device_.emplace_back(index, at::isfinite(gradient).all());
+    return;
+  }
   const size_t terms = records ? static_cast<size_t>(world_size) : 1;
   if (is_finite(gradient, terms)) {
     parameter.note_finite(true);
@@ -22,8 +29,27 @@ void NonfiniteWatch::check_gradient(size_t index, ParameterGradient& parameter, 
   }
 }
 
+int64_t NonfiniteWatch::nonfinite() {
+  if (on_device_.empty()) return nonfinite_;
+  std::vector<at::Tensor> flags;
+  for (const auto& [index, is_finite] : on_device_) flags.push_back(is_finite);
+  const at::Tensor are_finite = at::stack(flags).cpu();
+  for (size_t i = 0; i < flags.size() && nonfinite_ < 0; ++i) {
+    if (!are_finite.const_data_ptr<bool>()[i]) {
+      nonfinite_ = static_cast<int64_t>(on_device_[i].first);
+    }
+  }
+  on_device_.clear();
+  return nonfinite_;
+}
+
+void NonfiniteWatch::end_backward() {
+  nonfinite_ = -1;
+  on_device_.clear();
+}
+
 void NonfiniteWatch::forget_fixed(const GradientStore& gradients) {
-  if (nonfinite_ < 0) return;
+  if (nonfinite() < 0) return;
   const at::Tensor& gradient = gradients[static_cast<size_t>(nonfinite_)].parameter().grad();
   if (!gradient.defined() || is_finite(gradient)) nonfinite_ = -1;
 }

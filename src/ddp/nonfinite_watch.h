@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "ddp/backward_report.h"
@@ -28,6 +29,8 @@ class NonfiniteWatch {
   /// A synchronized backward begins. Returns whether its averages are checked.
   bool begin() { return checks_averages_ = watches_; }
   bool checks_averages() const { return checks_averages_; }
+  /// Whether it looks at every p.grad that arrives.
+  bool reports() const { return policy_ != NonfinitePolicy::kOff; }
 
   /// Checks p.grad after a pass has added to it, while it is in the cache. `records`: also
   /// remembers whether a sum of as large gradients of `world_size` ranks is finite.
@@ -35,10 +38,10 @@ class NonfiniteWatch {
   /// The program may have zeroed or fixed what an earlier pass has left.
   void forget_fixed(const GradientStore& gradients);
   /// The first parameter whose gradient had an Inf or NaN since the last synchronized backward; -1:
-  /// none.
-  int64_t nonfinite() const { return nonfinite_; }
+  /// none. Waits for the device of gradients that are not on the CPU.
+  int64_t nonfinite();
   /// The backward is over.
-  void end_backward() { nonfinite_ = -1; }
+  void end_backward();
 
   /// Gradients have changed since the averages were checked.
   void forget_averages() { averages_are_finite_.reset(); }
@@ -57,6 +60,8 @@ class NonfiniteWatch {
   /// checked, or gradients have changed since.
   std::optional<bool> averages_are_finite_;
   int64_t nonfinite_ = -1;
+  /// Parameters on an accelerator, and whether their gradients are finite, which nonfinite() asks.
+  std::vector<std::pair<size_t, at::Tensor>> on_device_;
 };
 
 }  // namespace farandole

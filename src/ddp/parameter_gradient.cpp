@@ -102,6 +102,12 @@ void ParameterGradient::keep_born(const at::Tensor& gradient, double scale) {
   expose_slot();
 }
 
+bool ParameterGradient::may_arrive_later(const at::Tensor& gradient) const {
+  return !parameter_.is_cpu() && !parameter_.grad().defined() &&
+         gradient.layout() == at::kStrided && accumulator_->post_hooks().size() == 1 &&
+         torch::autograd::impl::post_acc_grad_hooks(parameter_) == nullptr;
+}
+
 void ParameterGradient::take(const at::Tensor& gradient, double scale) {
   const bool accumulate = move_into_slot();
   move_gradient(dense(gradient), cleared_slot(), {scale, accumulate});

@@ -57,6 +57,10 @@ class ParameterGradient {
   /// p.grad = scale * `gradient`, which was computed in its slot. If something else holds it (a
   /// hook, another branch of the graph), the holder keeps it unchanged in other memory.
   void keep_born(const at::Tensor& gradient, double scale);
+  /// Whether nobody misses `gradient` in p.grad before its bucket is launched, and it is copied
+  /// there then: it is the first, on an accelerator, and no hook but ours runs behind the node that
+  /// adds it to p.grad.
+  bool may_arrive_later(const at::Tensor& gradient) const;
   /// p.grad += scale * gradient, in its slot.
   void take(const at::Tensor& gradient, double scale);
   /// Moves p.grad into its slot if it is elsewhere. False if there is no p.grad.

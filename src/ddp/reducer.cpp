@@ -161,7 +161,8 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   // With create_graph=True p.grad gets a graph of its own; its values are moved at the end.
   // Peers may still store into the slots of a backward that was abandoned.
   const bool may_use_slot = !c10::GradMode::is_enabled() && !tracker_->is_abandoned();
-  return gradients_->take(index, gradient, loss_weight_->factor(), may_use_slot);
+  const bool may_be_later = tracker_->is_running() && plan_->consumer && !nonfinite_->reports();
+  return gradients_->take(index, gradient, loss_weight_->factor(), {may_use_slot, may_be_later});
 }
 
 /// p.grad has the gradient, which is in its slot if it could be moved there.
@@ -227,8 +228,10 @@ void Reducer::end_backward(uint32_t flags) {
 
 /// Plans the buckets and gives each gradient its slot.
 void Reducer::make_plan() {
+  // What hooks do with their bucket runs in groups of theirs.
   const bool shares = !hook_ && !(sharded_ && sharded_->scatter);
-  planner_->make_buckets(sharded_ ? sharded_->plan : std::nullopt, shares);
+  planner_->make_buckets(sharded_ ? sharded_->plan : std::nullopt,
+                         {shares, /*registered=*/hook_ == nullptr});
   launcher_->change_plan();
   tell_hook_of_plan();
   plan_->consumer = make_consumer();
@@ -266,11 +269,31 @@ std::unique_ptr<BucketConsumer> Reducer::make_consumer() const {
 
 /// Launches every bucket that is not yet. False if a gradient is missing or came too late.
 bool Reducer::launch_rest(uint32_t flags) {
+  const bool is_abandoned = (flags & BackwardReport::kAbandoned) != 0;
+  const bool is_joined = joined_weight_.has_value();
+  const std::vector<bool> skipped = skipped_buckets(is_abandoned);
   const bool complete =
-      (flags & BackwardReport::kAbandoned) == 0 &&
-      launcher_->launch_rest({counts_unused(), skips_unused(), joined_weight_.has_value()});
+      !is_abandoned && launcher_->launch_rest({counts_unused(), is_joined, skipped});
+  gradients_->finish_moves();  // of buckets that are not complete
   plan_->consumer->launch_rest();
   return complete;
+}
+
+/// Those in which no parameter got a gradient, on this rank and, as all ranks promise, on the
+/// others. Collectives of accelerators are not compared before they run, so there ranks tell each
+/// other beforehand, and a bucket is skipped by all or by none.
+std::vector<bool> Reducer::skipped_buckets(bool is_abandoned) const {
+  if (!skips_unused()) return {};
+  std::vector<bool> skipped(plan_->buckets->size());
+  if (!is_abandoned) skipped = launcher_->unused(joined_weight_.has_value());
+  if (!plan_->buckets->are_on_accelerators()) return skipped;
+  std::vector<std::byte> own;
+  for (const bool is_skipped : skipped) own.push_back(std::byte{is_skipped});
+  const std::vector<std::byte> all = group_->all_gather(own);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == std::byte{0}) skipped[i % skipped.size()] = false;
+  }
+  return skipped;
 }
 
 std::vector<BackwardReport> Reducer::exchange(uint32_t flags, bool complete, bool* reduced) {
@@ -385,6 +408,7 @@ void Reducer::reset() {
 void Reducer::abandon() {
   tracker_->abandon();
   plan_->births.end();
+  if (plan_->consumer) plan_->consumer->join_streams();
   gradients_->leave_slots();
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -10,6 +11,8 @@
 #include <map>
 #include <utility>
 
+#include "farandole/error.h"
+#include "log.h"
 #include "process_group/torch_compat.h"
 
 namespace farandole {
@@ -117,6 +120,19 @@ std::shared_ptr<comm::Communicator> ReplicaGroup::shared_communicator() const {
 std::shared_ptr<comm::SharedMemory> ReplicaGroup::shared_memory() const {
   const auto communicator = shared_communicator();
   return {communicator, communicator ? communicator->shared_memory() : nullptr};
+}
+
+at::Tensor ReplicaGroup::zeros(int64_t bytes, at::Device device) const {
+  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kByte);
+  const auto ours = ProcessGroupFarandole::of(*group_, device.type());
+  if (!ours) return at::zeros({bytes}, options);
+  try {
+    return ours->allocateTensor(bytes, options).zero_();
+  } catch (const SystemError& error) {  // on all ranks
+    log(LogLevel::kInfo,
+        std::string("buckets are in memory that NCCL has not registered: ") + error.what());
+    return at::zeros({bytes}, options);
+  }
 }
 
 void ReplicaGroup::broadcast(const std::vector<at::Tensor>& tensors, int root) const {

@@ -74,6 +74,18 @@ void GroupCommunicators::connect(c10::Device device) {
          });
 }
 
+std::shared_ptr<comm::DeviceMemory> GroupCommunicators::allocate(c10::Device device, size_t bytes) {
+  static constexpr Operation kOperation{c10d::OpType::UNKNOWN, "allocate", "farandole:allocate"};
+  connect(device);
+  std::shared_ptr<comm::DeviceMemory> memory;
+  // Ranks agree on it through the host's communicator.
+  launch({kOperation, {}, /*async=*/false, kNoTimeout, /*cost=*/{}},
+         [&](comm::Communicator&, const comm::CollectiveOptions& options) {
+           memory = lane(device).allocate(bytes, options.timeout);
+         });
+  return memory;
+}
+
 GroupCommunicators::Work GroupCommunicators::launch_on_device(Call& call, Body body) {
   connect(call.device);
   at::RecordFunction profile(at::RecordScope::USER_SCOPE);

@@ -63,6 +63,9 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
   std::shared_ptr<comm::Communicator> of(c10::DeviceType type) const;
   /// Makes what tensors on `device` travel through, unless it is there. Collective.
   void connect(c10::Device device);
+  /// Memory for collectives on `device`. Collective, with the same size on all ranks. Its release
+  /// waits for nobody. Throws SystemError on all ranks if one has none left.
+  std::shared_ptr<comm::DeviceMemory> allocate(c10::Device device, size_t bytes);
   /// What the present streams of this thread and of the lanes were given so far, on the devices
   /// that the group works on; besides on `device`, if it is an accelerator.
   std::vector<c10::Event> points_on_devices(std::optional<c10::Device> device) const;

@@ -72,16 +72,17 @@ ProcessGroupFarandole::~ProcessGroupFarandole() {
   }
 }
 
-c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::of(c10d::ProcessGroup& group) {
+c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::of(c10d::ProcessGroup& group,
+                                                                    c10::DeviceType type) {
   try {
-    const c10::intrusive_ptr<Backend> backend = group.getBackend(c10::DeviceType::CPU);
+    const c10::intrusive_ptr<Backend> backend = group.getBackend(type);
     auto* ours = dynamic_cast<ProcessGroupFarandole*>(backend.get());
     // The wrapper of torch's DETAIL mode passes the options on of what it wraps.
     if (ours == nullptr) ours = owner_of(backend->getBackendOptions().get());
     if (ours == nullptr) return {};
     return c10::intrusive_ptr<ProcessGroupFarandole>::unsafe_reclaim_from_nonowning(ours);
   } catch (const c10::Error&) {
-    return {};  // it has no backend for CPU tensors, or one without options
+    return {};  // it has no backend for such tensors, or one without options
   }
 }
 

@@ -2,12 +2,14 @@
 #include "farandole/process_group/symmetric_tensor.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <sstream>
 
 #include "farandole/error.h"
+#include "process_group/device/accelerators.h"
 #include "process_group/process_group_private.h"
 
 namespace farandole {
@@ -21,6 +23,19 @@ size_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype) {
                           "a tensor cannot have a negative size.", "pass sizes of 0 or more.");
   }
   return static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
+}
+
+/// "cuda" is the current one.
+at::Device with_index(at::Device device) {
+  return device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+void release_when_idle(std::shared_ptr<comm::DeviceMemory>&& memory, at::Device device) {
+  try {
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  } catch (const c10::Error&) {  // it has failed, and runs nothing any more
+  }
+  memory.reset();
 }
 
 }  // namespace
@@ -40,13 +55,23 @@ at::Tensor ProcessGroupFarandole::allocate_symmetric(at::IntArrayRef sizes, at::
 }
 
 at::Tensor ProcessGroupFarandole::allocateTensor(long size, at::TensorOptions options) {
-  if (!options.device().is_cpu()) {
+  const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
+  if (options.device().is_cpu()) {
+    return allocate_symmetric({size}, dtype).requires_grad_(options.requires_grad());
+  }
+  const at::Device device = with_index(options.device());
+  if (!can_serve(device.type())) {
     throw NotSupported("symmetric-device",
                        "group '" + name() + "' cannot allocate on " + options.device().str() + ".",
-                       "this version has symmetric memory on CPUs only.",
+                       "no collective of this build serves such devices.",
                        "pass device='cpu', or allocate with torch.empty().");
   }
-  return allocate_symmetric({size}, c10::typeMetaToScalarType(options.dtype()))
+  auto memory = communicators()->allocate(device, bytes_of({size}, dtype));
+  return at::for_blob(memory->data(), {size})
+      .deleter([memory, device](void*) mutable { release_when_idle(std::move(memory), device); })
+      .options(options.device(device).requires_grad(false))
+      .target_device(device)
+      .make_tensor()
       .requires_grad_(options.requires_grad());
 }
 

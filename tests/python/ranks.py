@@ -75,10 +75,18 @@ def run(
 
 
 def share_memory() -> bool:
-    """Whether the ranks of the default group do."""
+    """Whether the ranks of the default group do, for new tensors."""
     import torch.distributed as dist
 
-    return dist.get_backend() == "farandole" and "FARANDOLE_HOST_ID" not in os.environ
+    is_here = dist.get_backend() == "farandole" and "FARANDOLE_HOST_ID" not in os.environ
+    return is_here and not on_simulated_device()
+
+
+def on_simulated_device() -> bool:
+    """Whether new tensors are, in a rank."""
+    import torch
+
+    return torch.get_default_device().type == "sim"
 
 
 def _collect(

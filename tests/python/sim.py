@@ -14,13 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 BUILD = Path(__file__).parents[2] / os.environ.get("FARANDOLE_BUILD", "build/release")
 LIBRARY = BUILD / "tests" / "libfarandole_simulated_torch.so"
 # Built where nccl.h is.
 NCCL = BUILD / "tests" / "libfarandole_simulated_nccl.so"
+NEEDS_NCCL = pytest.mark.skipif(not NCCL.exists(), reason="built without nccl.h: no simulated NCCL")
 SCHEDULES = ["eager", "lazy", "slow_default", "slow_side"]
+
+
+def backends(*schedules: str) -> list[Any]:
+    """Of ranks.Setup, as parameters of a test."""
+    return [pytest.param("sim-" + schedule, marks=NEEDS_NCCL) for schedule in schedules]
 
 
 def load() -> None:
@@ -74,6 +81,16 @@ def take_waiting_operators() -> list[str]:
 def host_waits() -> int:
     """How often this process has waited for the device."""
     return torch.ops.farandole_sim.host_waits()
+
+
+def stream_waits() -> int:
+    """How often streams of this process have been told to wait for an event."""
+    return torch.ops.farandole_sim.stream_waits()
+
+
+def leave_out_wait_after(others: int) -> None:
+    """Seeds a fault: the wait that follows after so many others is left out."""
+    torch.ops.farandole_sim.leave_out_wait_after(others)
 
 
 def fail(reason: str, device: int = 0) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import ranks
+import sim
 from ddp_models import Experts, Layers
 from ddp_oracle import (
     assert_gradients,
@@ -365,6 +366,6 @@ def run_checks(rank: int, world_size: int) -> None:
         check()
 
 
-@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo", *sim.backends("lazy")])
 def test_backward(backend: str) -> None:
     ranks.run(run_checks, 2, setup=ranks.Setup(backend=backend))

@@ -23,6 +23,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 
 import ranks
+import sim
 from ddp_models import Layers
 from ddp_oracle import assert_alike, assert_gradients, batch, check_steps, expected, seeded
 
@@ -244,9 +245,11 @@ CHECKS = [
 
 def run_checks(rank: int, world_size: int) -> None:
     for check in CHECKS:
+        if check is power_sgd and ranks.on_simulated_device():
+            continue  # torch's hook makes the host wait for CUDA, and is wrong elsewhere
         check()
 
 
-@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo", *sim.backends("lazy")])
 def test_comm_hooks(backend: str) -> None:
     ranks.run(run_checks, 2, setup=ranks.Setup(backend=backend))

@@ -14,6 +14,7 @@ from farandole import BackwardError, DistributedDataParallel, InvalidArgument
 from torch import Tensor, nn
 
 import ranks
+import sim
 from ddp_models import Experts, Layers
 from ddp_oracle import assert_alike, assert_gradients, batch, expected, seeded
 
@@ -91,7 +92,7 @@ def exceptions(rank: int, world_size: int) -> None:
     goes_on_after_an_exception("backward", rank, world_size)
 
 
-@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo", *sim.backends("slow_side")])
 def test_an_exception_in_backward_is_told_to_the_others(backend: str) -> None:
     ranks.run(exceptions, 2, setup=ranks.Setup(backend=backend))
 

@@ -12,6 +12,7 @@ from farandole import BackwardError, DistributedDataParallel, MismatchError
 from torch import Tensor, nn
 
 import ranks
+import sim
 from ddp_models import Layers
 from ddp_oracle import assert_alike, assert_gradients, batch, expected, seeded
 
@@ -218,7 +219,14 @@ def toggles(rank: int, world_size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "world_size"), [("farandole", 2), ("farandole", 3), ("hosts", 2), ("gloo", 2)]
+    ("backend", "world_size"),
+    [
+        ("farandole", 2),
+        ("farandole", 3),
+        ("hosts", 2),
+        ("gloo", 2),
+        pytest.param("sim-slow_side", 2, marks=sim.NEEDS_NCCL),
+    ],
 )
 def test_toggled_parameters(backend: str, world_size: int) -> None:
     ranks.run(toggles, world_size, setup=ranks.Setup(backend=backend))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 
 import ranks
+import sim
 from ddp_models import Convolutional, Layers
 from ddp_oracle import assert_alike, batch, seeded
 
@@ -65,6 +66,7 @@ def uneven(rank: int, world_size: int, by_all: bool) -> None:
         ("hosts", 3, False),
         ("gloo", 2, True),
         ("gloo", 3, False),
+        pytest.param("sim-lazy", 3, False, marks=sim.NEEDS_NCCL),
     ],
 )
 def test_uneven_inputs(backend: str, world_size: int, by_all: bool) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import ranks
+import sim
 from ddp_models import Experts
 from ddp_oracle import assert_gradients, batch, expected, gradients, seeded
 
@@ -128,10 +129,10 @@ def skips(rank: int, world_size: int) -> None:
     averages(rank, world_size)
     kept_gradients(rank, world_size)
     accumulates(rank, world_size)
-    if ranks.share_memory():
+    if ranks.share_memory() or ranks.on_simulated_device():
         other_parameters(rank, world_size)
 
 
-@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo", *sim.backends("eager")])
 def test_unused_buckets_are_skipped(backend: str) -> None:
     ranks.run(skips, 2, setup=ranks.Setup(backend=backend))

@@ -18,6 +18,7 @@ from farandole import DistributedDataParallel, GradScaler, ZeroRedundancyOptimiz
 from torch import Tensor, nn
 
 import ranks
+import sim
 from zero_oracle import assert_same_everywhere
 
 LARGE = 300  # rows, so that gradients are computed in their places
@@ -100,6 +101,7 @@ def raises(rank: int, world_size: int, rows: int, gradients: str | None) -> list
         ("farandole", LARGE, "full"),
         ("gloo", LARGE, None),
         ("gloo", LARGE, "shard"),
+        pytest.param("sim-lazy", LARGE, None, marks=sim.NEEDS_NCCL),
     ],
 )
 def test_every_rank_raises_the_same(backend: str, rows: int, gradients: str | None) -> None:

@@ -21,7 +21,7 @@ import sim
 
 pytestmark = [
     pytest.mark.parametrize("schedule", sim.SCHEDULES),
-    pytest.mark.skipif(not sim.NCCL.exists(), reason="built without nccl.h: no simulated NCCL"),
+    sim.NEEDS_NCCL,
 ]
 
 

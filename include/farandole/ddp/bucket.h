@@ -12,6 +12,8 @@
 
 namespace farandole {
 
+class ReplicaGroup;
+
 /// The memory of a plan's buckets: one flat buffer per device, in symmetric memory if the ranks
 /// share memory.
 ///
@@ -19,11 +21,14 @@ namespace farandole {
 class FARANDOLE_API Buckets {
  public:
   /// Allocates zeros. Collective if `shared` is given: the CPU buffer is then symmetric memory of
-  /// it.
-  Buckets(BucketPlan plan, const std::shared_ptr<comm::SharedMemory>& shared);
+  /// it; or if `group` is: it then allocates those of accelerators.
+  Buckets(BucketPlan plan, const std::shared_ptr<comm::SharedMemory>& shared,
+          const ReplicaGroup* group = nullptr);
 
   const BucketPlan& plan() const { return plan_; }
   size_t size() const { return plan_.buckets.size(); }
+  /// Whether one of them is.
+  bool are_on_accelerators() const;
   /// All gradients of a bucket as one tensor.
   at::Tensor flat(size_t bucket) const;
   /// The same with the padding at its end: world_size equal shards.

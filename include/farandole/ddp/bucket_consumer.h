@@ -40,6 +40,8 @@ class FARANDOLE_API BucketConsumer {
   /// these buckets in which the other ranks wait. If it throws, or launch() has thrown, it is
   /// called again for the abandoned backward.
   virtual void launch_rest() {}
+  /// Makes the current streams wait for what was launched and is on an accelerator. Does not throw.
+  virtual void join_streams() noexcept {}
   /// Whether the other ranks may wait for finish() of this round. They do not after a MismatchError
   /// of the group, which has ended the round on all ranks.
   virtual bool is_awaited() const { return true; }

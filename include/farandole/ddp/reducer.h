@@ -175,6 +175,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void make_plan();
   std::unique_ptr<BucketConsumer> make_consumer() const;
   bool launch_rest(uint32_t flags);
+  std::vector<bool> skipped_buckets(bool is_abandoned) const;
   std::vector<BackwardReport> exchange(uint32_t flags, bool complete, bool* reduced);
   static Outcome outcome_of(const std::vector<BackwardReport>& reports);
   void check_reports(const std::vector<BackwardReport>& reports, bool reduced);

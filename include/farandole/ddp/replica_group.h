@@ -53,6 +53,10 @@ class FARANDOLE_API ReplicaGroup {
   /// communicator alive.
   std::shared_ptr<comm::SharedMemory> shared_memory() const;
 
+  /// Zeros on `device`, an accelerator: memory that collectives of the group know, if they are ours
+  /// and there is any. Its release makes the host wait for the device. Collective.
+  at::Tensor zeros(int64_t bytes, at::Device device) const;
+
   /// Tensors of rank `root` to all ranks, few large messages for many tensors; in place. Tensors of
   /// any dtypes and devices that the group serves.
   void broadcast(const std::vector<at::Tensor>& tensors, int root = 0) const;

@@ -77,9 +77,10 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
       const c10::intrusive_ptr<Options>& options = c10::make_intrusive<Options>());
   ~ProcessGroupFarandole() override;
 
-  /// Our backend for `group`'s CPU tensors, also inside what TORCH_DISTRIBUTED_DEBUG=DETAIL wraps
-  /// around it; the empty pointer if they go elsewhere.
-  static c10::intrusive_ptr<ProcessGroupFarandole> of(c10d::ProcessGroup& group);
+  /// Our backend for `group`'s tensors on devices of `type`, also inside what
+  /// TORCH_DISTRIBUTED_DEBUG=DETAIL wraps around it; the empty pointer if they go elsewhere.
+  static c10::intrusive_ptr<ProcessGroupFarandole> of(c10d::ProcessGroup& group,
+                                                      c10::DeviceType type = c10::DeviceType::CPU);
 
   const std::string getBackendName() const override;
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
@@ -169,10 +170,11 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
 
   /// Uninitialized memory for collectives that copy nothing in or out: see symmetric_empty().
   at::Tensor allocate_symmetric(at::IntArrayRef sizes, at::ScalarType dtype);
-  /// Symmetric memory in torch's words, as FSDP2 can be told to ask for it: a collective, with the
-  /// same `size` in elements and dtype on every rank. CPU alone: an index of a device is an
-  /// accelerator's. There is no getMemAllocator(): a pool allocates when it likes, on one rank
-  /// alone.
+  /// Symmetric memory in torch's words: a collective, with the same `size` in elements and dtype on
+  /// every rank. On an accelerator it is memory that NCCL has registered, so collectives copy less;
+  /// its release makes the host wait for the device. FSDP2 can be told to ask for it, and gets it
+  /// for the CPU alone (an index of a device is an accelerator's), since it allocates in each step.
+  /// There is no getMemAllocator(): a pool allocates when it likes, on one rank alone.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 

@@ -6,7 +6,7 @@
 namespace farandole {
 
 Average average_of(const Group& group, const at::Tensor& tensor) {
-  if (tensor.is_cpu() && ProcessGroupFarandole::of(*group)) return {1, c10d::ReduceOp::AVG};
+  if (ProcessGroupFarandole::of(*group, tensor.device().type())) return {1, c10d::ReduceOp::AVG};
   return {1.0 / group->getSize(), c10d::ReduceOp::SUM};
 }
 

@@ -153,6 +153,17 @@ c10::intrusive_ptr<c10d::Work> DeviceLane::launch(const Call& call, Body body, u
   return work;
 }
 
+std::shared_ptr<comm::DeviceMemory> DeviceLane::allocate(size_t bytes,
+                                                         std::chrono::milliseconds timeout) {
+  const std::lock_guard<std::mutex> lock(enqueue_mutex_);
+  check_usable();
+  const c10::OptionalDeviceGuard on_device(device());
+  comm::CollectiveOptions options;
+  options.timeout = timeout;
+  options.stream = stream()->native_handle();
+  return communicator()->allocate(bytes, options);
+}
+
 bool DeviceLane::look() {
   // Events go with their operations here; on another device that would make a context there.
   const c10::OptionalDeviceGuard on_device(device());

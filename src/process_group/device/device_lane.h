@@ -70,6 +70,9 @@ class DeviceLane final : public Watched, public std::enable_shared_from_this<Dev
   c10::intrusive_ptr<c10d::Work> launch(const Call& call, Body body, uint64_t sequence,
                                         std::chrono::milliseconds timeout);
 
+  /// Memory that collectives of the lane know. Collective, after connect().
+  std::shared_ptr<comm::DeviceMemory> allocate(size_t bytes, std::chrono::milliseconds timeout);
+
   /// Fails what is pending and called later with `reason`, on all ranks.
   void abort(const std::string& reason);
   /// Fails what is pending and lets go of the communicator; waits two seconds at most.

@@ -9,6 +9,7 @@
 #include "support/simulated_device/device.h"
 #include "support/simulated_device/memory.h"
 #include "support/simulated_device/schedule.h"
+#include "support/simulated_device/seeded_fault.h"
 
 namespace farandole::sim {
 namespace {
@@ -48,7 +49,7 @@ void Stream::launch(const std::string& kernel, const std::vector<Access>& access
 }
 
 void Stream::wait(const Event& event) {
-  if (event.stream_ == nullptr || event.stream_ == this) return;
+  if (event.stream_ == nullptr || event.stream_ == this || leaves_out_this_wait()) return;
   WorkQueue::check_process();
   const std::lock_guard<std::mutex> lock(mutex_);
   race_detector().order(number_, event.clock_);

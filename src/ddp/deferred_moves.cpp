@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/deferred_moves.h"
+
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+namespace farandole {
+namespace {
+
+c10::Stream current_stream(const at::Tensor& tensor) {
+  return c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
+}
+
+}  // namespace
+
+void DeferredMoves::add(size_t bucket, const at::Tensor& gradient, const at::Tensor& slot,
+                        double scale) {
+  of_bucket_[bucket].push_back({gradient, slot, scale});
+}
+
+void DeferredMoves::finish(size_t bucket) {
+  if (!has(bucket)) return;
+  const std::vector<Move> moves = std::exchange(of_bucket_[bucket], {});
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> slots;
+  for (const Move& move : moves) {
+    gradients.push_back(move.gradient);
+    slots.push_back(move.slot);
+    // Its memory may belong to another stream, and be used again there.
+    move.gradient.record_stream(current_stream(move.gradient));
+  }
+  at::_foreach_copy_(slots, gradients);
+  // One backward has one loss weight.
+  const double scale = moves.front().scale;
+  if (scale != 1) at::_foreach_mul_(slots, scale);
+}
+
+void DeferredMoves::finish_all() {
+  for (size_t bucket = 0; bucket < of_bucket_.size(); ++bucket) finish(bucket);
+}
+
+}  // namespace farandole
