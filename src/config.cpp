@@ -63,6 +63,16 @@ HostLinkChoice link_choice() {
   reject("FARANDOLE_LINK", value, "tcp or mpi");
 }
 
+DeviceBackendChoice device_backend_choice() {
+  const char* text = value_of("FARANDOLE_DEVICE_BACKEND");
+  if (text == nullptr) return DeviceBackendChoice::kAuto;
+  const std::string value = text;
+  if (value == "auto") return DeviceBackendChoice::kAuto;
+  if (value == "nccl") return DeviceBackendChoice::kNccl;
+  if (value == "staged") return DeviceBackendChoice::kStaged;
+  reject("FARANDOLE_DEVICE_BACKEND", value, "auto, nccl or staged");
+}
+
 NonfinitePolicy nonfinite_policy() {
   const char* text = value_of("FARANDOLE_CHECK_FINITE");
   if (text == nullptr) return NonfinitePolicy::kOff;
@@ -99,6 +109,7 @@ Config Config::from_environment() {
   Config config;
   config.backend = backend_choice();
   config.link = link_choice();
+  config.device_backend = device_backend_choice();
   if (const char* path = value_of("FARANDOLE_NCCL_LIBRARY")) config.nccl_library = path;
   if (const char* host = value_of("FARANDOLE_HOST_ID")) config.host_id = host;
   if (const char* names = value_of("FARANDOLE_NETWORK_INTERFACE")) config.network_interface = names;

@@ -28,6 +28,13 @@ enum class HostLinkChoice {
   kMpi,  ///< messages of MPI
 };
 
+/// How tensors on accelerators travel.
+enum class DeviceBackendChoice {
+  kAuto,    ///< through NCCL where it can serve, else as kStaged
+  kNccl,    ///< through NCCL; an error where it cannot serve
+  kStaged,  ///< through pinned host memory and the communicators for tensors on the CPU
+};
+
 /// What becomes of a backward in which a gradient has an Inf or NaN on some rank.
 enum class NonfinitePolicy {
   kOff,   ///< nobody looks
@@ -44,6 +51,9 @@ struct FARANDOLE_API Config {
   BackendChoice backend = BackendChoice::kAuto;
   /// FARANDOLE_LINK: tcp or mpi; through what collectives travel between hosts. Default tcp.
   HostLinkChoice link = HostLinkChoice::kTcp;
+  /// FARANDOLE_DEVICE_BACKEND: auto, nccl or staged; through what tensors on accelerators travel:
+  /// NCCL, or pinned host memory and what serves tensors on the CPU. Default auto.
+  DeviceBackendChoice device_backend = DeviceBackendChoice::kAuto;
   /// FARANDOLE_NCCL_LIBRARY: path of the NCCL library for memory of accelerators; empty: the one
   /// that torch has loaded, else the system's libnccl.so.2.
   std::string nccl_library;

@@ -30,6 +30,7 @@ struct Row {
   Make make;
   bool built;  ///< whether this build has it
   const char* detail;
+  std::string (*obstacle)(const Config& config) = nullptr;  ///< see obstacle_to(); null: none
 };
 
 constexpr Row kRows[] = {
@@ -40,8 +41,19 @@ constexpr Row kRows[] = {
     {"mpi", MemoryKind::kHost, make_mpi_communicator, kHasMpi,
      "ranks of one mpirun, CPU tensors, MPI's own collectives; used with FARANDOLE_BACKEND=mpi"},
     {"nccl", MemoryKind::kDevice, make_nccl_communicator, kHasCuda,
-     "ranks of any hosts with a GPU each, CUDA tensors: the NCCL that torch has loaded"},
+     "ranks of any hosts with a GPU each, CUDA tensors: the NCCL that torch has loaded",
+     obstacle_to_nccl},
 };
+
+const Row& row_of(const std::string& backend) {
+  std::string names;
+  for (const Row& row : kRows) {
+    if (backend == row.name) return row;
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  }
+  throw InvalidArgument("no-such-backend", "there is no backend '" + backend + "'.",
+                        "Farandole knows " + names + ".", "pass one of these names.");
+}
 
 }  // namespace
 
@@ -55,22 +67,23 @@ std::vector<BackendInfo> backends() {
 
 std::string backend_for(MemoryKind kind, BackendChoice choice) {
   if (kind == MemoryKind::kHost && choice == BackendChoice::kMpi) return "mpi";
+  std::string first;
   for (const Row& row : kRows) {
-    if (row.memory_kind == kind && row.built) return row.name;
+    if (row.memory_kind != kind) continue;
+    if (row.built) return row.name;
+    if (first.empty()) first = row.name;
   }
-  return {};
+  return first;
+}
+
+std::string obstacle_to(const std::string& backend, const Config& config) {
+  const Row& row = row_of(backend);
+  return row.obstacle == nullptr ? std::string() : row.obstacle(config);
 }
 
 std::unique_ptr<Communicator> make_communicator(const std::string& backend, Store& store,
                                                 const CommunicatorOptions& options) {
-  std::string names;
-  for (const Row& row : kRows) {
-    names += (names.empty() ? "" : ", ") + std::string(row.name);
-    if (backend != row.name) continue;
-    return row.make(store, options);
-  }
-  throw InvalidArgument("no-such-backend", "there is no backend '" + backend + "'.",
-                        "Farandole knows " + names + ".", "pass one of these names.");
+  return row_of(backend).make(store, options);
 }
 
 }  // namespace farandole::comm

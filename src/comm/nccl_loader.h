@@ -15,6 +15,9 @@ namespace farandole::comm {
 std::unique_ptr<Communicator> make_nccl_communicator(Store& store,
                                                      const CommunicatorOptions& options);
 
+/// Why this process cannot use NCCL, a sentence; empty if it can. Loads the plug-in and NCCL.
+std::string obstacle_to_nccl(const Config& config);
+
 /// Throws NotSupported: NCCL cannot be used here because of `why`, a sentence.
 [[noreturn]] FARANDOLE_API void refuse_nccl(const std::string& why);
 

@@ -36,10 +36,9 @@ void check_single(const Caller& caller, const std::vector<at::Tensor>& tensors) 
   throw NotSupported(
       "collective-device",
       caller.describe() + " cannot work on a tensor on " + text_of(device) + ".",
-      "collectives work on the CPU, and on CUDA devices where this build has the backend 'nccl'; "
+      "collectives work on the CPU, on CUDA devices and on those that torch calls PrivateUse1; "
       "sparse tensors and windows on the CPU alone.",
-      "move the tensor with .cpu() first, or use init_process_group(\"cpu:farandole,cuda:nccl\") "
-      "where the build lacks the backend.");
+      "move the tensor with .cpu() first.");
 }
 
 }  // namespace

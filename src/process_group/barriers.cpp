@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The barriers of ProcessGroupFarandole.
-#include <c10/core/DeviceGuard.h>
-
 #include "process_group/process_group_private.h"
 
 namespace farandole {
@@ -10,21 +8,14 @@ namespace farandole {
 /// done what they were given before, as with NCCL.
 ProcessGroupFarandole::Work ProcessGroupFarandole::barrier(const c10d::BarrierOptions& opts) {
   static constexpr Operation kOperation{c10d::OpType::BARRIER, "barrier", "farandole:barrier"};
-  std::shared_ptr<std::vector<c10::Event>> points;
+  std::shared_ptr<DevicePoints> points;
   if (in_creator()) {
     auto present = communicators()->points_on_devices(opts.device);
-    if (!present.empty()) points = std::make_shared<std::vector<c10::Event>>(std::move(present));
+    if (!present.empty()) points = std::make_shared<DevicePoints>(std::move(present));
   }
   return launch({kOperation, {}, opts.asyncOp, opts.timeout, Cost{}},
                 [points](comm::Communicator& communicator, const auto& options) {
-                  if (points) {  // whose events must not end while another device is current
-                    for (c10::Event& each : *points) {
-                      const c10::OptionalDeviceGuard on_device(each.device());
-                      each.synchronize();
-                    }
-                    const c10::OptionalDeviceGuard on_device(points->front().device());
-                    points->clear();
-                  }
+                  if (points) points->wait();
                   communicator.barrier(options);
                 });
 }

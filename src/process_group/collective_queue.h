@@ -40,6 +40,18 @@ class FARANDOLE_API CollectiveQueue {
  public:
   using Task = std::function<void()>;
 
+  /// The turn that try_begin() gave, until the end of the scope.
+  class Turn {
+   public:
+    explicit Turn(CollectiveQueue& queue) : queue_(queue) {}
+    ~Turn() { queue_.end(); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    CollectiveQueue& queue_;
+  };
+
   /// `group` is for messages.
   explicit CollectiveQueue(std::string group);
   /// As close(); in a forked child it only forgets.

@@ -45,16 +45,6 @@ void complete(WorkFarandole& work, const std::exception_ptr& failure) {
   }
 }
 
-/// The turn that try_begin() gave, until the end of the scope.
-class Turn {
- public:
-  explicit Turn(CollectiveQueue& queue) : queue_(queue) {}
-  ~Turn() { queue_.end(); }
-
- private:
-  CollectiveQueue& queue_;
-};
-
 }  // namespace
 
 void GroupCommunicators::AbortNotice::give() {
@@ -82,7 +72,7 @@ std::shared_ptr<GroupCommunicators> GroupCommunicators::form(
   const std::shared_ptr<GroupCommunicators> formed(
       new GroupCommunicators(parts, comm::make_communicator(backend, adapter, options),
                              options.config.timeout, std::move(notice)));
-  formed->add_lanes(store, options);
+  formed->remember_formation(store, options);
   return formed;
 }
 
@@ -100,10 +90,8 @@ GroupCommunicators::GroupCommunicators(Parts parts, std::shared_ptr<comm::Commun
 void GroupCommunicators::set_timeout(std::chrono::milliseconds timeout) {
   timeout_.store(timeout);
   host_->set_timeout(timeout);
-  for (const auto& each : lanes_) {
-    if (const auto communicator = each ? each->communicator() : nullptr) {
-      communicator->set_timeout(timeout);
-    }
+  for (const Lane& each : lanes()) {
+    if (const auto communicator = each->communicator()) communicator->set_timeout(timeout);
   }
 }
 
@@ -123,7 +111,7 @@ GroupCommunicators::Work GroupCommunicators::launch(Call call, Body body) {
   if (C10_UNLIKELY(!call.device.is_cpu())) return launch_on_device(call, std::move(body));
   if (!call.async) {
     if (const uint64_t sequence = collectives_.try_begin()) {
-      const Turn turn(collectives_);
+      const CollectiveQueue::Turn turn(collectives_);
       return run_here(call, body, sequence);
     }
   }
@@ -218,9 +206,7 @@ void GroupCommunicators::note_completion(const WorkFarandole& work,
 }
 
 void GroupCommunicators::abort(const std::string& reason) {
-  for (const auto& each : lanes_) {
-    if (each) each->abort(reason);
-  }
+  for (const Lane& each : lanes()) each->abort(reason);
   host_->abort(reason);
 }
 
@@ -229,10 +215,10 @@ void GroupCommunicators::end(const std::string& reason) {
   if (const std::unique_lock<std::recursive_mutex> lock(notice_->mutex, std::try_to_lock); lock) {
     notice_->given = true;  // where they run at this moment it is true already
   }
+  const std::vector<Lane> lanes = this->lanes();
+  for (const Lane& each : lanes) each->drain();
   if (collectives_.busy() || one_sided_.busy() || transfers_->busy()) abort(reason);
-  for (const auto& each : lanes_) {
-    if (each) each->end();
-  }
+  for (const Lane& each : lanes) each->end();
   collectives_.close();
   one_sided_.close();
   transfers_->close();

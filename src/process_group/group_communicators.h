@@ -26,9 +26,25 @@
 
 namespace farandole {
 
+/// What a barrier waits for on the devices of a group.
+class DevicePoints {
+ public:
+  /// What `stream` was given so far.
+  void add(const c10::Stream& stream);
+  /// What `stream` has when wait() is called.
+  void add_later(const c10::Stream& stream) { streams_.push_back(stream); }
+  bool empty() const { return events_.empty() && streams_.empty(); }
+  /// Makes the host wait.
+  void wait();
+
+ private:
+  std::vector<c10::Event> events_;
+  std::vector<c10::Stream> streams_;
+};
+
 /// One set of ranks and what they talk through: what a group has from its making until its end or
 /// its next reconfigure(). That is a communicator on host memory, and a lane for each type of
-/// accelerator, which forms through that communicator when it is first used.
+/// accelerator, which is made through that communicator when it is first used.
 ///
 /// Works and tasks share it with the group, so it lives until the last of them is done. Each call
 /// runs on the calling thread or on the executor of a queue, or is put on the stream of a lane;
@@ -67,8 +83,9 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
   /// waits for nobody. Throws SystemError on all ranks if one has none left.
   std::shared_ptr<comm::DeviceMemory> allocate(c10::Device device, size_t bytes);
   /// What the present streams of this thread and of the lanes were given so far, on the devices
-  /// that the group works on; besides on `device`, if it is an accelerator.
-  std::vector<c10::Event> points_on_devices(std::optional<c10::Device> device) const;
+  /// that the group works on, with what staged collectives before the barrier will give to them;
+  /// besides on `device`, if it is an accelerator.
+  DevicePoints points_on_devices(std::optional<c10::Device> device) const;
   /// False in a forked child.
   bool in_creator() const { return collectives_.in_creator(); }
 
@@ -112,15 +129,20 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
     void give();
   };
 
-  using Lanes = std::array<std::shared_ptr<DeviceLane>, c10::COMPILE_TIME_MAX_DEVICE_TYPES>;
+  using Lane = std::shared_ptr<DeviceLane>;
 
   GroupCommunicators(Parts parts, std::shared_ptr<comm::Communicator> host,
                      std::chrono::milliseconds default_timeout,
                      std::shared_ptr<AbortNotice> notice);
 
-  void add_lanes(const c10::intrusive_ptr<c10d::Store>& store,
-                 const comm::CommunicatorOptions& options);
-  DeviceLane& lane(c10::Device device) const;
+  void remember_formation(const c10::intrusive_ptr<c10d::Store>& store,
+                          const comm::CommunicatorOptions& options);
+  Lane lane(c10::DeviceType type) const;
+  std::vector<Lane> lanes() const;
+  Lane lane_on(c10::Device device) const;
+  Lane make_lane(c10::Device device);
+  Lane make_direct_lane(DeviceLane::Parts parts);
+  Lane make_staged_lane(DeviceLane::Parts parts);
   Work launch_on_device(Call& call, Body body);
   Work run_here(Call& call, const Body& body, uint64_t sequence);
   Work enqueue(CollectiveQueue& queue, bool counted, Call& call, Body body);
@@ -130,7 +152,10 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
   const std::shared_ptr<comm::Communicator> host_;
   const std::chrono::milliseconds default_timeout_;  ///< of the communicators
   const std::shared_ptr<AbortNotice> notice_;        // shared with the communicators
-  Lanes lanes_;  // by type of device, for those that can be served; unchanged once it has formed
+  c10::intrusive_ptr<c10d::Store> store_;            // of form(); unchanged once it has formed
+  comm::CommunicatorOptions device_options_;         // likewise
+  mutable std::mutex lanes_mutex_;
+  std::array<Lane, c10::COMPILE_TIME_MAX_DEVICE_TYPES> lanes_;  // guarded by lanes_mutex_; by type
   const std::shared_ptr<TransfersInFlight> transfers_ = std::make_shared<TransfersInFlight>();
   std::atomic<std::chrono::milliseconds> timeout_;
   TimeEstimator estimator_;

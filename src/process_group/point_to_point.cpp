@@ -80,7 +80,8 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::launch_transfers(
   // The body is kept, and with it the flat copies.
   const auto shared = std::make_shared<std::vector<DeviceTransfer>>(std::move(transfers));
   return communicators()->launch(
-      {operation, std::move(tensors), /*async=*/true, kNoTimeout, Cost{1, 2 * bytes}, device, peer},
+      {operation, std::move(tensors), /*async=*/true, kNoTimeout, Cost{1, 2 * bytes}, device,
+       shared, peer},
       [shared](comm::Communicator& communicator, const auto& options) {
         enqueue(*shared, static_cast<comm::DeviceCommunicator&>(communicator), options);
       });

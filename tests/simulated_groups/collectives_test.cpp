@@ -12,9 +12,12 @@ namespace farandole::sim {
 namespace {
 
 using test::device_of;
+using test::DeviceGroups;
 using test::error_of;
 using test::full;
 using test::holds;
+using test::kEveryWay;
+using test::kOnlyNccl;
 using test::run_device_ranks;
 using Tensors = std::vector<at::Tensor>;
 
@@ -26,8 +29,10 @@ Options now(Options options = {}) {
   return options;
 }
 
-class DeviceCollectives : public NoRaces {};
-INSTANTIATE_TEST_SUITE_P(, DeviceCollectives, kEverySchedule, ::testing::PrintToStringParamName());
+class DeviceCollectives : public DeviceGroups {};
+INSTANTIATE_TEST_SUITE_P(, DeviceCollectives, kEveryWay, ::testing::PrintToStringParamName());
+class EnqueuedCollectives : public DeviceGroups {};
+INSTANTIATE_TEST_SUITE_P(, EnqueuedCollectives, kOnlyNccl, ::testing::PrintToStringParamName());
 
 TEST_P(DeviceCollectives, ReduceTensorsOfAnyStride) {
   run_device_ranks(kRanks, [](ProcessGroupFarandole& group) {
@@ -131,7 +136,12 @@ TEST_P(DeviceCollectives, MoveWhatCannotBeReduced) {
     from_1.rootRank = 1;
     group.broadcast(shorts, from_1);
     EXPECT_TRUE(at::equal(shorts.front().cpu(), at::full({3}, 1, at::kShort)));
-    error_of<NotSupported>([&] { group.allreduce(shorts, now<c10d::AllreduceOptions>()); });
+    if (is_staged()) {
+      group.allreduce(shorts, now<c10d::AllreduceOptions>());
+      EXPECT_TRUE(at::equal(shorts.front().cpu(), at::full({3}, 2, at::kShort)));
+    } else {
+      error_of<NotSupported>([&] { group.allreduce(shorts, now<c10d::AllreduceOptions>()); });
+    }
     Tensors complex{at::full({3}, c10::complex<double>(1, group.getRank()),
                              at::TensorOptions(at::kComplexDouble).device(device))};
     group.allreduce(complex, now<c10d::AllreduceOptions>());
@@ -139,7 +149,7 @@ TEST_P(DeviceCollectives, MoveWhatCannotBeReduced) {
   });
 }
 
-TEST_P(DeviceCollectives, NeverMakeTheHostWait) {
+TEST_P(EnqueuedCollectives, NeverMakeTheHostWait) {
   run_device_ranks(2, [](ProcessGroupFarandole& group) {
     Tensors tensors{full(group, {100}, 1)};
     group.allreduce(tensors, now<c10d::AllreduceOptions>());  // connects
@@ -185,7 +195,7 @@ TEST_P(DeviceCollectives, GiveFuturesThatWaitOnTheStream) {
     c10d::AllreduceOptions options;
     options.asyncOp = true;
     const auto future = group.allreduce(tensors, options)->getFuture();
-    EXPECT_TRUE(future->completed());
+    EXPECT_TRUE(future->completed() || is_staged());
     const auto doubled = future->then(
         [](c10::ivalue::Future& done) {
           return c10::IValue(done.value().toTensorVector().front() * 2);

@@ -53,8 +53,8 @@ void wait_for_end(ProcessGroupFarandole& group) {
   ADD_FAILURE() << "no rank has ended the group";
 }
 
-class DeviceFailures : public NoRaces {};
-INSTANTIATE_TEST_SUITE_P(, DeviceFailures, kEverySchedule, ::testing::PrintToStringParamName());
+class DeviceFailures : public test::DeviceGroups {};
+INSTANTIATE_TEST_SUITE_P(, DeviceFailures, test::kEveryWay, ::testing::PrintToStringParamName());
 
 TEST_P(DeviceFailures, ATimeoutNamesTheCollectiveAndEndsTheGroupOnAllRanks) {
   run_device_ranks(2, [](ProcessGroupFarandole& group) {
@@ -63,16 +63,18 @@ TEST_P(DeviceFailures, ATimeoutNamesTheCollectiveAndEndsTheGroupOnAllRanks) {
     if (group.getRank() == 0) {
       const auto work = group.allreduce(tensors, later(milliseconds(200)));
       const std::string text = error_of<TimeoutError>([&] { work->wait(seconds(20)); });
-      EXPECT_THAT(text, HasSubstr("collective #4 all_reduce in group 'default' on rank 0"));
+      EXPECT_THAT(text,
+                  HasSubstr(is_staged() ? "all_reduce(float32[2], SUM) in group 'default' on rank 0"
+                                        : "collective #4 all_reduce in group 'default' on rank 0"));
       EXPECT_THAT(text, HasSubstr("200 ms"));
       EXPECT_TRUE(work->isCompleted());
       EXPECT_FALSE(work->isSuccess());
       EXPECT_EQ(group.getError(), c10d::ErrorType::TIMEOUT);
-      error_of<TimeoutError>([&] { group.allreduce(tensors, later()); });
+      error_of<TimeoutError>([&] { group.allreduce(tensors, later())->wait(); });
     } else {
       wait_for_end(group);
-      EXPECT_THAT(error_of<AbortedError>([&] { group.allreduce(tensors, later()); }),
-                  HasSubstr("has not ended within 200 ms"));
+      EXPECT_THAT(error_of<AbortedError>([&] { group.allreduce(tensors, later())->wait(); }),
+                  HasSubstr(is_staged() ? "its timeout of 200 ms" : "has not ended within 200 ms"));
     }
   });
 }
@@ -102,7 +104,7 @@ TEST_P(DeviceFailures, AbortFailsWhatIsPending) {
     EXPECT_FALSE(work->isCompleted());
     group.abort();
     error_of<AbortedError>([&] { work->wait(); });
-    error_of<AbortedError>([&] { group.allreduce(tensors, later()); });
+    error_of<AbortedError>([&] { group.allreduce(tensors, later())->wait(); });
   });
 }
 

@@ -16,8 +16,8 @@ using test::holds;
 using test::run_device_ranks;
 using Tensors = std::vector<at::Tensor>;
 
-class DeviceTransfers : public NoRaces {};
-INSTANTIATE_TEST_SUITE_P(, DeviceTransfers, kEverySchedule, ::testing::PrintToStringParamName());
+class DeviceTransfers : public test::DeviceGroups {};
+INSTANTIATE_TEST_SUITE_P(, DeviceTransfers, test::kEveryWay, ::testing::PrintToStringParamName());
 
 TEST_P(DeviceTransfers, ArriveInTheOrderOfTheirCalls) {
   run_device_ranks(2, [](ProcessGroupFarandole& group) {

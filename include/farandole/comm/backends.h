@@ -51,8 +51,14 @@ struct BackendInfo {
 FARANDOLE_API std::vector<BackendInfo> backends();
 
 /// The name of the backend that a group uses for memory of `kind`: the first one that is built, or
-/// "mpi" for host memory if that is the choice. Empty if there is none.
+/// "mpi" for host memory if that is the choice. Where none is built it is one that says how to get
+/// it when a communicator of it is made.
 FARANDOLE_API std::string backend_for(MemoryKind kind, BackendChoice choice = BackendChoice::kAuto);
+
+/// Why this process cannot use `backend`, a sentence; empty if nothing is known to be against it.
+/// Opens the libraries that the backend needs. Throws InvalidArgument for an unknown one. Any
+/// thread.
+FARANDOLE_API std::string obstacle_to(const std::string& backend, const Config& config);
 
 /// Makes a communicator of backend `backend`. Collective: every rank calls it with the same world
 /// size and a Store that they share. Throws NotSupported (with the way to get it) for a backend

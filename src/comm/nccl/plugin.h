@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
@@ -12,6 +13,9 @@ namespace farandole::comm::nccl {
 struct Plugin {
   const char* version;  ///< of the Farandole that it was built with
   std::unique_ptr<Communicator> (*make)(Store& store, const CommunicatorOptions& options);
+  /// Finds the NCCL of this process, as FARANDOLE_NCCL_LIBRARY names it. Throws NotSupported if
+  /// there is none that fits, InvalidArgument for another library than the first.
+  void (*find)(const std::string& library);
 };
 
 /// The one symbol that the plug-in exports, an extern "C" function that returns const Plugin*.

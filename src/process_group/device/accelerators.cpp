@@ -5,19 +5,16 @@
 
 #include <algorithm>
 
-#include "farandole/comm/backends.h"
-
 namespace farandole {
 
 bool can_serve(c10::DeviceType type) {
-  static const bool is_built = !comm::backend_for(comm::MemoryKind::kDevice).empty();
-  return is_built && std::find(std::begin(kAccelerators), std::end(kAccelerators), type) !=
-                         std::end(kAccelerators);
+  return std::find(std::begin(kAccelerators), std::end(kAccelerators), type) !=
+         std::end(kAccelerators);
 }
 
 bool has_accelerator() {
   return std::any_of(std::begin(kAccelerators), std::end(kAccelerators), [](c10::DeviceType type) {
-    return can_serve(type) && c10::impl::hasDeviceGuardImpl(type) &&
+    return c10::impl::hasDeviceGuardImpl(type) &&
            c10::impl::getDeviceGuardImpl(type)->deviceCount() > 0;
   });
 }

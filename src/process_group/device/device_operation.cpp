@@ -29,13 +29,60 @@ std::string DeviceOperation::name() const {
   return "collective #" + std::to_string(sequence_) + " " + operation_;
 }
 
-void DeviceOperation::begin(const c10::Stream& caller) {
+void DeviceOperation::note_inputs(const c10::Stream& caller) {
   caller_ = caller;
   inputs_there_.record(caller);
-  inputs_there_.block(stream_);
 }
 
-void DeviceOperation::end() { ended_.record(stream_); }
+void DeviceOperation::await_inputs() { inputs_there_.block(stream_); }
+
+void DeviceOperation::end() {
+  std::exception_ptr failure;
+  try {
+    ended_.record(stream_);
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  std::vector<std::function<void()>> callbacks;
+  std::function<void()> driver;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure && !failure_) failure_ = failure;
+    is_enqueued_.store(true, std::memory_order_release);
+    callbacks.swap(callbacks_);
+    driver.swap(driver_);
+  }
+  enqueued_.notify_all();
+  for (const auto& callback : callbacks) callback();
+  if (failure) std::rethrow_exception(failure);
+}
+
+void DeviceOperation::when_enqueued(std::function<void()> callback) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!is_enqueued_) return callbacks_.push_back(std::move(callback));
+  }
+  callback();
+}
+
+void DeviceOperation::set_driver(std::function<void()> driver) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_enqueued_) driver_ = std::move(driver);
+}
+
+bool DeviceOperation::wait_until_enqueued(std::chrono::milliseconds timeout) const {
+  if (is_enqueued_.load(std::memory_order_acquire)) return true;
+  const auto is_done = [this] { return is_enqueued_.load(); };
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (timeout > std::chrono::milliseconds(0)) return enqueued_.wait_for(lock, timeout, is_done);
+  if (const auto driver = driver_) {
+    lock.unlock();
+    driver();
+    lock.lock();
+  }
+  enqueued_.wait(lock, is_done);
+  return true;
+}
 
 void DeviceOperation::keep(Body body) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -56,7 +103,7 @@ bool DeviceOperation::has_inputs() const { return captured_ || inputs_there_.que
 
 bool DeviceOperation::has_ended() const {
   if (captured_) return true;
-  if (!ended_.query()) return false;
+  if (!is_enqueued_.load(std::memory_order_acquire) || !ended_.query()) return false;
   return !doomed_ || failure();  // asked after the event, which an abort sets after doom()
 }
 

@@ -6,21 +6,25 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "process_group/call.h"
 
 namespace farandole {
 
-/// One operation on the stream of a DeviceLane, from when it is put there until it is known to have
-/// ended. Its Work and its lane share it.
+/// One operation on the stream of a DeviceLane, from its call until it is known to have ended. Its
+/// Work and its lane share it.
 ///
-/// Threads: any for all functions but begin() and end(), which the thread that enqueues it calls
-/// before others know it.
+/// Threads: any for all functions but note_inputs(), await_inputs() and end(), of the threads that
+/// call and enqueue it. A staged operation is enqueued after its call: who waits for its end then
+/// first waits on the host for end(), because an event that is not recorded yet holds up nobody.
 /// Streams: see each function. Nothing here makes the host wait.
 class DeviceOperation {
  public:
@@ -45,15 +49,25 @@ class DeviceOperation {
   void set_completion_key(uint64_t key) { completion_key_ = key; }
   uint64_t completion_key() const { return completion_key_; }
 
-  /// Makes the lane's stream wait for what `caller` was given so far.
-  void begin(const c10::Stream& caller);
-  /// Marks the end of the operation on the lane's stream.
+  /// Marks what `caller` was given so far.
+  void note_inputs(const c10::Stream& caller);
+  /// Makes the lane's stream wait for that.
+  void await_inputs();
+  /// Marks the end of the operation on the lane's stream: it is enqueued. Throws what the device
+  /// has; then it is taken for enqueued all the same.
   void end();
   /// Keeps the tensors that `body` holds until the operation has ended, or until the stream that it
   /// was called on waits for it: memory of that stream is then used again only after it.
   void keep(Body body);
 
-  /// Makes `stream` wait for the end.
+  /// Calls `callback` once when it is enqueued, at once if it is. It must not throw.
+  void when_enqueued(std::function<void()> callback);
+  /// What drives it while somebody waits without a timeout for it to be enqueued; throws nothing.
+  void set_driver(std::function<void()> driver);
+  /// Waits on the host until it is enqueued; false after `timeout` (zero: never).
+  bool wait_until_enqueued(std::chrono::milliseconds timeout) const;
+
+  /// Makes `stream` wait for the end. Only once it is enqueued.
   void make_wait(const c10::Stream& stream);
   /// Whether its inputs are there, and with it nothing but operations of the lane are before it.
   bool has_inputs() const;
@@ -85,10 +99,14 @@ class DeviceOperation {
   std::optional<c10::Stream> caller_;  ///< the stream that it was called on
   c10::Event inputs_there_;
   c10::Event ended_;
+  std::atomic<bool> is_enqueued_{false};  // written under mutex_
   mutable std::mutex mutex_;
-  Body kept_;                   // guarded by mutex_
-  bool caller_waits_ = false;   // guarded by mutex_
-  std::exception_ptr failure_;  // guarded by mutex_
+  mutable std::condition_variable enqueued_;
+  std::vector<std::function<void()>> callbacks_;  // guarded by mutex_
+  std::function<void()> driver_;                  // guarded by mutex_; empty once it is enqueued
+  Body kept_;                                     // guarded by mutex_
+  bool caller_waits_ = false;                     // guarded by mutex_
+  std::exception_ptr failure_;                    // guarded by mutex_
 };
 
 }  // namespace farandole

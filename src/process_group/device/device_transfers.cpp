@@ -10,17 +10,18 @@ namespace farandole {
 DeviceTransfer::DeviceTransfer(Direction direction, at::Tensor tensor, int peer, uint64_t tag)
     : direction_(direction), tensor_(std::move(tensor)), peer_(peer), tag_(tag) {}
 
-void DeviceTransfer::make_flat() {
-  flat_ = direction_ == Direction::kSend ? flat_input(tensor_) : flat_output(tensor_);
+void DeviceTransfer::make_flat() { flat_ = is_send() ? flat_input(tensor_) : flat_output(tensor_); }
+
+std::shared_ptr<comm::Transfer> DeviceTransfer::begin(comm::Communicator& communicator,
+                                                      const comm::CollectiveOptions& options) {
+  if (is_send()) {
+    return communicator.send(flat_.const_data_ptr(), flat_.nbytes(), peer_, tag_, options);
+  }
+  return communicator.receive(flat_.mutable_data_ptr(), flat_.nbytes(), peer_, tag_, options);
 }
 
-void DeviceTransfer::begin(comm::DeviceCommunicator& communicator,
-                           const comm::CollectiveOptions& options) {
-  if (direction_ == Direction::kSend) {
-    communicator.send(flat_.const_data_ptr(), flat_.nbytes(), peer_, tag_, options);
-  } else {
-    communicator.receive(flat_.mutable_data_ptr(), flat_.nbytes(), peer_, tag_, options);
-  }
+void DeviceTransfer::store() {
+  if (!is_send()) store_flat(flat_, tensor_);
 }
 
 void enqueue(std::vector<DeviceTransfer>& transfers, comm::DeviceCommunicator& communicator,
@@ -38,11 +39,7 @@ void enqueue(std::vector<DeviceTransfer>& transfers, comm::DeviceCommunicator& c
     throw;
   }
   communicator.end_group(options);
-  for (DeviceTransfer& each : transfers) {
-    if (each.direction_ == DeviceTransfer::Direction::kReceive) {
-      store_flat(each.flat_, each.tensor_);
-    }
-  }
+  for (DeviceTransfer& each : transfers) each.store();
 }
 
 }  // namespace farandole

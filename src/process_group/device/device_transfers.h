@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "farandole/comm/device_communicator.h"
@@ -19,15 +20,16 @@ class DeviceTransfer {
 
   const at::Tensor& tensor() const { return tensor_; }
   int peer() const { return peer_; }
+  bool is_send() const { return direction_ == Direction::kSend; }
+
+  // The steps of a transfer. Copies of tensors that are not flat run on the current stream.
+  void make_flat();
+  std::shared_ptr<comm::Transfer> begin(comm::Communicator& communicator,
+                                        const comm::CollectiveOptions& options);
+  /// Once it is enqueued or done.
+  void store();
 
  private:
-  friend void enqueue(std::vector<DeviceTransfer>& transfers,
-                      comm::DeviceCommunicator& communicator,
-                      const comm::CollectiveOptions& options);
-
-  void make_flat();
-  void begin(comm::DeviceCommunicator& communicator, const comm::CollectiveOptions& options);
-
   Direction direction_;
   at::Tensor tensor_;
   at::Tensor flat_;

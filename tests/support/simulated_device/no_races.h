@@ -10,6 +10,12 @@
 
 namespace farandole::sim {
 
+/// Runs all that devices were given, and fails the test if the race detector has reports.
+inline void expect_no_races() {
+  for (int device = 0; device < kDeviceCount; ++device) synchronize_device(device);
+  EXPECT_THAT(race_detector().take_reports(), ::testing::IsEmpty());
+}
+
 /// A test on simulated devices, run under a schedule; it fails if the race detector has reports at
 /// the end. A suite derives from it and is instantiated with kEverySchedule:
 ///   INSTANTIATE_TEST_SUITE_P(, Suite, kEverySchedule, ::testing::PrintToStringParamName());
@@ -17,10 +23,7 @@ class NoRaces : public ::testing::TestWithParam<Schedule> {
  protected:
   void SetUp() override { set_schedule(GetParam()); }
 
-  void TearDown() override {
-    for (int device = 0; device < kDeviceCount; ++device) synchronize_device(device);
-    EXPECT_THAT(race_detector().take_reports(), ::testing::IsEmpty());
-  }
+  void TearDown() override { expect_no_races(); }
 };
 
 inline const auto kEverySchedule = ::testing::Values(Schedule::kEager, Schedule::kLazy,
