@@ -27,7 +27,7 @@ void refuse_nccl(const std::string& why) {
   throw NotSupported("nccl-unavailable", "NCCL cannot be used in this process.", why,
                      "install a torch with CUDA, which brings NCCL, or set FARANDOLE_NCCL_LIBRARY "
                      "to the path of a libnccl.so.2; build Farandole where it finds nccl.h and "
-                     "cuda_runtime.h; tensors on the CPU need none of this.");
+                     "cuda_runtime.h; or do without: FARANDOLE_DEVICE_BACKEND=auto.");
 }
 
 std::unique_ptr<Communicator> make_nccl_communicator(Store& store,

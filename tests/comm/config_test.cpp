@@ -34,6 +34,7 @@ class Variable {
 TEST(Config, ReadsEveryVariable) {
   const Variable backend("FARANDOLE_BACKEND", "mpi");
   const Variable link("FARANDOLE_LINK", "mpi");
+  const Variable devices("FARANDOLE_DEVICE_BACKEND", "staged");
   const Variable host("FARANDOLE_HOST_ID", "left");
   const Variable spin("FARANDOLE_SPIN_US", "0");
   const Variable staging("FARANDOLE_STAGING_BYTES", "30000");
@@ -44,6 +45,7 @@ TEST(Config, ReadsEveryVariable) {
   const Config config = Config::from_environment();
   EXPECT_EQ(config.backend, BackendChoice::kMpi);
   EXPECT_EQ(config.link, HostLinkChoice::kMpi);
+  EXPECT_EQ(config.device_backend, DeviceBackendChoice::kStaged);
   EXPECT_EQ(config.host_id, "left");
   EXPECT_EQ(config.spin.count(), 0);
   EXPECT_EQ(config.staging_bytes, 32768U);
@@ -56,7 +58,8 @@ TEST(Config, ReadsEveryVariable) {
 TEST(Config, NamesTheVariableAndWhatItTakes) {
   for (const char* name :
        {"FARANDOLE_SPIN_US", "FARANDOLE_STAGING_BYTES", "FARANDOLE_TIMEOUT_S", "FARANDOLE_SEGMENTS",
-        "FARANDOLE_BORN_GRADIENTS", "FARANDOLE_LOG", "FARANDOLE_BACKEND", "FARANDOLE_LINK"}) {
+        "FARANDOLE_BORN_GRADIENTS", "FARANDOLE_LOG", "FARANDOLE_BACKEND", "FARANDOLE_LINK",
+        "FARANDOLE_DEVICE_BACKEND"}) {
     const Variable variable(name, "banana");
     EXPECT_THAT(raised<InvalidArgument>([] { Config::from_environment(); }),
                 AllOf(HasSubstr(name), HasSubstr("banana"), HasSubstr("takes")));
