@@ -13,6 +13,14 @@ void bind_comm(py::module_& module) {
       .def_readonly("built", &comm::BackendInfo::built, "Whether this build holds it.")
       .def_readonly("detail", &comm::BackendInfo::detail, "What it serves, or how to get it.");
   module.def("backends", &comm::backends, "All backends that Farandole knows, built or not.");
+  module.def(
+      "obstacle_to",
+      [](const std::string& backend) {
+        return comm::obstacle_to(backend, Config::from_environment());
+      },
+      py::arg("backend"), NoGil(),
+      "Why this process cannot use a backend, a sentence; empty if nothing is known to be against "
+      "it. Opens the libraries that the backend needs.");
 
   py::class_<comm::Event>(module, "Event", "One finished collective as its calling thread saw it.")
       .def_property_readonly(

@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -1021,6 +1021,10 @@ def meet(timeout: datetime.timedelta | None) -> tuple[torch.distributed.distribu
 def monitored_barrier(timeout: datetime.timedelta | None, wait_all_ranks: bool, group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
     """
     Return when every rank has entered; name those that do not come in time.
+    """
+def obstacle_to(backend: str) -> str:
+    """
+    Why this process cannot use a backend, a sentence; empty if nothing is known to be against it. Opens the libraries that the backend needs.
     """
 def rank(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
     """

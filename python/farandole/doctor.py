@@ -97,11 +97,23 @@ def versions() -> list[Finding]:
 
 
 def built() -> list[Finding]:
-    """The backends that this build holds, and how to get the others."""
-    return [
-        Finding("backends", info.name, f"{'built' if info.built else 'not built'}: {info.detail}")
-        for info in _C.backends()
-    ]
+    """The backends that this build holds, how to get the others, and what keeps one from use."""
+    found = []
+    for info in _C.backends():
+        text = f"{'built' if info.built else 'not built'}: {info.detail}"
+        obstacle = obstacle_to(info.name) if info.built else ""
+        if obstacle:
+            text += f"\nnot usable here: {obstacle}"
+        found.append(Finding("backends", info.name, text))
+    return found
+
+
+def obstacle_to(backend: str) -> str:
+    """Why this process cannot use a backend; empty if nothing is known to be against it."""
+    try:
+        return _C.obstacle_to(backend)
+    except farandole.InvalidArgument:  # a setting is wrong: the self-test reports it
+        return ""
 
 
 def usable() -> list[Finding]:

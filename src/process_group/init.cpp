@@ -10,6 +10,7 @@
 #include "farandole/error.h"
 #include "farandole/process_group/process_group.h"
 #include "process_group/default_group_finder.h"
+#include "process_group/device/accelerators.h"
 #include "process_group/rendezvous.h"
 #include "process_group/torch_compat.h"
 
@@ -47,9 +48,9 @@ Group wrap(const c10::intrusive_ptr<c10d::Backend>& backend,
   constexpr auto kCustom = c10d::ProcessGroup::BackendType::CUSTOM;
   group->setDefaultBackend(kCustom);
   group->setBackend(c10::DeviceType::CPU, kCustom, backend);
-  group->setBackend(c10::DeviceType::CUDA, kCustom, backend);
-  constexpr auto kOther = c10::DeviceType::PrivateUse1;
-  if (c10::impl::hasDeviceGuardImpl(kOther)) group->setBackend(kOther, kCustom, backend);
+  for (const c10::DeviceType type : kAccelerators) {
+    if (c10::impl::hasDeviceGuardImpl(type)) group->setBackend(type, kCustom, backend);
+  }
   group->setGroupName(name);
   group->setGroupDesc(message_name);
   c10d::register_process_group(name, group);

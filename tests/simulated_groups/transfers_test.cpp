@@ -75,6 +75,11 @@ TEST_P(DeviceTransfers, AndCollectivesOfOneCoalescingAreEndedByItsWork) {
     group.send(own_on_host, other, 0);
     group.recv(received_on_host, other, 0);
     const auto work = group.endCoalescing();
+    const auto future = work->getFuture();
+    EXPECT_EQ(future, work->getFuture());
+    future->wait();
+    EXPECT_EQ(future->value().toTensorVector().size(), 6U);
+    EXPECT_TRUE(holds(summed.front() + received.front(), 2 + other));
     work->wait();
     EXPECT_TRUE(holds(summed.front(), 2));
     EXPECT_TRUE(at::equal(on_host.front(), at::full({3}, 2.0f)));
