@@ -43,7 +43,9 @@ class ForkGuard;
 /// makes the current stream wait for it. Tensors are kept until it has ended. Calls of the ranks
 /// are not compared; a watchdog thread fails what takes too long, or what a lost rank is missing
 /// in. The first call on a device, or eagerConnectSingleDevice(), is a collective for all ranks. A
-/// rank has one device in a group.
+/// rank has one device in a group. Where NCCL cannot serve, tensors are staged through host memory
+/// (Config::device_backend): then calls are compared and fail as on the CPU, and Work::wait() and
+/// synchronous calls also make the host wait, until the copy of the results is enqueued.
 ///
 /// Order: one queue per group. A synchronous call (asyncOp == false) runs on the calling thread if
 /// nothing is ahead of it, throws its error there and returns a finished Work; an asynchronous one
@@ -87,7 +89,7 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   /// The name in messages.
   const std::string& name() const { return name_; }
   /// What tensors on devices of `type` travel through; null if nothing serves them, after
-  /// shutdown(), and of accelerators before the first call on one.
+  /// shutdown(), and of accelerators before the first call on one and where they are staged.
   std::shared_ptr<comm::Communicator> communicator(c10::DeviceType type) const;
   const comm::Topology& topology() const { return topology_; }
 

@@ -70,10 +70,7 @@ c10::intrusive_ptr<c10d::Work> StagedLane::launch(Call& call, Body body,
   const auto operation = begin(call, timeout);
   auto work =
       make_work(call, operation, [host = host_] { host->abort("abort() was called on a Work"); });
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ++on_the_way_;
-  }
+  count(1);
   try {
     if (call.transfers) {
       launch_transfers(call, operation, timeout);
@@ -81,8 +78,7 @@ c10::intrusive_ptr<c10d::Work> StagedLane::launch(Call& call, Body body,
       work->set_sequence(launch_collective(call, operation, std::move(body), timeout));
     }
   } catch (...) {  // nothing runs after the group's end
-    const std::lock_guard<std::mutex> lock(mutex_);
-    --on_the_way_;
+    count(-1);
     throw;
   }
   if (!call.async) work->wait();
@@ -122,13 +118,13 @@ void StagedLane::launch_transfers(const Call& call,
   batch->operation = operation;
   batch->transfers = call.transfers;
   batch->options.timeout = timeout;
-  operation->set_driver([batch] { batch->wait_on_host(); });
   const auto self = std::static_pointer_cast<StagedLane>(shared_from_this());
   batch->on_end = [self, operation, transfers = call.transfers](const std::exception_ptr& failure) {
     self->finish(
         operation, [transfers](auto&, const auto&) {}, failure);
   };
   transfers_->add(batch);
+  operation->set_driver([batch] { batch->wait_on_host(); });
 }
 
 /// `kept` holds the tensors, which the copies of results may still need.
@@ -144,8 +140,13 @@ void StagedLane::finish(const std::shared_ptr<DeviceOperation>& operation, Body 
     operation->fail(own_failure(std::current_exception()));
   }
   watch(operation);
+  count(-1);
+}
+
+void StagedLane::count(int change) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (--on_the_way_ == 0) idle_.notify_all();
+  on_the_way_ += change;
+  if (on_the_way_ == 0) idle_.notify_all();
 }
 
 /// One of ours. If the device has failed, the other ranks, which wait for this one, are told.
@@ -187,7 +188,10 @@ bool StagedLane::look() {
     for (const auto& operation : pending().take_ended()) retire(*operation);
   } catch (const std::exception&) {  // the device has failed: it runs nothing any more
     const std::exception_ptr failure = own_failure(std::current_exception());
-    for (const auto& operation : pending().take_all()) operation->fail(failure);
+    for (const auto& operation : pending().take_all()) {
+      operation->fail(failure);
+      operation->let_go();
+    }
   }
   return !pending().rest();
 }

@@ -55,6 +55,7 @@ class StagedLane final : public DeviceLane {
   void run(DeviceOperation& operation, const Body& body, const comm::CollectiveOptions& options);
   void finish(const std::shared_ptr<DeviceOperation>& operation, Body kept,
               const std::exception_ptr& failure);
+  void count(int change);
   std::exception_ptr own_failure(const std::exception_ptr& failure);
 
   const std::shared_ptr<comm::Communicator> host_;
