@@ -56,10 +56,9 @@ TEST(Config, ReadsEveryVariable) {
 }
 
 TEST(Config, NamesTheVariableAndWhatItTakes) {
-  for (const char* name :
-       {"FARANDOLE_SPIN_US", "FARANDOLE_STAGING_BYTES", "FARANDOLE_TIMEOUT_S", "FARANDOLE_SEGMENTS",
-        "FARANDOLE_BORN_GRADIENTS", "FARANDOLE_LOG", "FARANDOLE_BACKEND", "FARANDOLE_LINK",
-        "FARANDOLE_DEVICE_BACKEND"}) {
+  for (const char* name : {"FARANDOLE_SPIN_US", "FARANDOLE_STAGING_BYTES", "FARANDOLE_TIMEOUT_S",
+                           "FARANDOLE_SEGMENTS", "FARANDOLE_BORN_GRADIENTS", "FARANDOLE_LOG",
+                           "FARANDOLE_BACKEND", "FARANDOLE_LINK", "FARANDOLE_DEVICE_BACKEND"}) {
     const Variable variable(name, "banana");
     EXPECT_THAT(raised<InvalidArgument>([] { Config::from_environment(); }),
                 AllOf(HasSubstr(name), HasSubstr("banana"), HasSubstr("takes")));
