@@ -83,9 +83,9 @@ def host_waits() -> int:
     return torch.ops.farandole_sim.host_waits()
 
 
-def stream_waits() -> int:
-    """How often streams of this process have been told to wait for an event."""
-    return torch.ops.farandole_sim.stream_waits()
+def take_stream_waits() -> list[str]:
+    """The waits of streams for events since the last call: "1 for 0", by numbers of streams."""
+    return torch.ops.farandole_sim.take_stream_waits()
 
 
 def leave_out_wait_after(others: int) -> None:

@@ -49,7 +49,8 @@ void Stream::launch(const std::string& kernel, const std::vector<Access>& access
 }
 
 void Stream::wait(const Event& event) {
-  if (event.stream_ == nullptr || event.stream_ == this || leaves_out_this_wait()) return;
+  if (event.stream_ == nullptr || event.stream_ == this) return;
+  if (leaves_out_wait(number_, event.stream_->number_)) return;
   WorkQueue::check_process();
   const std::lock_guard<std::mutex> lock(mutex_);
   race_detector().order(number_, event.clock_);

@@ -25,9 +25,9 @@ TORCH_LIBRARY(farandole_sim, m) {
   });
   m.def("take_reports", [] { return race_detector().take_reports(); });
   m.def("take_waiting_operators", take_waiting_operators);
-  m.def("stream_waits", [] { return static_cast<int64_t>(stream_waits()); });
+  m.def("take_stream_waits", take_stream_waits);
   m.def("leave_out_wait_after",
-        [](int64_t others) { leave_out_wait_after(static_cast<uint64_t>(others)); });
+        [](int64_t others) { leave_out_wait_after(static_cast<size_t>(others)); });
   m.def("host_waits", [] { return static_cast<int64_t>(host_waits()); });
   m.def("seed_all", [](int64_t seed) { seed_all(static_cast<uint64_t>(seed)); });
   m.def("fail", [](int64_t device, const std::string& reason) {
