@@ -23,8 +23,10 @@ TIMEOUT_S = 30.0
 
 # A server that has imported torch forks the ranks: each starts in milliseconds, in a process that
 # has not computed anything. (torch.optim imports torch._dynamo in its first step, for seconds.)
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.optim", "farandole"])
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(
+    ["torch", "torch._dynamo", "torch.distributed.optim", "farandole"]
+)
 
 Body = Callable[..., Any]
 
@@ -57,8 +59,8 @@ def run(
         store = str(Path(folder) / "store")
         ends, processes = [], []
         for rank in range(world_size):
-            receiver, sender = _context.Pipe(duplex=False)
-            process = _context.Process(
+            receiver, sender = FORKSERVER.Pipe(duplex=False)
+            process = FORKSERVER.Process(
                 target=_enter, args=(sender, body, rank, world_size, args, store, setup)
             )
             process.start()
