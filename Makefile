@@ -3,6 +3,7 @@
 #   PYTHON=python3.12   the Python that .venv is made from (3.10 or newer)
 #   TORCH=2.15.0        another torch, in a virtual environment and a build folder of its own
 #   JOBS=8              parallel compilers; default: one for each core
+#   OUT=report.json     of `make gpu-check`; default: benchmarks/results/gpu-check-<GPU>.json
 #   PUBLISH=1           of `make bench...`: results go into benchmarks/results and the pages
 
 PYTHON ?= python3
@@ -47,7 +48,8 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
-.PHONY: help demo test test-all bench bench-ddp bench-zero bench-amp bench-hosts lint format
+.PHONY: help demo test test-all bench bench-ddp bench-zero bench-amp bench-hosts bench-gpu lint
+.PHONY: format gpu-check
 .PHONY: sanitize sanitize-ddp clean setup build test-cpp test-python test-clients system-packages
 
 help:  ## list the targets
@@ -77,6 +79,14 @@ bench-hosts: build  ## measure emulated hosts beside plain TCP, gloo and OpenMPI
 
 bench-amp: build  ## measure what a GradScaler costs beside torch's, and bf16 on the wire
 	python -m benchmarks.amp.run --part times kernel wire $(publish)
+
+bench-gpu: build  ## measure collectives and training steps on this host's GPUs beside torch's NCCL
+	python -m benchmarks.gpu.run $(publish)
+
+# Offline: no virtual environment, but what PYTHON has. OUT=path of the report.
+gpu-check:  ## check everything on this machine's GPUs, in at most ten minutes; writes a report
+	@env -u VIRTUAL_ENV -u FARANDOLE_BUILD PATH="$(outer_path)" \
+		$(PYTHON) tests/gpu/check.py $(if $(OUT),--output "$(OUT)")
 
 lint: $(VENV)/requirements-dev.stamp  ## clang-format, clang-tidy, ruff, mypy --strict, order of the layers
 	clang-format --dry-run -Werror $(cpp_files)

@@ -13,6 +13,7 @@ import sys
 import benchmarks.amp.summary as amp
 import benchmarks.collectives.summary as collectives
 import benchmarks.ddp.summary as ddp
+import benchmarks.gpu.summary as gpu
 import benchmarks.hosts.summary as hosts
 import benchmarks.zero.summary as zero
 from benchmarks.collectives.lanes import GLOO, TORCH
@@ -24,7 +25,7 @@ BEGIN = "<!-- measured: begin; written by benchmarks/publish.py -->"
 END = "<!-- measured: end -->"
 SECTIONS = [
     *(ddp.SECTION, zero.SECTION, amp.SECTION),
-    *(collectives.ALL_REDUCE, collectives.OTHERS, hosts.SECTION),
+    *(collectives.ALL_REDUCE, collectives.OTHERS, hosts.SECTION, gpu.SECTION),
 ]
 
 

@@ -109,7 +109,7 @@ def run_stages(report: Any, arguments: argparse.Namespace, scratch: Path) -> Non
     for stage in stages.stages(arguments.device, scratch, arguments.select):
         left_s = arguments.budget - (time.monotonic() - begin)
         reason = why_not or stage.left_out
-        if arguments.only and stage.name not in arguments.only:
+        if not reason and arguments.only and stage.name not in arguments.only:
             reason = "--only names others"
         elif not reason and left_s < LEAST_S:
             reason = "no time is left"
@@ -137,6 +137,8 @@ def run_stages(report: Any, arguments: argparse.Namespace, scratch: Path) -> Non
 
 def main() -> int:
     arguments = parse_arguments()
+    if arguments.output:
+        check_writable(arguments.output.absolute())
     machine = describe_machine(arguments.device)
     from benchmarks.harness.results import PUBLISHED
     from report import Report, file_name

@@ -45,8 +45,9 @@ class World:
     schedule: str = "lazy"  # of the simulated device
 
     def __str__(self) -> str:
-        text = f"{self.size} rank{'s' * (self.size > 1)}"
-        return f"{text} on one GPU by {self.sharing}" if self.sharing else text
+        """Of checks; without spaces, so that pytest's -k takes it."""
+        text = f"{self.size}-rank{'s' * (self.size > 1)}"
+        return f"{text}-on-one-GPU-by-{self.sharing}" if self.sharing else text
 
     @property
     def accelerator(self) -> Accelerator:
