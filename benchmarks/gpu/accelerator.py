@@ -48,6 +48,9 @@ class Accelerator:
         """Makes the current device fail, as an illegal access does: nothing runs there any more."""
         raise NotImplementedError
 
+    def forget_races(self) -> None:
+        """Of what an abort has ended, which nothing orders with what follows."""
+
     def environment(self) -> dict[str, str]:
         """Variables that a rank needs."""
         return {}
@@ -115,6 +118,10 @@ class Simulated(Accelerator):
     def break_device(self) -> None:
         """See Accelerator."""
         self.module.fail("an illegal access", self.module.current_device())
+
+    def forget_races(self) -> None:
+        """See Accelerator."""
+        self.module.take_reports()
 
     def environment(self) -> dict[str, str]:
         """See Accelerator."""

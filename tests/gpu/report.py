@@ -2,8 +2,9 @@
 """What `make gpu-check` has found: one JSON file and a text.
 
 The file has `schema` (1), `commit`, `date`, `machine` (GPU, how many, driver, CUDA, NCCL, torch,
-Python), `seconds`, `verdict` ("passed" or "failed"), `counts` by status, `checks` (stage, name,
-status, reason, seconds), and `figures` of benchmarks/gpu (benchmarks/gpu/summary.py, Figure).
+Python), `seconds`, `verdict` ("passed" or "failed"), `counts` by status, `worlds` (which ranks can
+form a group, and why others cannot), `checks` (stage, name, status, reason, seconds), and `figures`
+of benchmarks/gpu (benchmarks/gpu/summary.py, Figure).
 """
 
 from __future__ import annotations
@@ -54,6 +55,16 @@ class Report:
         found = Counter(check.status for check in self.checks)
         return {status: found[status] for status in STATUSES}
 
+    def worlds(self) -> dict[str, str]:
+        """Such as "2-ranks-on-one-GPU-by-NCCL_HOSTID": "works"."""
+        found = {}
+        for check in self.checks:
+            test, _, world = check.name.partition("[")
+            if test == "test_ranks_form_a_group":
+                works = check.status == "passed"
+                found[world[:-1]] = "works" if works else f"{check.status}: {check.reason}"
+        return found
+
     def json(self) -> str:
         content = {
             "schema": 1,
@@ -63,6 +74,7 @@ class Report:
             "seconds": round(self.seconds, 1),
             "verdict": "failed" if self.has_failed else "passed",
             "counts": self.counts(),
+            "worlds": self.worlds(),
             "checks": [{**asdict(each), "seconds": round(each.seconds, 3)} for each in self.checks],
             "figures": [each.row() for each in self.figures],
         }
@@ -83,7 +95,8 @@ class Report:
 
     def text(self) -> str:
         """For who started it."""
-        parts = [self.table(), self.what_was_left_out(), self.what_failed()]
+        worlds = [f"{name}: {one_line(state)[-200:]}" for name, state in self.worlds().items()]
+        parts = [self.table(), "\n".join(worlds), self.what_was_left_out(), self.what_failed()]
         if self.figures:
             parts.append(columns([HEADS, *(each.line() for each in self.figures)]))
         counts = ", ".join(f"{count} {status}" for status, count in self.counts().items())

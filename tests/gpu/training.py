@@ -49,7 +49,10 @@ def seeded(task: Task, device: str, dtype: torch.dtype) -> nn.Module:
 
 def loss_of(model: nn.Module, x: Tensor) -> Tensor:
     output = model(x)
-    return (output[0] if isinstance(output, tuple) else output).float().square().mean()
+    values = output[0] if isinstance(output, tuple) else output
+    if values.dtype in (torch.float16, torch.bfloat16):
+        values = values.float()
+    return values.square().mean()
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
