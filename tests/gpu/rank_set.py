@@ -73,6 +73,7 @@ class RankSet:
         self.world, self.backend = world, backend
         self.processes: list[Any] = []
         self.connections: list[Connection] = []
+        self.folder: tempfile.TemporaryDirectory[str] | None = None  # where they meet
 
     def run(
         self,
@@ -120,14 +121,16 @@ class RankSet:
         for connection in self.connections:
             connection.close()
         self.processes, self.connections = [], []
+        if self.folder:
+            self.folder.cleanup()
 
     def _start(self) -> None:
         # A process that has looked for GPUs must not fork ranks.
         context = ranks.FORKSERVER if self.world.type == "sim" else _SPAWN
-        store = tempfile.mkdtemp(prefix="farandole-gpu-")
+        self.folder = tempfile.TemporaryDirectory(prefix="farandole-gpu-")
         for rank in range(self.world.size):
             own, its = context.Pipe()
-            arguments = (its, self.world, rank, self.backend, f"{store}/store")
+            arguments = (its, self.world, rank, self.backend, f"{self.folder.name}/store")
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             its.close()

@@ -124,9 +124,14 @@ class Report:
         return "\n".join(lines)
 
     def what_failed(self) -> str:
-        failed = [check for check in self.checks if check.status == "failed"]
+        """Checks that have failed the same way together."""
+        names: dict[tuple[str, str], list[str]] = {}
+        for check in self.checks:
+            if check.status == "failed":
+                names.setdefault((check.stage, last_lines(check.reason)), []).append(check.name)
         return "\n\n".join(
-            f"FAILED: {check.stage}: {check.name}\n{last_lines(check.reason)}" for check in failed
+            f"FAILED: {stage}: {found[0]}{f' and {len(found) - 1} more' * (len(found) > 1)}\n{why}"
+            for (stage, why), found in names.items()
         )
 
 

@@ -142,7 +142,10 @@ def test_a_report_that_cannot_be_written_is_told_first(tmp_path: Path) -> None:
         assert "OUT=" in done.stderr
 
 
-def test_a_hanging_command_ends_at_its_limit_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_hanging_command_ends_at_its_limit_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "GRACE_S", 0.3)
     script = "trap '' TERM; setsid sleep 97 & echo started; sleep 98; sleep 99"
     begin = time.monotonic()
     done = command.run(["sh", "-c", script], 1, tmp_path / "log", tmp_path, os.environ)
@@ -228,6 +231,8 @@ def test_reports_of_all_gpus_have_names(tmp_path: Path, capsys: pytest.CaptureFi
         Check("collectives", "test_ranks_form_a_group[1-rank]", "passed"),
         Check("collectives", "test_ranks_form_a_group[2-ranks]", "left out", "1 GPU"),
     ]
+    report.checks += [Check("streams", name, "failed", "no GPU") for name in ("a", "b", "c")]
+    assert "FAILED: streams: a and 2 more\n  no GPU\n" in report.text()
     assert report.worlds() == {"1-rank": "works", "2-ranks": "left out: 1 GPU"}
     assert "\n2-ranks: left out: 1 GPU\n" in report.text()
     written = report.write(tmp_path / "no folder" / "gpu-check-x.json")
