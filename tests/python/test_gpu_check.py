@@ -20,6 +20,7 @@ import command
 import stages
 import warm_python
 from benchmarks.gpu.accelerator import ACCELERATORS
+from rank_set import LeftOut, RankSet, World
 from report import Check, Report, file_name
 
 REPOSITORY = Path(__file__).parents[2]
@@ -188,6 +189,41 @@ def test_what_a_file_of_tests_recorded_is_reported(tmp_path: Path) -> None:
     (found,) = stage.checks(command.Done(4, "no module pytest", 1.0))
     assert (found.name, found.status) == ("streams", "failed")
     assert "no module pytest\nended with exit code 4" in found.reason
+
+
+def _body(rank: int, world: World, what: str) -> int:
+    if what == "hang":
+        time.sleep(100)
+    if what == "die":
+        os._exit(3)
+    if what == "leave out":
+        raise LeftOut("there is no such thing")
+    assert what != "fail", "it is wrong"
+    return os.getpid()
+
+
+@simulated
+def test_ranks_that_hang_die_or_fail_are_replaced() -> None:
+    ranks = RankSet(World("sim", 1))
+    try:
+        pids = ranks.run(_body, "")
+        assert ranks.run(_body, "") == pids
+        with pytest.raises(pytest.skip.Exception, match="there is no such thing"):
+            ranks.run(_body, "leave out")
+        assert ranks.run(_body, "") == pids
+        for what, text in [
+            ("hang", "rank 0 was not done at the deadline"),
+            ("die", "rank 0 died with exit code 3"),
+            ("fail", "AssertionError: it is wrong"),
+        ]:
+            with pytest.raises(AssertionError, match=text):
+                ranks.run(_body, what, deadline_s=1)
+            replaced = ranks.run(_body, "")
+            assert replaced != pids
+            pids = replaced
+        assert ranks.run(_body, "die", may_die=(0,)) == [None]
+    finally:
+        ranks.kill()
 
 
 def fake_stages(*args: object) -> Iterator[stages.Stage]:
