@@ -19,7 +19,7 @@ import pytest
 import sharing
 import sim
 from benchmarks.gpu.accelerator import ACCELERATORS
-from rank_set import RankSet, World
+from rank_set import STAGED, RankSet, World
 
 MOST_RANKS = 8
 
@@ -68,6 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     most = largest_world(ACCELERATORS[kind].count()) if kind == "cuda" else 2
     if "group" in metafunc.fixturenames:
         found = [World(kind, size, schedule=schedule) for size in sorted({1, 2, most})]
+        found.append(World(kind, 2, STAGED, schedule))
         if kind == "cuda":  # ranks of the simulated NCCL have a device each
             found += [World(kind, 2, variable) for variable in sharing.VARIABLES]
         metafunc.parametrize("group", found, indirect=True, ids=str, scope="session")
@@ -86,15 +87,15 @@ def largest_world(devices: int) -> int:
 def started(world: World) -> RankSet:
     """Skips the test where this machine cannot have such ranks."""
     count = world.accelerator.count()
-    if world.sharing:
+    if world.sharing and not world.is_staged:
         sharing.skip_if_impossible(world)
-    elif world.size > count:
+    elif not world.is_staged and world.size > count:
         pytest.skip(f"this machine has {count} GPU{'s' * (count > 1)}")
     found = RankSet(world)
     try:
         found.run(sharing.sum_of_ranks)
     except AssertionError:
-        if world.sharing:
+        if world.sharing and not world.is_staged:
             sharing.skip_if_torch_fails_too(world)
         raise
     return found

@@ -27,6 +27,8 @@ START_S = 120.0
 TIMEOUT_S = 30.0  # of collectives; half of the deadline, so that errors come from the group
 DEADLINE_S = 60.0
 
+STAGED = "staged"
+
 Body = Callable[..., Any]
 
 
@@ -40,14 +42,22 @@ class World:
 
     type: str  # of their devices
     size: int
-    # How several ranks have one GPU: the variable of NCCL that allows it; "": each has its own
+    # How several ranks have one GPU: the variable of NCCL that allows it, or STAGED; "": each has
+    # its own
     sharing: str = ""
     schedule: str = "lazy"  # of the simulated device
 
     def __str__(self) -> str:
         """Of checks; without spaces, so that pytest's -k takes it."""
         text = f"{self.size}-rank{'s' * (self.size > 1)}"
+        if self.is_staged:
+            return f"{text}-{STAGED}"
         return f"{text}-on-one-GPU-by-{self.sharing}" if self.sharing else text
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether tensors travel through host memory, without NCCL."""
+        return self.sharing == STAGED
 
     @property
     def accelerator(self) -> Accelerator:
@@ -55,8 +65,10 @@ class World:
 
     def environment(self, rank: int) -> dict[str, str]:
         """Variables of a rank, set before its group is made."""
-        found = dict(self.accelerator.environment())
-        if self.sharing == "NCCL_HOSTID":
+        found = {**self.accelerator.environment(), "FARANDOLE_DEVICE_BACKEND": "nccl"}
+        if self.is_staged:
+            found["FARANDOLE_DEVICE_BACKEND"] = "staged"
+        elif self.sharing == "NCCL_HOSTID":
             found |= {"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo"}
         elif self.sharing:
             found[self.sharing] = "1"
@@ -189,7 +201,8 @@ def _join(world: World, rank: int, backend: str, store: str) -> None:
     world.accelerator.load()
     if world.type == "sim":
         torch.ops.farandole_sim.set_schedule(sim.SCHEDULES.index(world.schedule))
-    world.accelerator.module.set_device(0 if world.sharing else rank)
+    is_shared = world.sharing and world.type == "cuda"  # races are looked for in each process
+    world.accelerator.module.set_device(0 if is_shared else rank)
     importlib.import_module("farandole")
     dist.init_process_group(
         backend,

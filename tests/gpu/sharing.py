@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several ranks on one GPU, which NCCL refuses unless one of its variables is set."""
+"""Several ranks on one GPU, which NCCL refuses unless one of its variables is set.
+
+Without NCCL their tensors are staged through host memory.
+"""
 
 from __future__ import annotations
 

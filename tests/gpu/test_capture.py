@@ -21,6 +21,8 @@ WARM_UP_STEPS = 11  # as many as torch's DDP needs before a capture
 def check_captures(world: World) -> None:
     if world.type == "sim":
         raise LeftOut("the simulated device captures no graphs")
+    if world.is_staged:
+        raise LeftOut("what is staged cannot be captured")
 
 
 def captured(body: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -28,7 +28,7 @@ CHECK = [sys.executable, "tests/gpu/check.py"]
 SIM = [*CHECK, "--device", "sim", "--output"]
 # Some of each file, on two ranks.
 SLOW = "gather or strided or to_all or MIN or MAX or PRODUCT or transformer or frozen or timeout"
-FAST = f"2-ranks and not ({SLOW} or convolutions or float16 or torch)"
+FAST = f"2-ranks and not ({SLOW} or convolutions or float16 or torch or staged)"
 has_simulation = not ACCELERATORS["sim"].why_missing()
 simulated = pytest.mark.skipif(not has_simulation, reason="built without the simulated NCCL")
 
