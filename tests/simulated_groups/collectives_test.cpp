@@ -149,6 +149,18 @@ TEST_P(DeviceCollectives, MoveWhatCannotBeReduced) {
   });
 }
 
+TEST_P(DeviceCollectives, WorkOnMemoryOfTheGroup) {
+  run_device_ranks(2, [](ProcessGroupFarandole& group) {
+    const at::TensorOptions options =
+        at::TensorOptions(at::kFloat).device(device_of(group.getRank()));
+    Tensors tensors{group.allocateTensor(1000, options)};
+    EXPECT_EQ(tensors.front().device(), device_of(group.getRank()));
+    tensors.front().fill_(group.getRank() + 1);
+    group.allreduce(tensors, now<c10d::AllreduceOptions>());
+    EXPECT_TRUE(holds(tensors.front(), 3));
+  });
+}
+
 TEST_P(EnqueuedCollectives, NeverMakeTheHostWait) {
   run_device_ranks(2, [](ProcessGroupFarandole& group) {
     Tensors tensors{full(group, {100}, 1)};
