@@ -5,6 +5,7 @@
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
 #include <atomic>
@@ -80,11 +81,18 @@ bool unscale_runs(const std::vector<Run>& runs, double factor) {
   return all;
 }
 
-/// Uses torch's kernel, for gradients of one device and dtype.
-bool unscale_elsewhere(const std::vector<at::Tensor>& elements, double factor) {
-  const auto options = elements[0].options().dtype(at::kFloat).layout(at::kStrided);
+/// Gradients of one accelerator, by dtype.
+using Elsewhere = std::map<at::ScalarType, std::vector<at::Tensor>>;
+
+/// Uses torch's kernel, which takes tensors of one dtype. The host waits for the device, once.
+bool unscale_elsewhere(const Elsewhere& gradients, double factor) {
+  const auto options =
+      at::TensorOptions(gradients.begin()->second.front().device()).dtype(at::kFloat);
   at::Tensor found = at::full({}, 0.0, options);
-  at::_amp_foreach_non_finite_check_and_unscale_(elements, found, at::full({}, factor, options));
+  const at::Tensor by = at::full({}, factor, options);
+  for (const auto& [dtype, elements] : gradients) {
+    at::_amp_foreach_non_finite_check_and_unscale_(elements, found, by);
+  }
   return found.item<float>() == 0;
 }
 
@@ -93,7 +101,7 @@ bool unscale_elsewhere(const std::vector<at::Tensor>& elements, double factor) {
 bool unscale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
   const at::NoGradGuard no_grad;
   std::vector<Run> runs;
-  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> elsewhere;
+  std::map<std::string, Elsewhere> elsewhere;  // by device
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.grad().defined()) continue;
     const at::Tensor elements = elements_of(parameter);
@@ -101,11 +109,12 @@ bool unscale_gradients(const std::vector<at::Tensor>& parameters, double factor)
       cut(elements, runs);
       if (!elements.is_inference()) elements.unsafeGetTensorImpl()->bump_version();
     } else {
-      elsewhere[{elements.device().str(), elements.scalar_type()}].push_back(elements);
+      const at::Tensor reals = elements.is_complex() ? at::view_as_real(elements) : elements;
+      elsewhere[elements.device().str()][reals.scalar_type()].push_back(reals);
     }
   }
   bool all = unscale_runs(runs, factor);
-  for (const auto& [kind, elements] : elsewhere) all &= unscale_elsewhere(elements, factor);
+  for (const auto& [device, gradients] : elsewhere) all &= unscale_elsewhere(gradients, factor);
   return all;
 }
 

@@ -19,6 +19,19 @@
 #include "optim/step/sharded_step.h"
 
 namespace farandole {
+namespace {
+
+/// The group of a host's ranks has communicators of the CPU alone.
+void check_shard_over(ShardOver shard_over, const ShardLayout& layout) {
+  if (shard_over == ShardOver::kWorld || !layout.is_on_accelerator()) return;
+  throw NotSupported(
+      "shard-over-host-device",
+      "shard_over=\"host\" got parameters on " + layout.tensors().front().device().str() + ".",
+      "the ranks of a host share parameters through memory of the CPU.",
+      "leave shard_over out, or pass as process_group a group of each host's ranks.");
+}
+
+}  // namespace
 
 ShardedOptimizer::ShardedOptimizer(std::vector<ParameterGroup> groups,
                                    const farandole::Group& group, GradientMode mode,
@@ -34,6 +47,7 @@ ShardedOptimizer::ShardedOptimizer(std::vector<ParameterGroup> groups,
         "no-parameters", "a sharded optimizer got no parameters.", "there is nothing to step.",
         "pass model.parameters(), and do not pass a generator that was already consumed.");
   }
+  check_shard_over(shard_over, *layout_);
   ranks_->find_replica(layout_->tensors());
   if (ranks_->replica() != nullptr) ranks_->replica()->await_parameters();  // of another optimizer
   ranks_->choose_group(group);
@@ -93,9 +107,8 @@ void ShardedOptimizer::attach() {
   step_->set_sources(std::make_unique<AveragedGradients>(), /*are_scattered=*/false);
   Replica* const replica = ranks_->replica();
   if (replica == nullptr) return;
-  const bool is_shared = ranks_->group()->shared_memory() != nullptr &&
-                         std::all_of(layout_->tensors().begin(), layout_->tensors().end(),
-                                     [](const at::Tensor& each) { return each.is_cpu(); });
+  const bool is_shared =
+      ranks_->group()->shared_memory() != nullptr && !layout_->is_on_accelerator();
   if (!is_shared && ranks_->are_of_replica()) {
     replica->set_before_forward(this, [this] {
       if (arrival_ != ParameterArrival::kCaller) wait();

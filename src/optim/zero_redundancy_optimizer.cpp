@@ -81,18 +81,11 @@ std::unique_ptr<torch::optim::Optimizer> sample_of(const Factory& make, const Gr
 }
 
 /// LibTorch's optimizer for these options.
-Factory factory_of(const Options& defaults, bool is_on_cpu) {
+Factory factory_of(const Options& defaults) {
   const StateFormat* const format = state_format_of(defaults);
   if (format != nullptr && format->make_optimizer({}, defaults) != nullptr) {
     const std::shared_ptr<const Options> kept = defaults.clone();
     return [=](Groups groups) { return format->make_optimizer(std::move(groups), *kept); };
-  }
-  if (format != nullptr && !is_on_cpu) {
-    throw NotSupported("layer-wise-device",
-                       "ZeroRedundancyOptimizer got " + class_of(defaults) +
-                           " for parameters that are not on the CPU.",
-                       "its norms over whole parameters are implemented for the CPU only.",
-                       "use another optimizer, or move the model to the CPU.");
   }
   throw InvalidArgument(
       "unknown-options", "ZeroRedundancyOptimizer got options of type " + class_of(defaults) + ".",
@@ -212,14 +205,10 @@ void ZeroRedundancyOptimizer::begin(Groups groups, Factory make, const ZeroOptio
                                     Partition known) {
   for (const auto& group : groups) take_group(group);
   check_options();
-  bool is_on_cpu = true;
   std::vector<ShardedOptimizer::ParameterGroup> planned;
-  for (size_t i = 0; i < param_groups_.size(); ++i) {
-    planned.push_back(planned_group(i));
-    for (const at::Tensor& parameter : param_groups_[i].params()) is_on_cpu &= parameter.is_cpu();
-  }
-  const bool is_fused = !make && is_on_cpu && update_rule_of(*defaults_) != nullptr;
-  if (!make && !is_fused) make = factory_of(*defaults_, is_on_cpu);
+  for (size_t i = 0; i < param_groups_.size(); ++i) planned.push_back(planned_group(i));
+  const bool is_fused = !make && update_rule_of(*defaults_) != nullptr;
+  if (!make && !is_fused) make = factory_of(*defaults_);
   engine_ = std::make_unique<ShardedOptimizer>(std::move(planned), zero.group, zero.gradients,
                                                zero.master_weights, zero.partition.value_or(known),
                                                zero.shard_over);

@@ -19,7 +19,16 @@ from torch import Tensor, nn
 from torch.amp import GradScaler as TorchGradScaler
 
 import ranks
-from zero_oracle import Bowl, Trial, assert_same_everywhere, average_gradients, loss
+from zero_oracle import (
+    DEVICES,
+    Bowl,
+    Trial,
+    assert_same_everywhere,
+    average_gradients,
+    check_parameters,
+    loss,
+    needs_devices,
+)
 
 Scaler = GradScaler | TorchGradScaler
 
@@ -282,11 +291,12 @@ def spoil(model: nn.Module, value: float) -> None:
 def trains_as_alone(rank: int, world_size: int, kind: str, explicit: bool, torchs: bool) -> None:
     """Steps 2 and 5 are spoilt on the last rank; the others are those of one process."""
     model = Bowl()
-    alone = copy.deepcopy(model)
+    device = torch.get_default_device().type
+    alone = copy.deepcopy(model).cpu()
     ddp = DistributedDataParallel(model)
     optimizer, unsharded = optimizer_of(kind, ddp), optimizer_of("plain", alone)
     options = {"init_scale": 2.0**10, "growth_interval": 3}
-    scaler: Scaler = TorchGradScaler("cpu", **options) if torchs else GradScaler(**options)
+    scaler: Scaler = TorchGradScaler(device, **options) if torchs else GradScaler(**options)
     scales = []
     for step in range(8):
         optimizer.zero_grad()
@@ -301,11 +311,11 @@ def trains_as_alone(rank: int, world_size: int, kind: str, explicit: bool, torch
         scaler.update()
         scales.append(scaler.get_scale())
         if step not in (2, 5):
-            unsharded.step()
+            with torch.device("cpu"):
+                unsharded.step()
     if isinstance(optimizer, ZeroRedundancyOptimizer):
         optimizer.wait()
-    for own, other in zip(model.parameters(), alone.parameters(), strict=True):
-        assert torch.equal(own, other)
+    check_parameters(model, alone, exact=device == "cpu")
     assert_same_everywhere(model)
     assert scales == [1024, 1024, 512, 512, 512, 256, 256, 256]
 
@@ -325,6 +335,17 @@ def test_a_step_is_left_out_on_every_rank(
 @pytest.mark.parametrize("kind", ["plain", "full", "inner"])
 def test_torchs_scaler_agrees_on_averages(kind: str) -> None:
     ranks.run(trains_as_alone, 2, kind, True, True)
+
+
+@needs_devices
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", DEVICES)
+def test_accelerators_leave_the_same_steps_out(backend: str, kind: str) -> None:
+    setup = ranks.Setup(backend)
+    for world_size, explicit in ((1, True), (3, False)):
+        ranks.run(trains_as_alone, world_size, kind, explicit, False, setup=setup)
+    if kind != "shard":
+        ranks.run(trains_as_alone, 2, kind, True, True, setup=setup)
 
 
 def changes_gradients_alone(rank: int, world_size: int, kind: str) -> None:
@@ -347,9 +368,19 @@ def changes_gradients_alone(rank: int, world_size: int, kind: str) -> None:
         assert torch.equal(own, other)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ranks_agree_where_one_changes_its_gradients(kind: str) -> None:
-    ranks.run(changes_gradients_alone, 2, kind)
+@pytest.mark.parametrize(
+    ("backend", "kind"),
+    [
+        *(("farandole", kind) for kind in KINDS),
+        # Not "shard": what travels during backward cannot be changed after it.
+        *(
+            pytest.param("sim-lazy", kind, marks=needs_devices)
+            for kind in ("plain", "full", "inner")
+        ),
+    ],
+)
+def test_ranks_agree_where_one_changes_its_gradients(backend: str, kind: str) -> None:
+    ranks.run(changes_gradients_alone, 2, kind, setup=ranks.Setup(backend))
 
 
 def clips(rank: int, world_size: int, kind: str) -> None:
@@ -362,22 +393,23 @@ def clips(rank: int, world_size: int, kind: str) -> None:
         scaler.unscale_(trial.sharded)
         norm = trial.sharded.clip_grad_norm_(2.0)
         wanted = nn.utils.clip_grad_norm_(trial.alone.parameters(), 2.0)
-        torch.testing.assert_close(norm.double(), wanted.double(), rtol=1e-5, atol=0)
+        torch.testing.assert_close(norm.double().cpu(), wanted.double().cpu(), rtol=1e-5, atol=0)
         if step == 2:  # update() without a step: nothing was left out
             scaler.update()
             trial.sharded.step()
         else:
             scaler.step(trial.sharded)
             scaler.update()
-        trial.unsharded.step()
+        trial.step_alone()
     assert scaler.get_scale() == 2.0**10
     trial.is_watched = True
     trial.check("clipped", like=torch.float32)  # as torch takes norms
 
 
 @pytest.mark.parametrize("kind", ["full", "shard"])
-def test_gradients_are_clipped_between(kind: str) -> None:
-    ranks.run(clips, 2, kind)
+@pytest.mark.parametrize("backend", ["farandole", pytest.param("sim-lazy", marks=needs_devices)])
+def test_gradients_are_clipped_between(backend: str, kind: str) -> None:
+    ranks.run(clips, 2, kind, setup=ranks.Setup(backend))
 
 
 def changes_after_clip(rank: int, world_size: int, kind: str) -> None:

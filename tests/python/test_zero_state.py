@@ -52,7 +52,9 @@ def two_groups(model: nn.Module) -> list[dict[str, Any]]:
     return [{"params": parameters[:3]}, {"params": parameters[3:], "weight_decay": 0.0, "lr": 0.02}]
 
 
-def check_states(own: dict[str, Any], wanted: dict[str, Any], text: str) -> None:
+def check_states(
+    own: dict[str, Any], wanted: dict[str, Any], text: str, like: torch.dtype | None
+) -> None:
     """The same keys, types, shapes and dtypes, and nearly the same numbers."""
     assert own.keys() == wanted.keys()
     assert own["param_groups"] == wanted["param_groups"], text
@@ -65,7 +67,7 @@ def check_states(own: dict[str, Any], wanted: dict[str, Any], text: str) -> None
             if isinstance(value, Tensor):
                 assert other.shape == value.shape, f"{text}: {number} {name}"
                 assert other.dtype == value.dtype, f"{text}: {number} {name}"
-                check_close(other, value, f"{text}: {number} {name}")
+                check_close(other, value, f"{text}: {number} {name}", like)
             else:
                 assert other == value
 
@@ -101,7 +103,7 @@ def round_trips(rank: int, world_size: int, gradients: str) -> None:
                 trial.sharded.state_dict()
         saved = share(trial.sharded.state_dict() if rank == to else None, to)
         if rank == to:
-            check_states(saved, trial.unsharded.state_dict(), text)
+            check_states(saved, trial.unsharded.state_dict(), text, trial.like)
         # A plain one takes it, and a sharded one what that saves.
         trial.unsharded.load_state_dict(saved)
         trial.sharded = ZeroRedundancyOptimizer(
@@ -119,7 +121,8 @@ def round_trips(rank: int, world_size: int, gradients: str) -> None:
         trial.check(text)
         trial.sharded.consolidate_state_dict(to)
         if rank == to:
-            check_states(trial.sharded.state_dict(), trial.unsharded.state_dict(), text)
+            own = trial.sharded.state_dict()
+            check_states(own, trial.unsharded.state_dict(), text, trial.like)
         trial.sharded.step()
         with pytest.raises(RuntimeError, match="consolidate_state_dict"):
             trial.sharded.state_dict()

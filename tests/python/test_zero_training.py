@@ -14,9 +14,17 @@ from farandole.optim import LAMB, LARS
 from torch import Tensor, nn, optim
 
 import ranks
+import sim
 from ddp_models import Convolutional, Transformer
 from ddp_oracle import assert_alike, batch, seeded
-from zero_oracle import PAIRS, Bowl, Trial, assert_same_everywhere
+from zero_oracle import (
+    DEVICES,
+    PAIRS,
+    Bowl,
+    Trial,
+    assert_same_everywhere,
+    needs_devices,
+)
 
 STEPS = 50
 
@@ -90,7 +98,8 @@ def train(
         begin = 0
         for end in (1, 2, steps):  # right from step 1
             trial.train(range(begin, end))
-            trial.check(f"{name} after step {end}", exact=exact and case.exact)
+            text = f"{name} after step {end}"
+            trial.check(text, exact=exact and case.exact)
             begin = end
 
 
@@ -98,6 +107,15 @@ def train(
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_every_optimizer_trains_as_unsharded(world_size: int, gradients: str) -> None:
     ranks.run(train, world_size, gradients, True, chosen(world_size, gradients))
+
+
+@needs_devices
+@pytest.mark.parametrize("gradients", ["full", "shard"])
+@pytest.mark.parametrize("backend", DEVICES)
+def test_on_devices(backend: str, gradients: str) -> None:
+    world_size = sim.SCHEDULES.index(backend.removeprefix("sim-")) + 1
+    names = chosen(world_size, gradients)
+    ranks.run(train, world_size, gradients, False, names, 6, setup=ranks.Setup(backend=backend))
 
 
 @pytest.mark.parametrize(("world_size", "gradients"), [(2, "full"), (3, "shard")])
@@ -167,6 +185,10 @@ class Slopes(nn.Module):
         return torch.stack([each.double() for each in losses]).sum()
 
 
+def wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
 def halves(rank: int, world_size: int, gradients: Any) -> None:
     """Half parameters have float32 values that are updated; gradients are exact in bfloat16."""
     cases: list[tuple[type[optim.Optimizer], dict[str, Any]]] = [
@@ -179,8 +201,7 @@ def halves(rank: int, world_size: int, gradients: Any) -> None:
     for optimizer, options in cases:
         model = Slopes(dtypes, [(37, 5), (3,), (), (513,)])
         masters = [
-            nn.Parameter(p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True))
-            for p in model.parameters()
+            nn.Parameter(p.detach().to("cpu", wide(p.dtype), copy=True)) for p in model.parameters()
         ]
         ddp = DistributedDataParallel(model)
         sharded = ZeroRedundancyOptimizer(
@@ -191,20 +212,22 @@ def halves(rank: int, world_size: int, gradients: Any) -> None:
         for _ in range(20):
             slopes = []
             for p, master in zip(model.parameters(), masters, strict=True):
-                every = torch.randint(-8, 9, (world_size, *p.shape), generator=generator)
+                shape = (world_size, *p.shape)
+                every = torch.randint(-8, 9, shape, generator=generator, device="cpu")
                 master.grad = every.double().mean(0).to(master.dtype)
-                slopes.append(every[rank].to(p.dtype))
+                slopes.append(every[rank].to(p.device, p.dtype))
             sharded.zero_grad()
             ddp(slopes).backward()
             sharded.step()
-            unsharded.step()
+            with torch.device("cpu"):
+                unsharded.step()
         sharded.wait()
         for p, master in zip(model.parameters(), masters, strict=True):
-            wanted = master.to(p.dtype)
+            own, wanted = p.detach().cpu(), master.detach().to(p.dtype)
             if optimizer is optim.SGD:
-                assert torch.equal(p, wanted), (p.dtype, p.shape)
+                assert torch.equal(own, wanted), (p.dtype, p.shape)
             else:
-                torch.testing.assert_close(p, wanted, msg=f"{optimizer} {p.dtype} {p.shape}")
+                torch.testing.assert_close(own, wanted, msg=f"{optimizer} {p.dtype} {p.shape}")
         assert_same_everywhere(model)
 
 

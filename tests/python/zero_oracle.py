@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from farandole import DistributedDataParallel, ZeroRedundancyOptimizer
+from farandole.optim.fused_rules import RULES
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import ranks
+import sim
 
 SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
     ((33, 17), torch.float32),
@@ -31,14 +34,30 @@ TOLERANCE = {
     torch.float64: {"rtol": 1e-10, "atol": 1e-12},
 }
 
-PAIRS = [
+DEVICES = [f"sim-{schedule}" for schedule in sim.SCHEDULES]
+"""Backends with parameters on the simulated device, under each of its schedules."""
+
+needs_devices = pytest.mark.skipif(not sim.NCCL.exists(), reason="built without nccl.h")
+
+HOST_PAIRS = [
     ("farandole", "full"),
     ("farandole", "shard"),
     ("hosts", "shard"),
     ("gloo", "shard"),
     *([("gloo", "full")] if ranks.WHOLE_MATRIX else []),
 ]
-"""Backends and gradient modes."""
+"""Backends and gradient modes, of parameters on the CPU."""
+
+PAIRS = [
+    *HOST_PAIRS,
+    *(
+        pytest.param(backend, gradients, marks=needs_devices)
+        for number, backend in enumerate(DEVICES)
+        for gradients in ("full", "shard")
+        if ranks.WHOLE_MATRIX or (number % 2 == 0) == (gradients == "full")
+    ),
+]
+"""And those on accelerators."""
 
 Groups = Callable[[nn.Module], Any]
 """What an optimizer of a model is given."""
@@ -55,14 +74,14 @@ class Bowl(nn.Module):
         generator = torch.Generator().manual_seed(7)
         self.weights = nn.ParameterList()
         for shape, dtype in shapes:
-            weight = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+            weight = _normal(shape, generator, dtype)
             if weight.dim() == 4:
                 weight = weight.to(memory_format=torch.channels_last)
-            self.weights.append(nn.Parameter(weight))
+            self.weights.append(nn.Parameter(weight.to(torch.get_default_device())))
 
     def forward(self, targets: list[Tensor]) -> Tensor:
         losses = [
-            (weight - target).square().sum().double() / 2
+            (weight - target.to(weight.device)).square().sum().double() / 2
             for weight, target in zip(self.weights, targets, strict=True)
             if weight.requires_grad
         ]
@@ -79,10 +98,12 @@ def _targets(
     shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...], rank: int, step: int
 ) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1000 * step + rank)
-    return [
-        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-        for shape, dtype in shapes
-    ]
+    return [_normal(shape, generator, dtype) for shape, dtype in shapes]
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """The same numbers whatever the default device is."""
+    return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(dtype)
 
 
 def loss(model: nn.Module, rank: int, step: int) -> Tensor:
@@ -98,7 +119,7 @@ def average_gradients(bowl: nn.Module, world_size: int, step: int) -> None:
     every = [targets(bowl, rank, step) for rank in range(world_size)]
     for p, *each in zip(bowl.parameters(), *every, strict=True):
         if p.requires_grad:
-            total = reduce(torch.add, [p - target for target in each])
+            total = reduce(torch.add, [p - target.to(p.device) for target in each])
             mean = total / world_size
             p.grad = mean if p.grad is None else p.grad + mean
 
@@ -125,7 +146,7 @@ class Trial:
         self.world_size = dist.get_world_size()
         self.rank = dist.get_rank()
         self.is_watched = self.rank == watcher
-        self.alone = copy.deepcopy(model)
+        self.alone = copy.deepcopy(model).cpu()
         self.model = model
         # Gradients that are not averaged are those of a DistributedDataParallel.
         self.ddp = DistributedDataParallel(model) if ddp or gradients == "shard" else None
@@ -134,6 +155,10 @@ class Trial:
         )
         self.unsharded = optimizer_class(groups(self.alone), **options)
         self.optimizers = [self.sharded, self.unsharded]
+        self.is_on_cpu = torch.get_default_device().type == "cpu"
+        # Of accelerators torch's own steps have numbers in float32 tensors that the CPU's do not.
+        is_as_exact = self.is_on_cpu or optimizer_class in RULES
+        self.like = None if is_as_exact else torch.float32
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.sharded.zero_grad(set_to_none)
@@ -150,6 +175,10 @@ class Trial:
     def step(self) -> None:
         self.sharded.step()
         if self.is_watched:
+            self.step_alone()
+
+    def step_alone(self) -> None:
+        with torch.device("cpu"):
             self.unsharded.step()
 
     def requires_grad_has_changed(self) -> None:
@@ -167,7 +196,8 @@ class Trial:
         """The same as the unsharded optimizer, and the same bits on every rank."""
         self.sharded.wait()
         if self.is_watched:
-            check_parameters(self.model, self.alone, text, exact, like)
+            is_exact = exact and self.is_on_cpu  # whose kernels we know
+            check_parameters(self.model, self.alone, text, is_exact, like or self.like)
         assert_same_everywhere(self.model, text)
 
 
@@ -178,7 +208,8 @@ def check_parameters(
     exact: bool = False,
     like: torch.dtype | None = None,
 ) -> None:
-    for (name, own), other in zip(model.named_parameters(), wanted.parameters(), strict=True):
+    for (name, sharded), other in zip(model.named_parameters(), wanted.parameters(), strict=True):
+        own = sharded.detach().cpu()
         if exact:
             assert torch.equal(own, other), f"{text}: {name} {(own - other).abs().max()}"
         else:
@@ -187,6 +218,7 @@ def check_parameters(
 
 def check_close(own: Tensor, other: Tensor, text: str, like: torch.dtype | None = None) -> None:
     """Within the tolerance of ``like``, or else of their own dtype."""
+    own, other = own.detach().cpu(), other.detach().cpu()
     tolerance = TOLERANCE.get(like or own.dtype, TOLERANCE[torch.float32])
     torch.testing.assert_close(
         own, other, msg=lambda difference: f"{text}\n{difference}", **tolerance

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "farandole/export.h"
+#include "farandole/optim/device_update_rule.h"
 #include "farandole/optim/update_rule.h"
 
 namespace farandole {
@@ -35,7 +36,7 @@ struct AdamHyperparameters {
 /// m, v and w have the bits of torch's loop over single tensors on a CPU with fused multiply-add.
 /// The change of p is a few units in the last place from torch's, whose square root may be MKL's.
 /// Memory per element: m, v, and w of AMSGrad.
-class FARANDOLE_API AdamRule final : public UpdateRule {
+class FARANDOLE_API AdamRule final : public UpdateRule, public DeviceUpdateRule {
  public:
   /// Throws InvalidArgument for what torch.optim.Adam refuses.
   explicit AdamRule(const AdamHyperparameters& hyperparameters);
@@ -45,6 +46,9 @@ class FARANDOLE_API AdamRule final : public UpdateRule {
   std::vector<std::string> state_names() const override;
   void update(const UpdateBlock<float>& block, const StepContext& context) const override;
   void update(const UpdateBlock<double>& block, const StepContext& context) const override;
+
+  const DeviceUpdateRule* on_device() const override { return this; }
+  void update_on_device(const DeviceUpdate& pieces) const override;
 
  private:
   const AdamHyperparameters adam_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "farandole/export.h"
+#include "farandole/optim/device_update_rule.h"
 #include "farandole/optim/update_rule.h"
 
 namespace farandole {
@@ -31,7 +32,7 @@ struct LambHyperparameters {
 /// the squares of p and u; update() computes u again from m and v, so no array holds it.
 /// Squares are summed in float64, in the same order on every CPU; how a parameter is cut into
 /// blocks changes the last bits of the sum alone. Memory per element: m and v.
-class FARANDOLE_API LambRule final : public UpdateRule {
+class FARANDOLE_API LambRule final : public UpdateRule, public DeviceUpdateRule {
  public:
   /// Throws InvalidArgument if a number is negative, or a beta is not less than 1.
   explicit LambRule(const LambHyperparameters& hyperparameters);
@@ -47,6 +48,10 @@ class FARANDOLE_API LambRule final : public UpdateRule {
   bool update_reads_gradient() const override { return false; }
   void update(const UpdateBlock<float>& block, const StepContext& context) const override;
   void update(const UpdateBlock<double>& block, const StepContext& context) const override;
+
+  const DeviceUpdateRule* on_device() const override { return this; }
+  std::vector<std::vector<at::Tensor>> measure_on_device(const DeviceUpdate& pieces) const override;
+  void update_on_device(const DeviceUpdate& pieces) const override;
 
  private:
   const LambHyperparameters lamb_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "farandole/export.h"
+#include "farandole/optim/device_update_rule.h"
 #include "farandole/optim/update_rule.h"
 
 namespace farandole {
@@ -32,7 +33,7 @@ struct LarsHyperparameters {
 /// stands outside of b. The paper has it inside, which is the same while lr does not change.
 /// Squares are summed in float64, in the same order on every CPU; how a parameter is cut into
 /// blocks changes the last bits of the sum alone. Memory per element: b, if there is a momentum.
-class FARANDOLE_API LarsRule final : public UpdateRule {
+class FARANDOLE_API LarsRule final : public UpdateRule, public DeviceUpdateRule {
  public:
   /// Throws InvalidArgument for a negative number, and for what torch.optim.SGD refuses.
   explicit LarsRule(const LarsHyperparameters& hyperparameters);
@@ -47,6 +48,10 @@ class FARANDOLE_API LarsRule final : public UpdateRule {
                double* sums) const override;
   void update(const UpdateBlock<float>& block, const StepContext& context) const override;
   void update(const UpdateBlock<double>& block, const StepContext& context) const override;
+
+  const DeviceUpdateRule* on_device() const override { return this; }
+  std::vector<std::vector<at::Tensor>> measure_on_device(const DeviceUpdate& pieces) const override;
+  void update_on_device(const DeviceUpdate& pieces) const override;
 
  private:
   const LarsHyperparameters lars_;

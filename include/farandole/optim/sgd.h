@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "farandole/export.h"
+#include "farandole/optim/device_update_rule.h"
 #include "farandole/optim/update_rule.h"
 
 namespace farandole {
@@ -29,7 +30,7 @@ struct SgdHyperparameters {
 ///
 /// The bits are those of torch's loop over single tensors on a CPU with fused multiply-add.
 /// Memory per element: b, if there is a momentum.
-class FARANDOLE_API SgdRule final : public UpdateRule {
+class FARANDOLE_API SgdRule final : public UpdateRule, public DeviceUpdateRule {
  public:
   /// Throws InvalidArgument for what torch.optim.SGD refuses.
   explicit SgdRule(const SgdHyperparameters& hyperparameters);
@@ -39,6 +40,9 @@ class FARANDOLE_API SgdRule final : public UpdateRule {
   std::vector<std::string> state_names() const override;
   void update(const UpdateBlock<float>& block, const StepContext& context) const override;
   void update(const UpdateBlock<double>& block, const StepContext& context) const override;
+
+  const DeviceUpdateRule* on_device() const override { return this; }
+  void update_on_device(const DeviceUpdate& pieces) const override;
 
  private:
   const SgdHyperparameters sgd_;

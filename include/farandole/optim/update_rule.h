@@ -10,6 +10,8 @@
 
 namespace farandole {
 
+class DeviceUpdateRule;
+
 /// Some elements of one parameter and what belongs to them, one array each. T: float, or double for
 /// float64 parameters. Arrays do not overlap.
 template <class T>
@@ -54,6 +56,9 @@ class FARANDOLE_API UpdateRule {
 
   virtual void update(const UpdateBlock<float>& block, const StepContext& context) const = 0;
   virtual void update(const UpdateBlock<double>& block, const StepContext& context) const = 0;
+
+  /// The same for parameters on accelerators; null: the rule is for host memory alone.
+  virtual const DeviceUpdateRule* on_device() const { return nullptr; }
 };
 
 /// One rule a parameter group.

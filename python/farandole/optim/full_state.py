@@ -19,12 +19,25 @@ _MOST_INSIDE = 256
 
 
 @dataclass(frozen=True)
+class OnDevice:
+    """In an outline: a tensor of an accelerator, of which each rank has another one."""
+
+    value: torch.Tensor
+
+    @staticmethod
+    def replaced(tensor: torch.Tensor) -> torch.Tensor | OnDevice:
+        """The tensor itself if it is on the CPU, and a copy else."""
+        tensor = tensor.detach()
+        return tensor.clone() if tensor.device.type == "cpu" else OnDevice(tensor.cpu())
+
+
+@dataclass(frozen=True)
 class _Outside:
     """In an outline: a tensor that travels by itself."""
 
     shape: torch.Size
     dtype: torch.dtype
-    device: torch.device
+    is_on_device: bool
 
 
 def gather_whole(
@@ -77,6 +90,8 @@ def _travelled(
     at_hand = iter(sent)
 
     def bring(value: object) -> object:
+        if isinstance(value, OnDevice):
+            return value.value.to(device)
         if not isinstance(value, _Outside):
             return value
         if own is None:
@@ -84,9 +99,9 @@ def _travelled(
         else:
             tensor = next(at_hand).detach().to(device, copy=True).contiguous()
         engine.broadcast(tensor.reshape(-1).view(torch.uint8), owner)
-        return tensor.to(value.device)
+        return tensor if value.is_on_device else tensor.cpu()
 
-    state: State = _replaced(outline, bring, _Outside)
+    state: State = _replaced(outline, bring, (_Outside, OnDevice))
     return state
 
 
@@ -96,12 +111,18 @@ def _is_outside(tensor: torch.Tensor) -> bool:
 
 def _outside(tensor: torch.Tensor) -> object:
     if not _is_outside(tensor):
-        return tensor.detach().clone()  # pickle takes the whole storage of a view
-    return _Outside(tensor.shape, tensor.dtype, tensor.device)
+        return OnDevice.replaced(tensor)  # pickle takes the whole storage of a view
+    return _Outside(tensor.shape, tensor.dtype, tensor.device.type != "cpu")
 
 
-def _replaced(value: Any, replace: Callable[[Any], object], kind: type = torch.Tensor) -> Any:
-    """The same with what ``replace`` makes of each object of a class, in a fixed order."""
+def on_cpu(state: State) -> State:
+    """The same with all tensors on the CPU."""
+    moved: State = _replaced(state, lambda tensor: tensor.cpu())
+    return moved
+
+
+def _replaced(value: Any, replace: Callable[[Any], object], kind: Any = torch.Tensor) -> Any:
+    """The same with what ``replace`` makes of each object of classes, in a fixed order."""
     if isinstance(value, kind):
         return replace(value)
     if isinstance(value, dict):

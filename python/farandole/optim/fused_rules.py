@@ -49,6 +49,3 @@ RULES: dict[object, Callable[[Group], _C.UpdateRule]] = {
 
 COUNT_STEPS: frozenset[object] = frozenset({optim.Adam, optim.AdamW, LAMB})
 """Those whose state has a "step"."""
-
-LAYER_WISE: frozenset[object] = frozenset({LAMB, LARS})
-"""Those whose step of an element depends on the whole parameter: they have no other way."""

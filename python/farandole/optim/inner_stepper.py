@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from farandole import _C
 from farandole.errors import Error
-from farandole.optim.full_state import gather_whole
+from farandole.optim.full_state import OnDevice, gather_whole
 from farandole.optim.gathering import MASTER, gather, gather_masters, load_masters
 from farandole.optim.memory_order import part_of
 from farandole.optim.parameter_groups import Group, describe, hyperparameters
@@ -136,7 +136,10 @@ class InnerStepper:
             merged: dict[int, State] = {}
             for outlines in reversed(everyone):
                 merged.update(outlines[index])
-            in_order = [dict(merged.get(number, {})) for number in range(len(group["params"]))]
+            in_order = [
+                {name: _here(value, p) for name, value in merged.get(number, {}).items()}
+                for number, p in enumerate(group["params"])
+            ]
             self._fill(index, in_order, to)
             gather_masters(self._engine, index, group["params"], in_order, to)
             states.append(in_order)
@@ -166,7 +169,7 @@ class InnerStepper:
         for piece, shard in zip(self._engine.pieces(index), shards, strict=True):
             if shard in self.optimizer.state:
                 outlines[piece.parameter] = {
-                    name: value.dtype if _is_cut(value, shard) else value
+                    name: value.dtype if _is_cut(value, shard) else _once(value)
                     for name, value in self.optimizer.state[shard].items()
                 }
         return outlines
@@ -232,6 +235,16 @@ class InnerStepper:
                         for name, value in own.items()
                     },
                 )
+
+
+def _once(value: object) -> object:
+    """What a parameter has once, as it travels to other ranks."""
+    return OnDevice.replaced(value) if isinstance(value, torch.Tensor) else value
+
+
+def _here(value: Any, parameter: torch.Tensor) -> Any:
+    """The same where it has arrived."""
+    return value.value.to(parameter.device) if isinstance(value, OnDevice) else value
 
 
 def _is_cut(value: object, shard: torch.Tensor) -> bool:

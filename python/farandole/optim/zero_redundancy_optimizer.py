@@ -16,7 +16,7 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from farandole import _C, arguments
 from farandole.ddp.distributed_data_parallel import wrapper_of
-from farandole.errors import Error, InvalidArgument, NotSupported, sentences
+from farandole.errors import Error, InvalidArgument, sentences
 from farandole.optim.arrival import Arrival, compiles_itself
 from farandole.optim.element_wise import (
     Partition,
@@ -25,7 +25,8 @@ from farandole.optim.element_wise import (
     name_of,
     partition_for,
 )
-from farandole.optim.fused_rules import LAYER_WISE, RULES
+from farandole.optim.full_state import on_cpu
+from farandole.optim.fused_rules import RULES
 from farandole.optim.fused_stepper import FusedStepper
 from farandole.optim.gathering import state_dtype
 from farandole.optim.inner_stepper import InnerStepper
@@ -98,7 +99,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     Raises:
         InvalidArgument: arguments that cannot be; the text says why.
-        NotSupported: LAMB or LARS of parameters that are not on the CPU.
+        NotSupported: shard_over="host" of parameters that are not on the CPU.
     """
 
     process_group: dist.ProcessGroup
@@ -132,7 +133,6 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.shard_over: ShardOver = _checked_range(shard_over)
         self.parameters_as_bucket_view = parameters_as_bucket_view
         self._take_defaults(optimizer_class, defaults)
-        is_fused = self._has_fused_loops(optimizer_class)
         if self.partition == "parameters" and partition is None and element_wise is None:
             _logger.info(
                 "ZeroRedundancyOptimizer: %s is not known to update each element alone, so each "
@@ -162,7 +162,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 "memory of the other ranks, and step() is correct from the first one."
             )
         self._stepper: FusedStepper | InnerStepper
-        if is_fused:
+        if optimizer_class in RULES:
             self._stepper = FusedStepper(self._engine, optimizer_class)
         else:
             self._stepper = InnerStepper(
@@ -201,20 +201,6 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             .requires_grad_(p.is_floating_point() or p.is_complex())
             for p in group["params"]
         ]
-
-    def _has_fused_loops(self, optimizer_class: type[Optimizer]) -> bool:
-        devices = {p.device.type for group in self.param_groups for p in group["params"]}
-        if optimizer_class in LAYER_WISE and not devices <= {"cpu"}:
-            raise NotSupported(
-                sentences(
-                    "layer-wise-device",
-                    f"ZeroRedundancyOptimizer got {optimizer_class.__qualname__} for parameters on "
-                    f"{' and '.join(sorted(devices))}.",
-                    "its norms over whole parameters are implemented for the CPU only.",
-                    "use another optimizer, or move the model to the CPU.",
-                )
-            )
-        return optimizer_class in RULES and devices <= {"cpu"}
 
     # Steps.
 
@@ -421,7 +407,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Bring the state of all shards to one rank, for its state_dict(). Collective.
 
-        It stays there until the next step.
+        It stays there until the next step, on the CPU as torch's.
 
         Args:
             to: A rank of the group.
@@ -449,7 +435,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         for group, group_states in zip(self.param_groups, states, strict=True):
             for parameter, state in zip(group["params"], group_states, strict=True):
                 if state:
-                    self.state[parameter] = state
+                    self.state[parameter] = on_cpu(state)
 
     def _forget_consolidated(self) -> None:
         self._is_consolidated = False

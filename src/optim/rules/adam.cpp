@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/optim/adam.h"
 
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
+
 #include <cmath>
 
 #include "optim/rules/adam_kernels.h"
@@ -60,6 +64,24 @@ void AdamRule::update(const UpdateBlock<float>& block, const StepContext& contex
 
 void AdamRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
   adam_kernel(block, step_of<double>(adam_, context));
+}
+
+/// torch's kernels take the step as a tensor, and change gradients only if they get a scale.
+void AdamRule::update_on_device(const DeviceUpdate& pieces) const {
+  const auto options = pieces.parameters.front().options().dtype(at::kFloat);
+  const at::Tensor step = at::full({}, static_cast<double>(pieces.step), options);
+  const std::vector<at::Tensor> steps(pieces.parameters.size(), step);
+  const auto largest = adam_.amsgrad ? pieces.states[2] : std::vector<at::Tensor>();
+  const auto update = [&](const auto& fused) {
+    fused(pieces.parameters, pieces.gradients, pieces.states[0], pieces.states[1], largest, steps,
+          adam_.lr, adam_.beta1, adam_.beta2, adam_.weight_decay, adam_.eps, adam_.amsgrad,
+          adam_.maximize);
+  };
+  if (adam_.decoupled_weight_decay) {
+    update([](const auto&... arguments) { at::_fused_adamw_(arguments...); });
+  } else {
+    update([](const auto&... arguments) { at::_fused_adam_(arguments...); });
+  }
 }
 
 }  // namespace farandole

@@ -1,9 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/optim/lamb.h"
 
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
 #include <cmath>
 
 #include "optim/rules/bias_correction.h"
+#include "optim/rules/device_sums.h"
 #include "optim/rules/hyperparameters.h"
 #include "optim/rules/lamb_kernels.h"
 
@@ -18,6 +28,20 @@ LambStep<T> step_of(const LambHyperparameters& lamb, const StepContext& context)
   return {Moments<T>(lamb.beta1, lamb.beta2), static_cast<T>(lamb.maximize ? -1 : 1),
           static_cast<T>(lamb.weight_decay),  static_cast<T>(lamb.eps),
           static_cast<T>(1 / first),          static_cast<T>(1 / second)};
+}
+
+/// The updates before the trust ratio.
+std::vector<at::Tensor> directions_of(const LambHyperparameters& lamb, const DeviceUpdate& pieces) {
+  const auto step = step_of<double>(lamb, {pieces.step, pieces.is_first, nullptr});
+  auto divisors = at::_foreach_sqrt(pieces.states[1]);
+  at::_foreach_mul_(divisors, step.second_factor);
+  at::_foreach_add_(divisors, step.eps);
+  auto directions = at::_foreach_div(pieces.states[0], divisors);
+  at::_foreach_mul_(directions, step.first_factor);
+  if (lamb.weight_decay != 0) {
+    at::_foreach_add_(directions, pieces.parameters, lamb.weight_decay);
+  }
+  return directions;
 }
 
 /// -lr times the trust ratio; NaN if a norm is NaN.
@@ -67,6 +91,25 @@ void LambRule::update(const UpdateBlock<float>& block, const StepContext& contex
 
 void LambRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
   lamb_update_kernel(block, step_of<double>(lamb_, context), negative_size(lamb_, context.sums));
+}
+
+std::vector<std::vector<at::Tensor>> LambRule::measure_on_device(const DeviceUpdate& pieces) const {
+  const auto& gradients =
+      lamb_.maximize ? at::_foreach_mul(pieces.gradients, -1) : pieces.gradients;
+  at::_foreach_lerp_(pieces.states[0], gradients, 1 - lamb_.beta1);
+  at::_foreach_mul_(pieces.states[1], lamb_.beta2);
+  at::_foreach_addcmul_(pieces.states[1], gradients, gradients, 1 - lamb_.beta2);
+  return {sums_of_squares(pieces.parameters), sums_of_squares(directions_of(lamb_, pieces))};
+}
+
+void LambRule::update_on_device(const DeviceUpdate& pieces) const {
+  auto directions = directions_of(lamb_, pieces);
+  const at::Tensor parameter_norms = at::stack(pieces.sums[0]).sqrt_();
+  const at::Tensor update_norms = at::stack(pieces.sums[1]).sqrt_();
+  const at::Tensor is_zero = parameter_norms.eq(0).logical_or_(update_norms.eq(0));
+  const at::Tensor ratios = at::where(is_zero, 1.0, parameter_norms / update_norms);
+  at::_foreach_mul_(directions, (ratios * -lamb_.lr).unbind());
+  at::_foreach_add_(pieces.parameters, directions);
 }
 
 }  // namespace farandole

@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/optim/lars.h"
 
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
 #include <cmath>
 
+#include "optim/rules/device_sums.h"
 #include "optim/rules/hyperparameters.h"
 #include "optim/rules/lars_kernels.h"
 #include "optim/rules/sgd_kernels.h"
@@ -61,6 +68,27 @@ void LarsRule::update(const UpdateBlock<float>& block, const StepContext& contex
 
 void LarsRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
   sgd_kernel(block, sgd_step<double>(lars_, context, local_lr(lars_, context.sums)));
+}
+
+std::vector<std::vector<at::Tensor>> LarsRule::measure_on_device(const DeviceUpdate& pieces) const {
+  return {sums_of_squares(pieces.parameters), sums_of_squares(pieces.gradients)};
+}
+
+/// SGD of gradients times the local learning rate.
+void LarsRule::update_on_device(const DeviceUpdate& pieces) const {
+  const at::Tensor parameter_norms = at::stack(pieces.sums[0]).sqrt_();
+  const at::Tensor gradient_norms = at::stack(pieces.sums[1]).sqrt_();
+  const at::Tensor is_zero = parameter_norms.eq(0).logical_or_(gradient_norms.eq(0));
+  const at::Tensor rates = lars_.trust_coefficient * parameter_norms /
+                           (gradient_norms + lars_.weight_decay * parameter_norms + lars_.eps);
+  auto gradients = at::_foreach_mul(pieces.gradients, lars_.maximize ? -1 : 1);
+  if (lars_.weight_decay != 0) {
+    at::_foreach_add_(gradients, pieces.parameters, lars_.weight_decay);
+  }
+  at::_foreach_mul_(gradients, at::where(is_zero, 1.0, rates).unbind());
+  const auto momentum = lars_.momentum != 0 ? pieces.states[0] : std::vector<at::Tensor>();
+  at::_fused_sgd_(pieces.parameters, gradients, momentum, /*weight_decay=*/0, lars_.momentum,
+                  lars_.lr, lars_.dampening, lars_.nesterov, /*maximize=*/false, pieces.is_first);
 }
 
 }  // namespace farandole

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/optim/sgd.h"
 
+#include <ATen/ops/_fused_sgd.h>
+
 #include "optim/rules/hyperparameters.h"
 #include "optim/rules/sgd_kernels.h"
 
@@ -32,6 +34,12 @@ void SgdRule::update(const UpdateBlock<float>& block, const StepContext& context
 
 void SgdRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
   sgd_kernel(block, sgd_step<double>(sgd_, context, /*scale=*/1));
+}
+
+void SgdRule::update_on_device(const DeviceUpdate& pieces) const {
+  const auto momentum = sgd_.momentum != 0 ? pieces.states[0] : std::vector<at::Tensor>();
+  at::_fused_sgd_(pieces.parameters, pieces.gradients, momentum, sgd_.weight_decay, sgd_.momentum,
+                  sgd_.lr, sgd_.dampening, sgd_.nesterov, sgd_.maximize, pieces.is_first);
 }
 
 }  // namespace farandole

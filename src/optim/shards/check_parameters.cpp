@@ -18,14 +18,6 @@ void check_parameter(const at::Tensor& parameter, const std::string& name) {
         "an optimizer updates leaves of the autograd graph; only leaves get gradients.",
         "pass model.parameters().");
   }
-  if (!parameter.is_cpu() && !parameter.is_meta()) {
-    throw NotSupported("parameter-device",
-                       "parameter '" + name + "' is on " + parameter.device().str() + ".",
-                       "gradients and parameters of a sharded optimizer are gathered by the CPU in "
-                       "this version.",
-                       "use torch's ZeroRedundancyOptimizer over the same group, or a whole "
-                       "optimizer, or keep the module on the CPU.");
-  }
   if (parameter.layout() == at::kStrided &&
       (parameter.is_floating_point() || parameter.is_complex())) {
     return;
@@ -36,6 +28,18 @@ void check_parameter(const at::Tensor& parameter, const std::string& name) {
                             (parameter.layout() == at::kStrided ? "." : " and sparse."),
                         "a sharded optimizer steps dense floating-point and complex tensors.",
                         "leave the parameter out of this optimizer.");
+}
+
+void check_one_device(const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.device() == parameters.front().device()) continue;
+    throw InvalidArgument("several-devices",
+                          "a sharded optimizer got parameters on " +
+                              parameters.front().device().str() + " and on " +
+                              parameter.device().str() + ".",
+                          "the shards of a rank are parts of one buffer on one device.",
+                          "make one optimizer for the parameters of each device.");
+  }
 }
 
 void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<std::string>& names) {
@@ -77,9 +81,8 @@ void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<st
 }
 
 uint64_t hash_of_values(const at::Tensor& parameter) {
-  const at::Tensor dense = parameter.is_non_overlapping_and_dense()
-                               ? parameter.detach()
-                               : parameter.detach().contiguous();
+  const at::Tensor own = parameter.detach().cpu();
+  const at::Tensor dense = own.is_non_overlapping_and_dense() ? own : own.contiguous();
   return std::hash<std::string_view>{}(
       {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
 }

@@ -105,19 +105,20 @@ at::Tensor FlatParameters::in_shape(size_t parameter, const at::Tensor& elements
   return elements.as_strided(slot.sizes(), slot.strides(), elements.storage_offset());
 }
 
+at::Tensor FlatParameters::shard_of(const at::Tensor& padded, size_t bucket, int rank) const {
+  return padded.narrow(0, plan_.shard_begin(bucket, rank), plan_.shard_elements(bucket, rank));
+}
+
 /// Uses an all_gather, or a broadcast of each shard if shards differ in length.
 void FlatParameters::gather(size_t bucket,
                             std::vector<c10::intrusive_ptr<c10d::Work>>& works) const {
   if (plan_.world_size == 1) return;
   const c10::NoGradGuard no_grad;
   const at::Tensor all = buckets_.padded(bucket);
-  const auto shard_of = [&](int rank) {
-    return all.narrow(0, plan_.shard_begin(bucket, rank), plan_.shard_elements(bucket, rank));
-  };
   if (plan_.partition == Partition::kElements) {
     c10d::AllgatherOptions options;
     options.asyncOp = true;
-    works.push_back(all_gather_single(*group_, all, shard_of(rank_), options));
+    works.push_back(all_gather_single(*group_, all, shard_of(all, bucket, rank_), options));
     return;
   }
   for (int owner = 0; owner < plan_.world_size; ++owner) {
@@ -125,7 +126,7 @@ void FlatParameters::gather(size_t bucket,
     c10d::BroadcastOptions options;
     options.rootRank = owner;
     options.asyncOp = true;
-    std::vector<at::Tensor> shard{shard_of(owner)};
+    std::vector<at::Tensor> shard{shard_of(all, bucket, owner)};
     works.push_back(group_->broadcast(shard, options));
   }
 }

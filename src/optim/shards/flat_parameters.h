@@ -41,6 +41,10 @@ class FlatParameters {
   std::byte* address_of(const ShardPiece& piece, int rank) const;
   /// The elements of a piece as a tensor of one dimension, in the parameter's own memory.
   at::Tensor tensor_of(const ShardPiece& piece) const;
+  /// This rank's shard of a bucket, padding included.
+  at::Tensor own_shard(size_t bucket) const {
+    return shard_of(buckets_.padded(bucket), bucket, rank_);
+  }
   /// Elements of a whole parameter, in the order of its memory, as a tensor of its shape.
   at::Tensor in_shape(size_t parameter, const at::Tensor& elements) const;
   /// Begins to send the shards of a bucket to all ranks, and appends what to wait for. Collective
@@ -48,6 +52,7 @@ class FlatParameters {
   void gather(size_t bucket, std::vector<c10::intrusive_ptr<c10d::Work>>& works) const;
 
  private:
+  at::Tensor shard_of(const at::Tensor& padded, size_t bucket, int rank) const;
   void move_in(size_t parameter);
   void check_unchanged(size_t parameter) const;
 

@@ -38,6 +38,7 @@ void ShardLayout::add_group(ShardedOptimizer::ParameterGroup group) {
     tensors.push_back(parameter.tensor);
     names.push_back(parameter.name);
   }
+  check_one_device(tensors);
   check_apart(tensors, names);
   std::vector<size_t> indices(added.size());
   std::iota(indices.begin(), indices.end(), parameters_.size());
@@ -83,7 +84,7 @@ uint64_t ShardLayout::hash(bool with_values) const {
       hash = hash * 31 + static_cast<uint64_t>(stride);
     }
     hash = hash * 31 + parameter.group * 2 + (tensor.requires_grad() ? 1 : 0);
-    if (with_values && tensor.is_cpu()) hash = hash * 31 + hash_of_values(tensor);
+    if (with_values) hash = hash * 31 + hash_of_values(tensor);
   }
   return hash;
 }

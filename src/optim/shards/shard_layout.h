@@ -75,6 +75,8 @@ class ShardLayout {
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
   const std::vector<std::string>& names() const { return names_; }
   bool has_complex() const;
+  /// Whether the parameters are on an accelerator; they are all on one device.
+  bool is_on_accelerator() const { return !tensors_.empty() && !tensors_.front().is_cpu(); }
   /// Of what the ranks must have in common: everything but, unless asked for, the values.
   uint64_t hash(bool with_values) const;
 

@@ -81,7 +81,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GradientScatter::runHook(c10d::GradBucke
   // The padding follows the gradients.
   const at::Tensor padded = at::from_blob(
       gradients.mutable_data_ptr(), {plan_.buckets.buckets[index].padded_elements},
-      [gradients](void*) {}, gradients.options());
+      [gradients](void*) {}, gradients.options(), gradients.device());
   const bool is_exchanged = wires_[index].received.defined();
   works_[index] = is_exchanged ? start_exchange(padded, index) : start_sum(padded, shards_[index]);
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());

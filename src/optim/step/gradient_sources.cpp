@@ -97,6 +97,12 @@ void AveragedGradients::append(size_t parameter, int64_t offset, size_t, int64_t
       at_offset(gradient.const_data_ptr(), offset * static_cast<int64_t>(gradient.element_size())));
 }
 
+at::Tensor AveragedGradients::tensor_of(size_t parameter, const ShardPiece& piece) const {
+  const at::Tensor& gradient = gradients_[parameter];
+  return gradient.as_strided({piece.elements}, {1},
+                             gradient.storage_offset() + piece.parameter_offset);
+}
+
 void PeerGradients::look(const std::vector<at::Tensor>& parameters,
                          const std::vector<std::string>& names) {
   Reducer& reducer = *alive(*replica_, owner_).reducer();
@@ -149,6 +155,14 @@ void PeerGradients::append(size_t parameter, int64_t offset, size_t, int64_t,
   }
 }
 
+at::Tensor PeerGradients::tensor_of(size_t parameter, const ShardPiece& /*piece*/) const {
+  throw Error(
+      "our-bug",
+      "the gradient of parameter " + std::to_string(parameter) + " was asked for as one tensor.",
+      "this is a bug in Farandole: it is in the memory of several ranks.",
+      "report it with the model.");
+}
+
 size_t PeerGradients::count() const {
   return static_cast<size_t>(alive(*replica_, owner_).group().world_size());
 }
@@ -175,6 +189,10 @@ void ScatteredGradients::append(size_t, int64_t, size_t bucket, int64_t shard_of
   const at::Tensor& shard = scatter_->shard(bucket);
   addresses.push_back(
       at_offset(shard.const_data_ptr(), shard_offset * static_cast<int64_t>(shard.element_size())));
+}
+
+at::Tensor ScatteredGradients::tensor_of(size_t, const ShardPiece& piece) const {
+  return scatter_->shard(piece.bucket).narrow(0, piece.shard_offset, piece.elements);
 }
 
 double ScatteredGradients::divisor() const { return alive(*replica_, owner_).reducer()->divisor(); }

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "farandole/ddp/replica.h"
+#include "farandole/optim/shard_plan.h"
 #include "optim/step/gradient_scatter.h"
-#include "optim/step/step_pass.h"
 
 namespace farandole {
 
@@ -25,6 +25,9 @@ class GradientSources {
   /// them. The same element is at `shard_offset` in this rank's shard of `bucket`.
   virtual void append(size_t parameter, int64_t offset, size_t bucket, int64_t shard_offset,
                       std::vector<const void*>& addresses) const = 0;
+  /// The elements of a piece of this rank, or of a whole parameter, as a tensor of one dimension.
+  /// Of sources that are no addresses of other ranks.
+  virtual at::Tensor tensor_of(size_t parameter, const ShardPiece& piece) const = 0;
   virtual size_t count() const { return 1; }
   /// The dtype of the gradients of parameters of `dtype` in `bucket`.
   virtual at::ScalarType dtype_of(size_t /*bucket*/, at::ScalarType dtype) const { return dtype; }
@@ -41,6 +44,7 @@ class AveragedGradients final : public GradientSources {
             const std::vector<std::string>& names) override;
   void append(size_t parameter, int64_t offset, size_t bucket, int64_t shard_offset,
               std::vector<const void*>& addresses) const override;
+  at::Tensor tensor_of(size_t parameter, const ShardPiece& piece) const override;
   void release() override { gradients_.clear(); }
 
  private:
@@ -57,6 +61,7 @@ class PeerGradients final : public GradientSources {
             const std::vector<std::string>& names) override;
   void append(size_t parameter, int64_t offset, size_t bucket, int64_t shard_offset,
               std::vector<const void*>& addresses) const override;
+  at::Tensor tensor_of(size_t parameter, const ShardPiece& piece) const override;
   size_t count() const override;
   double divisor() const override;
 
@@ -80,6 +85,7 @@ class ScatteredGradients final : public GradientSources {
             const std::vector<std::string>& names) override;
   void append(size_t parameter, int64_t offset, size_t bucket, int64_t shard_offset,
               std::vector<const void*>& addresses) const override;
+  at::Tensor tensor_of(size_t parameter, const ShardPiece& piece) const override;
   at::ScalarType dtype_of(size_t bucket, at::ScalarType) const override {
     return scatter_->shard(bucket).scalar_type();
   }

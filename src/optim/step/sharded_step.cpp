@@ -16,6 +16,7 @@
 #include "farandole/error.h"
 #include "kernels/norm_kernels.h"
 #include "optim/shards/check_master_weights.h"
+#include "optim/step/most_sums.h"
 
 namespace farandole {
 namespace {
@@ -55,12 +56,13 @@ std::string description_of(const UpdateRules& rules) {
 }  // namespace
 
 ShardedStep::ShardedStep(ShardLayout& layout, const ShardRanks& ranks)
-    : layout_(layout), ranks_(ranks), pieces_(layout, ranks) {}
+    : layout_(layout), ranks_(ranks), pass_(make_shard_pass(layout, ranks)) {}
 
 ShardedStep::~ShardedStep() = default;
 
 void ShardedStep::set_sources(std::unique_ptr<GradientSources> sources, bool are_scattered) {
   sources_ = std::move(sources);
+  pass_ = make_shard_pass(layout_, ranks_);
   are_scattered_ = are_scattered;
 }
 
@@ -89,11 +91,10 @@ void ShardedStep::step(const UpdateRules& rules) {
   } else {
     within_step([&] {
       layout_.make_state(rules);  // of newly_trainable
-      pieces_.make(rules, *sources_, changes_);
-      pieces_.complete();
+      pass_->make(rules, *sources_, changes_);
     });
   }
-  within_step([&] { pass_.update(pieces_.pieces()); });
+  within_step([&] { pass_->update(); });
   count_step();
   leave();
 }
@@ -101,21 +102,21 @@ void ShardedStep::step(const UpdateRules& rules) {
 /// Measures the sums over whole parameters that layer-wise rules need, for which all ranks wait. If
 /// it fails on a rank, the step ends on all ranks before a parameter has changed, and all throw.
 bool ShardedStep::measure(const UpdateRules& rules) {
-  pieces_.reset_sums();
+  pass_->reset_sums();
   std::exception_ptr error;
   std::string text;
   try {
     layout_.make_state(rules);
-    pieces_.make(rules, *sources_, changes_);
-    pass_.measure(pieces_.complete());
+    pass_->make(rules, *sources_, changes_);
+    pass_->measure();
   } catch (const std::exception& failure) {
     error = std::current_exception();
     text = failure.what();
   }
   bool is_measured = false;
-  within_step([&] { is_measured = pieces_.share_sums(error != nullptr); });
+  within_step([&] { is_measured = pass_->share_sums(error != nullptr); });
   if (is_measured) return true;
-  pieces_.clear();
+  pass_->clear();
   sources_->release();
   if (error) {
     round_->fail(text);
@@ -136,7 +137,6 @@ bool ShardedStep::begin(const std::string& description) {
     layout_.make_masters();
     layout_.make_shard_tensors();
     make_gradient_pieces();
-    pieces_.complete();
     collect_gradients();
   });
   return true;
@@ -164,7 +164,7 @@ void ShardedStep::within_step(const std::function<void()>& work) {
 
 /// Makes the averages of this rank's pieces the gradients of shards().
 void ShardedStep::collect_gradients() {
-  std::vector<void*> averages;
+  std::vector<at::Tensor> averages;
   for (ShardLayout::Part& part : layout_.parts()) {
     const auto& pieces = part.flat->pieces();
     for (size_t i = 0; i < pieces.size(); ++i) {
@@ -173,11 +173,11 @@ void ShardedStep::collect_gradients() {
         shard.mutable_grad() = at::Tensor();
         continue;
       }
-      averages.push_back(part.tensors->gradient(i).mutable_data_ptr());
+      averages.push_back(part.tensors->gradient(i));
       shard.mutable_grad() = part.tensors->gradient(i);
     }
   }
-  pass_.collect(pieces_.pieces(), averages);
+  pass_->collect(averages);
 }
 
 void ShardedStep::end() {
@@ -188,7 +188,7 @@ void ShardedStep::end() {
   }
   within_step([&] {
     for (ShardLayout::Part& part : layout_.parts()) part.tensors->bring_home();
-    pass_.store(pieces_.pieces());
+    pass_->store();
   });
   count_step();
   leave();
@@ -201,8 +201,8 @@ void ShardedStep::fail(const std::string& error) noexcept {
   try {
     wait();
     if (was_inside) {
-      pass_.store(pieces_.pieces());  // what there is, so that all ranks have the same
-      pieces_.clear();
+      pass_->store();  // what there is, so that all ranks have the same
+      pass_->clear();
       count_step();  // as on the other ranks
     } else if (ranks_.replica() != nullptr) {
       ranks_.replica()->reducer()->end_abandoned();  // peers may still wait in that backward
@@ -284,8 +284,8 @@ void ShardedStep::plan_newly_trainable() {
 
 /// Pieces without rules. Before a step rank 0 adds parameters that nobody owns yet.
 void ShardedStep::make_gradient_pieces() {
-  pieces_.make({}, *sources_, changes_);
-  if (!round_->is_inside() && ranks_.rank() == 0) pieces_.add_newly_trainable(*sources_, changes_);
+  pass_->make({}, *sources_, changes_);
+  if (!round_->is_inside() && ranks_.rank() == 0) pass_->add_newly_trainable(*sources_, changes_);
 }
 
 /// Whether p.grad is this rank's own gradient until the step.
@@ -309,7 +309,7 @@ bool ShardedStep::own_gradients_are_finite() {
     // Ranks of other groups do not report what they have checked.
     are_seen = ranks_.are_of_replica() && reducer.has_seen_averages();
   }
-  pieces_.clear();
+  pass_->clear();
   if (!are_own && !are_seen) make_gradient_pieces();
   bool are_all = true;
   for (const ShardLayout::Parameter& parameter : layout_.parameters()) {
@@ -321,11 +321,11 @@ bool ShardedStep::own_gradients_are_finite() {
       are_all = are_all && is_finite(gradient);
       continue;
     }
-    pieces_.add_gradient(gradient, changes_);
+    pass_->add_gradient(gradient, changes_);
   }
   const size_t terms = are_own ? static_cast<size_t>(ranks_.world_size()) : 1;
-  are_all = pass_.are_gradients_finite(pieces_.complete(), terms) && are_all;
-  pieces_.clear();
+  are_all = pass_->are_gradients_finite(terms) && are_all;
+  pass_->clear();
   return are_all;
 }
 
@@ -379,13 +379,14 @@ void ShardedStep::check_rules(const UpdateRules& rules) const {
                           "each group needs one rule.",
                           "pass as many rules as there are parameter groups.");
   }
-  for (const ShardLayout::Parameter& parameter : layout_.parameters()) {
-    if (parameter.tensor.is_cpu()) continue;
-    throw NotSupported(
-        "rule-device",
-        "parameter '" + parameter.name + "' is on " + parameter.tensor.device().str() + ".",
-        "the fused rules of this version run on CPUs.",
-        "use a torch.optim class that supports the device, through begin_step().");
+  for (const auto& rule : rules) {
+    if (!layout_.is_on_accelerator() || rule->on_device() != nullptr) continue;
+    throw NotSupported("rule-device",
+                       "step() got the rule " + rule->description() + " for parameters on " +
+                           layout_.tensors().front().device().str() + ".",
+                       "the rule has a formula for host memory alone.",
+                       "give it a DeviceUpdateRule in on_device(), or step shards with an "
+                       "optimizer of torch between begin_step() and end_step().");
   }
 }
 
@@ -402,7 +403,7 @@ void ShardedStep::count_step() {
 
 void ShardedStep::leave() {
   const auto end_record = c10::make_scope_exit([this] { record_.reset(); });
-  pieces_.clear();
+  pass_->clear();
   sources_->release();
   try {
     round_->leave();
@@ -506,11 +507,11 @@ double ShardedStep::average_norm_term(double norm_type) {
   std::exception_ptr error;
   try {
     make_gradient_pieces();
-    own = pass_.norm_term_of_gradients(pieces_.complete(), norm_type);
+    own = pass_->norm_term_of_gradients(norm_type);
   } catch (const std::exception&) {
     error = std::current_exception();  // reported below, where the other ranks wait
   }
-  pieces_.clear();
+  pass_->clear();
   sources_->release();
   const std::vector<double> terms = ranks_.all_gather({own, error ? 1.0 : 0.0});
   if (error) std::rethrow_exception(error);

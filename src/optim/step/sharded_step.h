@@ -16,8 +16,7 @@
 #include "optim/shards/shard_layout.h"
 #include "optim/shards/shard_ranks.h"
 #include "optim/step/gradient_sources.h"
-#include "optim/step/step_pass.h"
-#include "optim/step/step_pieces.h"
+#include "optim/step/shard_pass.h"
 #include "optim/step/step_round.h"
 
 namespace at {
@@ -94,8 +93,7 @@ class ShardedStep {
   std::unique_ptr<StepRound> round_;
   std::unique_ptr<GradientSources> sources_;
   bool are_scattered_ = false;
-  StepPieces pieces_;
-  StepPass pass_;
+  std::unique_ptr<ShardPass> pass_;
   std::vector<GradientChange> changes_;  ///< of averaged gradients, before they are used
   std::optional<ScaledStep> scaled_;     ///< what the next step is
   bool was_left_out_ = false;

@@ -16,6 +16,7 @@
 #include "kernels/norm_kernels.h"
 #include "kernels/reduce_kernels.h"
 #include "kernels/streaming_copy.h"
+#include "optim/step/most_sums.h"
 #include "optim/step/parallel.h"
 
 namespace farandole {

@@ -10,19 +10,10 @@
 
 #include "farandole/comm/types.h"
 #include "farandole/optim/update_rule.h"
+#include "optim/step/gradient_change.h"
 #include "optim/step/stochastic_rounding.h"
 
 namespace farandole {
-
-/// The largest UpdateRule::sums().
-inline constexpr size_t kMostSums = 4;
-
-/// A change of an averaged gradient before it is used.
-struct GradientChange {
-  enum class Kind { kScale, kClamp };
-  Kind kind;
-  double value;  ///< a factor, or the largest absolute value
-};
 
 /// The gradient of a piece: sum(sources) / divisor, then `changes` in order.
 struct GradientSource {
@@ -31,12 +22,6 @@ struct GradientSource {
   size_t count;
   double divisor;
   const std::vector<GradientChange>* changes;
-};
-
-/// Stochastic rounding of a piece of a bfloat16 parameter without master weights.
-struct StochasticRounding {
-  RoundingKey key;
-  uint64_t first_element;  ///< of the piece, in the parameter
 };
 
 /// A piece of a parameter with its gradient and state; addresses are those of its first element.

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "optim/step/most_sums.h"
 #include "process_group/data_type.h"
 
 namespace farandole {

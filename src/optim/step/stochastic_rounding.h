@@ -14,6 +14,12 @@ struct RoundingKey {
   uint32_t second;
 };
 
+/// Stochastic rounding of a piece of a bfloat16 parameter without master weights.
+struct StochasticRounding {
+  RoundingKey key;
+  uint64_t first_element;  ///< of the piece, in the parameter
+};
+
 /// `step`: of the parameter. `parameter`: its index over all groups. Distinct arguments have
 /// distinct keys, but for one chance in 2^64.
 FARANDOLE_API RoundingKey rounding_key(uint64_t seed, int64_t step, size_t parameter);

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "farandole/optim/device_update_rule.h"
+#include "optim/step/shard_pass.h"
+#include "optim/step/stochastic_rounding.h"
+
+namespace farandole {
+
+/// Operations of torch on an accelerator's current stream, for lists of pieces that are alike.
+/// Comments are in shard_pass.h.
+///
+/// New parameters are in this rank's shard alone; they travel to other ranks afterwards. The host
+/// waits for the device where it is asked for a number, and nowhere else. Memory during a step,
+/// beyond the state: in the type that rules compute in, the gradients of pieces whose gradients are
+/// changed or have a half type, and the parameters of those without master weights.
+class DeviceShardPass final : public ShardPass {
+ public:
+  DeviceShardPass(const ShardLayout& layout, const ShardRanks& ranks)
+      : layout_(layout), ranks_(ranks) {}
+
+  void make(const UpdateRules& rules, const GradientSources& gradients,
+            const std::vector<GradientChange>& changes) override;
+  void add_newly_trainable(const GradientSources& gradients,
+                           const std::vector<GradientChange>& changes) override;
+  void add_gradient(const at::Tensor& gradient,
+                    const std::vector<GradientChange>& changes) override;
+  void clear() override { pieces_.clear(); }
+
+  void reset_sums() override;
+  void measure() override;
+  bool share_sums(bool has_failed) override;
+  void update() override;
+  void collect(const std::vector<at::Tensor>& to) override;
+  void store() override;
+
+  bool are_gradients_finite(size_t terms) override;
+  double norm_term_of_gradients(double power) override;
+
+ private:
+  /// Tensors of one dimension; complex numbers are pairs of reals.
+  struct Piece {
+    size_t index = 0;      ///< of its parameter
+    at::Tensor parameter;  ///< undefined if its gradient is alone
+    at::Tensor master;     ///< of a half type, if there are master weights
+    at::Tensor gradient;   ///< the sum over ranks
+    double divisor = 1;    ///< of that
+    std::vector<at::Tensor> states;
+    const UpdateRule* rule = nullptr;
+    StepContext context{};
+    std::optional<StochasticRounding> rounding;
+  };
+  /// Indices of pieces that are alike.
+  using Batch = std::vector<size_t>;
+
+  void add_rule(Piece& made, const UpdateRule& rule, const ShardLayout::Part& part,
+                const ShardPiece& piece) const;
+  std::vector<Batch> batches() const;
+  std::vector<at::Tensor> averages(const Batch& batch) const;
+  std::vector<at::Tensor> computed(const Batch& batch) const;
+  DeviceUpdate lists(const Batch& batch, bool with_gradients) const;
+  void add_sums(const Batch& batch, DeviceUpdate& pieces) const;
+  void refresh_masters() const;
+  void round(const Batch& batch, const std::vector<at::Tensor>& computed) const;
+
+  const ShardLayout& layout_;
+  const ShardRanks& ranks_;
+  std::vector<Piece> pieces_;
+  const std::vector<GradientChange>* changes_ = nullptr;
+  std::vector<at::Tensor> measured_;  ///< kMostSums a parameter; undefined: 0
+  std::vector<at::Tensor> sums_;      ///< the same of all ranks
+};
+
+}  // namespace farandole

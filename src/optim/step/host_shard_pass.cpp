@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/step/host_shard_pass.h"
+
+namespace farandole {
+
+void HostShardPass::collect(const std::vector<at::Tensor>& to) {
+  std::vector<void*> addresses;
+  for (const at::Tensor& each : to) addresses.push_back(each.mutable_data_ptr());
+  pass_.collect(pieces_.complete(), addresses);
+}
+
+}  // namespace farandole
