@@ -250,8 +250,8 @@ void InnerStepper::put_states(torch::optim::Optimizer& optimizer, const FullStat
       auto part = whole->clone();
       for (const auto& [name, tensor] : format.fields(*part).tensors) {
         if (!tensor->defined()) continue;
-        const at::Tensor copy =
-            at::empty_strided(shards[i].sizes(), shards[i].strides(), tensor->options());
+        const at::Tensor copy = at::empty_strided(shards[i].sizes(), shards[i].strides(),
+                                                  tensor->options().device(shards[i].device()));
         elements_of(copy, shards[i]).copy_(part_of(*tensor, parameter, pieces[i]));
         *tensor = copy;
       }
