@@ -263,8 +263,9 @@ void bind_steps(OptimizerClass& optimizer) {
 
 void bind_clipping(OptimizerClass& optimizer) {
   optimizer
-      .def("clip_grad_norm", &Optimizer::clip_grad_norm, py::arg("max_norm"), py::arg("norm_type"),
-           py::arg("error_if_nonfinite"), NoGil(), "The norm before. Collective.")
+      .def("clip_grad_norm", &Optimizer::clip_grad_norm_tensor, py::arg("max_norm"),
+           py::arg("norm_type"), py::arg("error_if_nonfinite"), NoGil(),
+           "The norm before, on the parameters' device. Collective.")
       .def("clip_grad_value", &Optimizer::clip_grad_value, py::arg("clip_value"), NoGil(),
            "Bring elements of gradients into [-clip_value, clip_value].");
 }

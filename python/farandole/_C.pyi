@@ -717,9 +717,9 @@ class ShardedOptimizer:
         """
         Stored into other ranks or sent, in one backward and step.
         """
-    def clip_grad_norm(self, max_norm: typing.SupportsFloat, norm_type: typing.SupportsFloat, error_if_nonfinite: bool) -> float:
+    def clip_grad_norm(self, max_norm: typing.SupportsFloat, norm_type: typing.SupportsFloat, error_if_nonfinite: bool) -> torch.Tensor:
         """
-        The norm before. Collective.
+        The norm before, on the parameters' device. Collective.
         """
     def clip_grad_value(self, clip_value: typing.SupportsFloat) -> None:
         """

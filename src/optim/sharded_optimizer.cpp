@@ -215,6 +215,11 @@ bool ShardedOptimizer::is_sending() const { return step_->is_sending(); }
 
 double ShardedOptimizer::clip_grad_norm(double max_norm, double norm_type,
                                         bool error_if_nonfinite) {
+  return clip_grad_norm_tensor(max_norm, norm_type, error_if_nonfinite).item<double>();
+}
+
+at::Tensor ShardedOptimizer::clip_grad_norm_tensor(double max_norm, double norm_type,
+                                                   bool error_if_nonfinite) {
   return clip_gradient_norm(*step_, *layout_, mode(), max_norm, norm_type, error_if_nonfinite);
 }
 

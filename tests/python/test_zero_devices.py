@@ -56,6 +56,7 @@ def _waits(rank: int, world_size: int, gradients: Any) -> None:
                 model(inputs).square().mean().backward()
                 before = sim.host_waits()
                 sim.take_waiting_operators()
+                sharded.clip_grad_norm_(0.5)
                 sharded.step()
                 if step >= 2:
                     waits = sim.host_waits() - before

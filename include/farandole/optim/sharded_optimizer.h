@@ -148,6 +148,9 @@ class FARANDOLE_API ShardedOptimizer {
   /// are not changed; the factor is applied in the next step, or before the next backward adds to
   /// them. `norm_type` > 0, or infinite. Collective.
   double clip_grad_norm(double max_norm, double norm_type, bool error_if_nonfinite);
+  /// The same, with the norm as a scalar of float64 on the parameters' device. The host does not
+  /// wait for an accelerator, except with `error_if_nonfinite`.
+  at::Tensor clip_grad_norm_tensor(double max_norm, double norm_type, bool error_if_nonfinite);
   /// Limits every element of the averaged gradients to [-clip_value, clip_value]. With kShard this
   /// happens in the next step, and no backward may come before it.
   void clip_grad_value(double clip_value);

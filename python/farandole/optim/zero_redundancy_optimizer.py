@@ -289,10 +289,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             foreach: Without effect.
 
         Returns:
-            The norm before, the same on every rank.
+            The norm before, the same on every rank, on the device of the parameters. The host does
+            not wait for an accelerator, unless ``error_if_nonfinite`` asks for it.
         """
         norm = self._engine.clip_grad_norm(float(max_norm), float(norm_type), error_if_nonfinite)
-        return torch.tensor(norm)
+        return norm.to(torch.get_default_dtype())
 
     def clip_grad_value_(
         self,

@@ -51,6 +51,9 @@ std::vector<at::Tensor> with_change(const std::vector<at::Tensor>& gradients,
   if (change.kind == GradientChange::Kind::kScale) {
     return at::_foreach_mul(gradients, change.value);
   }
+  if (change.kind == GradientChange::Kind::kNorm) {
+    return at::_foreach_mul(gradients, change.factor.to(gradients.front().scalar_type()));
+  }
   return at::_foreach_clamp_min(at::_foreach_clamp_max(gradients, change.value), -change.value);
 }
 
@@ -294,16 +297,16 @@ bool DeviceShardPass::are_gradients_finite(size_t /*terms*/) {
   return largest.empty() || at::isfinite(at::stack(largest)).all().item<bool>();
 }
 
-double DeviceShardPass::norm_term_of_gradients(double power) {
+at::Tensor DeviceShardPass::norm_term_of_gradients(double power) {
   std::vector<at::Tensor> norms;
   for (const Batch& batch : batches()) {
     for (at::Tensor& each : at::_foreach_norm(averages(batch), power, at::kDouble)) {
       norms.push_back(std::move(each));
     }
   }
-  if (norms.empty()) return 0;
+  if (norms.empty()) return at::zeros({}, layout_.tensors().front().options().dtype(at::kDouble));
   const at::Tensor all = at::stack(norms);
-  return (std::isinf(power) ? all.max() : all.pow(power).sum()).item<double>();
+  return std::isinf(power) ? all.max() : all.pow(power).sum();
 }
 
 }  // namespace farandole

@@ -41,7 +41,7 @@ class DeviceShardPass final : public ShardPass {
   void store() override;
 
   bool are_gradients_finite(size_t terms) override;
-  double norm_term_of_gradients(double power) override;
+  at::Tensor norm_term_of_gradients(double power) override;
 
  private:
   /// Tensors of one dimension; complex numbers are pairs of reals.

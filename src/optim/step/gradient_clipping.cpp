@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/step/gradient_clipping.h"
 
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "farandole/error.h"
 
@@ -30,14 +34,45 @@ void check_norm(const ShardLayout& layout, double max_norm, double norm_type) {
   }
 }
 
+/// `factor` < 1.
+void scale(ShardedStep& step, const ShardLayout& layout, GradientMode mode, double factor) {
+  if (mode == GradientMode::kShard) {
+    return step.add_change({GradientChange::Kind::kScale, factor});
+  }
+  for (const at::Tensor& tensor : layout.tensors()) {
+    if (tensor.grad().defined()) tensor.mutable_grad().mul_(factor);
+  }
+}
+
+/// By a factor that is on the device, and 1 if nothing is to be done. Returns the norm.
+at::Tensor clip_on_device(ShardedStep& step, const ShardLayout& layout, GradientMode mode,
+                          double max_norm, const at::Tensor& norm) {
+  const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max_(1);
+  if (mode == GradientMode::kShard) {
+    step.add_change({GradientChange::Kind::kNorm, max_norm, factor});
+    return norm;
+  }
+  std::map<at::ScalarType, std::vector<at::Tensor>> gradients;
+  for (const at::Tensor& tensor : layout.tensors()) {
+    if (tensor.grad().defined()) gradients[tensor.scalar_type()].push_back(tensor.grad());
+  }
+  for (const auto& [dtype, of_dtype] : gradients) at::_foreach_mul_(of_dtype, factor.to(dtype));
+  return norm;
+}
+
 }  // namespace
 
-double clip_gradient_norm(ShardedStep& step, const ShardLayout& layout, GradientMode mode,
-                          double max_norm, double norm_type, bool error_if_nonfinite) {
+at::Tensor clip_gradient_norm(ShardedStep& step, const ShardLayout& layout, GradientMode mode,
+                              double max_norm, double norm_type, bool error_if_nonfinite) {
   check_norm(layout, max_norm, norm_type);
   const c10::NoGradGuard no_grad;
-  const double term = step.average_norm_term(norm_type);
-  const double norm = std::isinf(norm_type) ? term : std::pow(term, 1 / norm_type);
+  const at::Tensor term = step.average_norm_term(norm_type);
+  if (!term.is_cpu() && !error_if_nonfinite) {
+    const at::Tensor norm = std::isinf(norm_type) ? term : term.pow(1 / norm_type);
+    return clip_on_device(step, layout, mode, max_norm, norm);
+  }
+  const auto number = term.item<double>();
+  const double norm = std::isinf(norm_type) ? number : std::pow(number, 1 / norm_type);
   if (error_if_nonfinite && !std::isfinite(norm)) {
     throw InvalidArgument(
         "norm-not-finite", "the norm of the gradients is " + std::to_string(norm) + ".",
@@ -45,15 +80,8 @@ double clip_gradient_norm(ShardedStep& step, const ShardLayout& layout, Gradient
         "find the cause, skip the step on all ranks, or pass error_if_nonfinite=False.");
   }
   const double factor = max_norm / (norm + 1e-6);
-  if (factor >= 1) return norm;
-  if (mode == GradientMode::kShard) {
-    step.add_change({GradientChange::Kind::kScale, factor});
-    return norm;
-  }
-  for (const at::Tensor& tensor : layout.tensors()) {
-    if (tensor.grad().defined()) tensor.mutable_grad().mul_(factor);
-  }
-  return norm;
+  if (!(factor >= 1)) scale(step, layout, mode, factor);
+  return at::scalar_tensor(norm, term.options());
 }
 
 void clip_gradient_values(ShardedStep& step, const ShardLayout& layout, GradientMode mode,

@@ -10,8 +10,8 @@ namespace farandole {
 // What ShardedOptimizer::clip_grad_norm() and clip_grad_value() do.
 
 /// Collective.
-double clip_gradient_norm(ShardedStep& step, const ShardLayout& layout, GradientMode mode,
-                          double max_norm, double norm_type, bool error_if_nonfinite);
+at::Tensor clip_gradient_norm(ShardedStep& step, const ShardLayout& layout, GradientMode mode,
+                              double max_norm, double norm_type, bool error_if_nonfinite);
 
 /// Local.
 void clip_gradient_values(ShardedStep& step, const ShardLayout& layout, GradientMode mode,

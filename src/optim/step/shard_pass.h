@@ -55,8 +55,9 @@ class ShardPass {
   /// Whether all gradients are finite, and in host memory sums of `terms` of them. The host waits
   /// for an accelerator, once.
   virtual bool are_gradients_finite(size_t terms) = 0;
-  /// What the averaged gradients add to their norm: see norm_kernels.h. The host waits likewise.
-  virtual double norm_term_of_gradients(double power) = 0;
+  /// What the averaged gradients add to their norm (see norm_kernels.h): a scalar of float64 on
+  /// their device, for which the host does not wait.
+  virtual at::Tensor norm_term_of_gradients(double power) = 0;
 };
 
 /// For the device of the layout's parameters. Both live longer.

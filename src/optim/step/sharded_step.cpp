@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/step/sharded_step.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <sstream>
 #include <unordered_set>
@@ -17,6 +20,7 @@
 #include "kernels/norm_kernels.h"
 #include "optim/shards/check_master_weights.h"
 #include "optim/step/most_sums.h"
+#include "process_group/torch_compat.h"
 
 namespace farandole {
 namespace {
@@ -25,8 +29,18 @@ namespace {
 std::string text_of(const std::vector<GradientChange>& changes) {
   std::ostringstream text;
   for (const GradientChange& change : changes) {
-    const bool is_scale = change.kind == GradientChange::Kind::kScale;
-    text << (is_scale ? ", gradients times " : ", gradients clipped at ") << change.value;
+    switch (change.kind) {
+      case GradientChange::Kind::kScale:
+        text << ", gradients times ";
+        break;
+      case GradientChange::Kind::kClamp:
+        text << ", gradients clipped at ";
+        break;
+      case GradientChange::Kind::kNorm:
+        text << ", gradients clipped to norm ";
+        break;
+    }
+    text << change.value;
   }
   return text.str();
 }
@@ -483,17 +497,21 @@ void ShardedStep::before_backward() {
           "with gradients=\"shard\" values are clipped in step(), after it has averaged them.",
           "clip after the last backward of a step, or zero the gradients.");
     }
-    factor *= change.value;
+    if (change.kind == GradientChange::Kind::kScale) factor *= change.value;
+  }
+  for (const ShardLayout::Parameter& parameter : layout_.parameters()) {
+    if (!parameter.tensor.grad().defined()) continue;
+    parameter.tensor.mutable_grad().mul_(factor);
+    for (const GradientChange& change : changes_) {
+      if (change.factor.defined()) parameter.tensor.mutable_grad().mul_(change.factor);
+    }
   }
   changes_.clear();
-  for (const ShardLayout::Parameter& parameter : layout_.parameters()) {
-    if (parameter.tensor.grad().defined()) parameter.tensor.mutable_grad().mul_(factor);
-  }
 }
 
 /// Each rank adds up the pieces that it owns, between two collectives, so that no rank changes a
 /// gradient that another one still reads.
-double ShardedStep::average_norm_term(double norm_type) {
+at::Tensor ShardedStep::average_norm_term(double norm_type) {
   try {
     prepare();
   } catch (const std::exception&) {
@@ -503,7 +521,7 @@ double ShardedStep::average_norm_term(double norm_type) {
   const std::vector<double> failures = ranks_.all_gather({0});
   const auto failed = std::find(failures.begin(), failures.end(), 1);
   if (failed != failures.end()) throw_no_norm(static_cast<size_t>(failed - failures.begin()));
-  double own = 0;
+  at::Tensor own;
   std::exception_ptr error;
   try {
     make_gradient_pieces();
@@ -513,16 +531,31 @@ double ShardedStep::average_norm_term(double norm_type) {
   }
   pass_->clear();
   sources_->release();
-  const std::vector<double> terms = ranks_.all_gather({own, error ? 1.0 : 0.0});
+  const bool is_on_host = !layout_.is_on_accelerator();
+  const double number = is_on_host && !error ? own.item<double>() : 0;
+  const std::vector<double> terms = ranks_.all_gather({number, error ? 1.0 : 0.0});
   if (error) std::rethrow_exception(error);
   for (size_t rank = 0; rank < terms.size() / 2; ++rank) {
     if (terms[2 * rank + 1] != 0) throw_no_norm(rank);
   }
+  if (!is_on_host) return joined_on_device(own, norm_type);
   double term = 0;
   for (const int rank : ranks_.sharers()) {
     term = joined_terms(term, terms[2 * static_cast<size_t>(rank)], norm_type);
   }
-  return term;
+  return at::scalar_tensor(term, at::kDouble);
+}
+
+/// Gathers the terms: the largest number of a reduction may lose a NaN.
+at::Tensor ShardedStep::joined_on_device(const at::Tensor& own, double norm_type) const {
+  at::Tensor all = own.reshape({1});
+  if (ranks_.world_size() > 1) {
+    const at::Tensor input = all;
+    all = at::empty({ranks_.world_size()}, own.options());
+    const auto work = all_gather_single(*ranks_.group()->group(), all, input, {});
+    if (work) work->wait();
+  }
+  return std::isinf(norm_type) ? all.max() : all.sum();
 }
 
 }  // namespace farandole

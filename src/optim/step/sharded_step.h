@@ -66,11 +66,12 @@ class ShardedStep {
   void add_change(const GradientChange& change) { changes_.push_back(change); }
   /// A backward adds to gradients that were changed, but for what is still to be done to them.
   void before_backward();
-  /// What the averaged gradients of all parameters add up to for a norm: see norm_kernels.h.
-  /// Collective.
-  double average_norm_term(double norm_type);
+  /// What the averaged gradients of all parameters add up to for a norm (see norm_kernels.h): a
+  /// scalar of float64 on their device, for which the host does not wait. Collective.
+  at::Tensor average_norm_term(double norm_type);
 
  private:
+  at::Tensor joined_on_device(const at::Tensor& own, double norm_type) const;
   void begin_record();
   bool enter(const std::function<std::string()>& describe);
   StepReport report_of(const std::string& description, const std::optional<ScaledStep>& scaled);
