@@ -247,8 +247,8 @@ def arguments(rank: int, world_size: int) -> None:
             make([parameters[0], nn.Parameter(torch.ones(1, device="meta"))], optim.SGD),
         ),
         (
-            farandole.NotSupported,
-            "LAMB for parameters on meta",
+            InvalidArgument,
+            "is on the meta device",
             make([nn.Parameter(torch.ones(1, device="meta"))], LAMB),
         ),
     ]

@@ -18,6 +18,12 @@ void check_parameter(const at::Tensor& parameter, const std::string& name) {
         "an optimizer updates leaves of the autograd graph; only leaves get gradients.",
         "pass model.parameters().");
   }
+  if (parameter.is_meta()) {
+    throw InvalidArgument("meta-parameter", "parameter '" + name + "' is on the meta device.",
+                          "it has a shape and no values, so there is nothing to step.",
+                          "give the module memory first, with module.to_empty() or "
+                          "load_state_dict(assign=True).");
+  }
   if (parameter.layout() == at::kStrided &&
       (parameter.is_floating_point() || parameter.is_complex())) {
     return;
