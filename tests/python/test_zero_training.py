@@ -255,5 +255,6 @@ def complex_parameters(rank: int, world_size: int) -> None:
             unsharded.load_state_dict(sharded.state_dict())
 
 
-def test_complex_parameters() -> None:
-    ranks.run(complex_parameters, 2)
+@pytest.mark.parametrize("backend", ["farandole", pytest.param("sim-lazy", marks=needs_devices)])
+def test_complex_parameters(backend: str) -> None:
+    ranks.run(complex_parameters, 2, setup=ranks.Setup(backend=backend))
