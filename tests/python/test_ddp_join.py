@@ -278,6 +278,6 @@ def run_checks(rank: int, world_size: int) -> None:
         check(rank, world_size)
 
 
-@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo"])
+@pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo", *sim.backends("lazy")])
 def test_weights_buffers_and_early_ends(backend: str) -> None:
     ranks.run(run_checks, 3, setup=ranks.Setup(backend=backend))
