@@ -59,13 +59,13 @@ at::Tensor ProcessGroupFarandole::allocateTensor(long size, at::TensorOptions op
   if (options.device().is_cpu()) {
     return allocate_symmetric({size}, dtype).requires_grad_(options.requires_grad());
   }
-  const at::Device device = with_index(options.device());
-  if (!can_serve(device.type())) {
+  if (!can_serve(options.device().type()) || !has_devices(options.device().type())) {
     throw NotSupported("symmetric-device",
                        "group '" + name() + "' cannot allocate on " + options.device().str() + ".",
-                       "no collective of this build serves such devices.",
+                       "this process has no such device that collectives serve.",
                        "pass device='cpu', or allocate with torch.empty().");
   }
+  const at::Device device = with_index(options.device());
   auto memory = communicators()->allocate(device, bytes_of({size}, dtype));
   return at::for_blob(memory->data(), {size})
       .deleter([memory, device](void*) mutable { release_when_idle(std::move(memory), device); })

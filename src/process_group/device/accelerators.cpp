@@ -12,11 +12,13 @@ bool can_serve(c10::DeviceType type) {
          std::end(kAccelerators);
 }
 
+bool has_devices(c10::DeviceType type) {
+  return c10::impl::hasDeviceGuardImpl(type) &&
+         c10::impl::getDeviceGuardImpl(type)->deviceCount() > 0;
+}
+
 bool has_accelerator() {
-  return std::any_of(std::begin(kAccelerators), std::end(kAccelerators), [](c10::DeviceType type) {
-    return c10::impl::hasDeviceGuardImpl(type) &&
-           c10::impl::getDeviceGuardImpl(type)->deviceCount() > 0;
-  });
+  return std::any_of(std::begin(kAccelerators), std::end(kAccelerators), has_devices);
 }
 
 }  // namespace farandole

@@ -13,7 +13,9 @@ constexpr c10::DeviceType kAccelerators[] = {c10::DeviceType::CUDA, c10::DeviceT
 
 /// Whether groups can serve tensors on devices of `type`, besides those on the CPU.
 bool can_serve(c10::DeviceType type);
-/// Whether this process has a device of such a type.
+/// Whether this process has a device of `type`.
+bool has_devices(c10::DeviceType type);
+/// Whether this process has a device that groups can serve.
 bool has_accelerator();
 
 }  // namespace farandole
