@@ -61,11 +61,6 @@ Buckets::Buckets(BucketPlan plan, const std::shared_ptr<comm::SharedMemory>& sha
   }
 }
 
-bool Buckets::are_on_accelerators() const {
-  return std::any_of(buffers_.begin(), buffers_.end(),
-                     [](const Buffer& buffer) { return !buffer.device.is_cpu(); });
-}
-
 const Buckets::Buffer& Buckets::buffer_of(at::Device device) const {
   for (const Buffer& buffer : buffers_) {
     if (buffer.device == device) return buffer;

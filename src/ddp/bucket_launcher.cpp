@@ -21,7 +21,7 @@ void BucketLauncher::begin(bool is_joined) {
   is_launched_.assign(buckets.size(), false);
   is_skipped_.assign(buckets.size(), false);
   next_to_launch_ = 0;
-  streams_.begin(buckets.size());
+  streams_.assign(buckets.size(), {});
   gradients_.begin_moves(buckets.size());
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
     for (const auto& slot : buckets[bucket].slots) {
@@ -73,7 +73,7 @@ void BucketLauncher::mark_ready(size_t index) {
 }
 
 void BucketLauncher::note_stream(size_t bucket) {
-  streams_.note(bucket, plan_.buckets->plan().buckets[bucket].device);
+  streams_[bucket].note(plan_.buckets->plan().buckets[bucket].device);
 }
 
 /// Launches a full bucket, or leaves it to the one before it in the plan.
@@ -84,7 +84,7 @@ void BucketLauncher::launch(size_t bucket) {
 
 void BucketLauncher::launch_full(size_t bucket) {
   is_launched_[bucket] = true;
-  streams_.join(bucket);
+  streams_[bucket].join();
   gradients_.finish_moves(bucket);
   plan_.consumer->launch(bucket);
 }

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "ddp/arrival_streams.h"
 #include "ddp/backward_report.h"
 #include "ddp/check_backward.h"
 #include "ddp/gradient_store.h"
-#include "ddp/gradient_streams.h"
 #include "ddp/planned_buckets.h"
 
 namespace farandole {
@@ -82,12 +82,12 @@ class BucketLauncher {
 
   PlannedBuckets& plan_;
   GradientStore& gradients_;
-  GradientStreams streams_;
-  std::vector<Progress> progress_;  ///< by parameter
-  std::vector<int64_t> missing_;    ///< by bucket: parameters that are not ready
-  std::vector<bool> is_launched_;   ///< by bucket
-  std::vector<bool> is_skipped_;    ///< by bucket: unused, and not reduced
-  size_t next_to_launch_ = 0;       ///< in the order of the plan
+  std::vector<ArrivalStreams> streams_;  ///< by bucket
+  std::vector<Progress> progress_;       ///< by parameter
+  std::vector<int64_t> missing_;         ///< by bucket: parameters that are not ready
+  std::vector<bool> is_launched_;        ///< by bucket
+  std::vector<bool> is_skipped_;         ///< by bucket: unused, and not reduced
+  size_t next_to_launch_ = 0;            ///< in the order of the plan
 };
 
 }  // namespace farandole

@@ -19,15 +19,17 @@ c10::Stream current_stream(const at::Tensor& tensor) {
 
 void DeferredMoves::add(size_t bucket, const at::Tensor& gradient, const at::Tensor& slot,
                         double scale) {
-  of_bucket_[bucket].push_back({gradient, slot, scale});
+  of_bucket_[bucket].moves.push_back({gradient, slot, scale});
+  of_bucket_[bucket].streams.note(gradient.device());
 }
 
 void DeferredMoves::finish(size_t bucket) {
   if (!has(bucket)) return;
-  const std::vector<Move> moves = std::exchange(of_bucket_[bucket], {});
+  const auto [moves, streams] = std::exchange(of_bucket_[bucket], {});
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> slots;
+  streams.join();
   for (const Move& move : moves) {
     gradients.push_back(move.gradient);
     slots.push_back(move.slot);

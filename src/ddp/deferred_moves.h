@@ -6,22 +6,25 @@
 #include <cstddef>
 #include <vector>
 
+#include "ddp/arrival_streams.h"
+
 namespace farandole {
 
 /// Gradients of accelerators that wait to be copied into their bucket together: a copy each would
 /// cost the host a launch for each parameter, all of a bucket cost a few.
 ///
 /// Threads: one call at a time. Streams: gradients are copied on the current stream of their
-/// device, which must wait for those on which they arrived (GradientStreams).
+/// device, which waits for those on which they arrived.
 class DeferredMoves {
  public:
   /// Of `buckets` buckets; nothing may be left from before.
   void begin(size_t buckets) { of_bucket_.assign(buckets, {}); }
-  /// slot = scale * gradient, when finish() is called. `gradient` is kept until then.
+  /// slot = scale * gradient, when finish() is called. `gradient` is kept until then; it arrives on
+  /// the current stream.
   void add(size_t bucket, const at::Tensor& gradient, const at::Tensor& slot, double scale);
   /// Whether something of the bucket waits.
   bool has(size_t bucket) const {
-    return bucket < of_bucket_.size() && !of_bucket_[bucket].empty();
+    return bucket < of_bucket_.size() && !of_bucket_[bucket].moves.empty();
   }
   /// Copies what waits for the bucket.
   void finish(size_t bucket);
@@ -34,7 +37,11 @@ class DeferredMoves {
     at::Tensor slot;
     double scale;
   };
-  std::vector<std::vector<Move>> of_bucket_;
+  struct Bucket {
+    std::vector<Move> moves;
+    ArrivalStreams streams;  ///< of their gradients
+  };
+  std::vector<Bucket> of_bucket_;
 };
 
 }  // namespace farandole

@@ -8,6 +8,7 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/mul.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstring>
 #include <optional>
@@ -85,6 +86,11 @@ void store_scaled(const at::Tensor& gradient, at::Tensor slot, double scale) {
 
 /// With torch's operations, for devices other than the CPU and for any dtype.
 bool move_by_torch(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
+  if (!gradient.is_cpu()) {
+    // Its memory may belong to another stream, and be used again there.
+    const c10::impl::VirtualGuardImpl devices(gradient.device().type());
+    gradient.record_stream(devices.getStream(gradient.device()));
+  }
   if (how.accumulate) {
     slot.add_(gradient, how.scale);
   } else if (how.scale == 1) {

@@ -339,15 +339,17 @@ void HookedReduction::poison_on_device() {
   for (size_t bucket = 0; bucket < buckets_->size(); ++bucket) {
     if (!nonfinite_on_device_[bucket].defined()) continue;
     buckets.push_back(bucket);
-    own.push_back(nonfinite_on_device_[bucket]);
+    const at::Tensor& flag = nonfinite_on_device_[bucket];
+    own.push_back(own.empty() ? flag : flag.to(own.front().device()));
   }
   if (buckets.empty()) return;
   at::Tensor seen = at::stack(own);
   all_reduce(seen, {c10d::ReduceOp::MAX, group_->group()});
   seen = seen.gt(0);
   for (size_t i = 0; i < buckets.size(); ++i) {
-    buckets_->flat(buckets[i])
-        .masked_fill_(seen[static_cast<int64_t>(i)], std::numeric_limits<double>::quiet_NaN());
+    const at::Tensor flat = buckets_->flat(buckets[i]);
+    flat.masked_fill_(seen[static_cast<int64_t>(i)].to(flat.device()),
+                      std::numeric_limits<double>::quiet_NaN());
   }
 }
 

@@ -32,7 +32,8 @@ void NonfiniteWatch::check_gradient(size_t index, ParameterGradient& parameter, 
 int64_t NonfiniteWatch::nonfinite() {
   if (on_device_.empty()) return nonfinite_;
   std::vector<at::Tensor> flags;
-  for (const auto& [index, is_finite] : on_device_) flags.push_back(is_finite);
+  const at::Device device = on_device_.front().second.device();
+  for (const auto& [index, is_finite] : on_device_) flags.push_back(is_finite.to(device));
   const at::Tensor are_finite = at::stack(flags).cpu();
   for (size_t i = 0; i < flags.size() && nonfinite_ < 0; ++i) {
     if (!are_finite.const_data_ptr<bool>()[i]) {

@@ -6,6 +6,8 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "ddp/backward_report.h"
 #include "ddp/backward_tracker.h"
@@ -84,6 +86,7 @@ void Reducer::renew_parameters(bool keeps_plan) {
 }
 
 void Reducer::before_forward() {
+  await_failed_backward();
   const std::lock_guard lock(mutex_);
   if (tracker_->is_running()) return;  // a forward within backward: activation checkpointing
   tell_of_abandoned();
@@ -280,13 +283,17 @@ bool Reducer::launch_rest(uint32_t flags) {
 }
 
 /// Those in which no parameter got a gradient, on this rank and, as all ranks promise, on the
-/// others. Collectives of accelerators are not compared before they run, so there ranks tell each
-/// other beforehand, and a bucket is skipped by all or by none.
+/// others. Where collectives are not compared before they run, ranks tell each other beforehand,
+/// and a bucket is skipped by all or by none.
 std::vector<bool> Reducer::skipped_buckets(bool is_abandoned) const {
   if (!skips_unused()) return {};
   std::vector<bool> skipped(plan_->buckets->size());
   if (!is_abandoned) skipped = launcher_->unused(joined_weight_.has_value());
-  if (!plan_->buckets->are_on_accelerators()) return skipped;
+  const auto devices = plan_->buckets->plan().devices();
+  const bool are_compared = std::none_of(devices.begin(), devices.end(), [this](at::Device device) {
+    return group_->has_uncompared(device.type());
+  });
+  if (are_compared) return skipped;
   std::vector<std::byte> own;
   for (const bool is_skipped : skipped) own.push_back(std::byte{is_skipped});
   const std::vector<std::byte> all = group_->all_gather(own);
@@ -402,6 +409,21 @@ void Reducer::reset() {
   joined_weight_.reset();
 }
 
+/// Autograd has a thread for each accelerator, which lets go of a backward that has failed a moment
+/// after backward() has thrown; only then is it known here that it was abandoned. Within a backward
+/// (activation checkpointing) there is nothing to wait for.
+void Reducer::await_failed_backward() const {
+  constexpr std::chrono::seconds kPatience{1};
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (current_graph_task() < 0 && std::chrono::steady_clock::now() < deadline) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!tracker_->is_running()) return;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
 /// An exception has left this backward. Until the other ranks know, averages are stored into
 /// buckets: by them where they were launched, by hooks when they are. So p.grad leaves its slot:
 /// zeros that the program writes stay zeros. Does not throw.
@@ -424,11 +446,13 @@ void Reducer::tell_of_abandoned() {
 }
 
 void Reducer::end_abandoned() {
+  await_failed_backward();
   const std::lock_guard lock(mutex_);
   tell_of_abandoned();
 }
 
 bool Reducer::join_backward(double weight) {
+  await_failed_backward();
   const std::lock_guard lock(mutex_);
   tell_of_abandoned();
   end_sharding();

@@ -181,6 +181,12 @@ std::chrono::milliseconds ReplicaGroup::timeout() const {
   }
 }
 
+bool ReplicaGroup::has_uncompared(c10::DeviceType type) const {
+  if (type == c10::DeviceType::CPU || !own_) return false;
+  const auto of_program = ProcessGroupFarandole::of(*of_program_, type);
+  return own_->communicator(type) || (of_program && of_program->communicator(type));
+}
+
 uint64_t ReplicaGroup::started_by_program() const {
   try {
     return of_program_->getBackend(device_.type())->getSequenceNumberForGroup();

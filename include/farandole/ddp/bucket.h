@@ -27,8 +27,6 @@ class FARANDOLE_API Buckets {
 
   const BucketPlan& plan() const { return plan_; }
   size_t size() const { return plan_.buckets.size(); }
-  /// Whether one of them is.
-  bool are_on_accelerators() const;
   /// All gradients of a bucket as one tensor.
   at::Tensor flat(size_t bucket) const;
   /// The same with the padding at its end: world_size equal shards.

@@ -183,6 +183,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   BackwardStats stats_of(const std::vector<BackwardReport>& reports) const;
   void reset();
 
+  void await_failed_backward() const;
   void abandon();
   void tell_of_abandoned();
   void end_sharding();

@@ -43,6 +43,9 @@ class FARANDOLE_API ReplicaGroup {
   const Group& group() const { return group_; }
   /// How long a collective of the program's group waits.
   std::chrono::milliseconds timeout() const;
+  /// Whether collectives of tensors on devices of `type` may run that the ranks have not compared
+  /// before: NCCL's, in a communicator apart from that of the CPU. The same on all ranks.
+  bool has_uncompared(c10::DeviceType type) const;
   /// Collectives that this rank has started in the program's group; 0 if its backend does not
   /// count.
   uint64_t started_by_program() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ddp/gradient_streams.h"
+#include "ddp/arrival_streams.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -8,17 +8,16 @@
 
 namespace farandole {
 
-void GradientStreams::note(size_t bucket, c10::Device device) {
+void ArrivalStreams::note(c10::Device device) {
   if (device.is_cpu()) return;
-  std::vector<c10::Stream>& streams = of_bucket_[bucket];
   const c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  if (std::find(streams.begin(), streams.end(), current) == streams.end()) {
-    streams.push_back(current);
+  if (std::find(streams_.begin(), streams_.end(), current) == streams_.end()) {
+    streams_.push_back(current);
   }
 }
 
-void GradientStreams::join(size_t bucket) const {
-  for (const c10::Stream& stream : of_bucket_[bucket]) {
+void ArrivalStreams::join() const {
+  for (const c10::Stream& stream : streams_) {
     const c10::impl::VirtualGuardImpl devices(stream.device_type());
     const c10::Stream current = devices.getStream(stream.device());
     if (stream == current) continue;
