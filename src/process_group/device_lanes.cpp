@@ -151,11 +151,12 @@ void GroupCommunicators::connect(c10::Device device) {
 std::shared_ptr<comm::DeviceMemory> GroupCommunicators::allocate(c10::Device device, size_t bytes) {
   static constexpr Operation kOperation{c10d::OpType::UNKNOWN, "allocate", "farandole:allocate"};
   connect(device);
+  const c10::Stream caller = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   std::shared_ptr<comm::DeviceMemory> memory;
-  // Ranks agree on it through the host's communicator.
+  // Ranks agree on it through the host's communicator, maybe on another thread.
   launch({kOperation, {}, /*async=*/false, kNoTimeout, /*cost=*/{}},
          [&](comm::Communicator&, const comm::CollectiveOptions& options) {
-           memory = lane_on(device)->allocate(bytes, options.timeout);
+           memory = lane_on(device)->allocate(bytes, caller, options.timeout);
          });
   return memory;
 }

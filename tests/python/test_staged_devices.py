@@ -218,6 +218,34 @@ def test_futures_hold_results(schedule: str, tmp_path: Path) -> None:
     on_devices(_futures, 2, tmp_path, STAGED, schedule)
 
 
+def _answers(rank: int, world_size: int) -> None:
+    dist.all_reduce(full(1, 1))  # the first call connects
+    question, answer, thanks = full(1000, -1), full(1000, -1), full(1000, -1)
+
+    def reply(done: torch.futures.Future[list[Tensor]]) -> list[Tensor]:
+        dist.send(done.value()[0] + 1, 0)
+        dist.recv(thanks, 0)
+        return [thanks]
+
+    if rank == 1:
+        work = dist.irecv(question, 0)
+        assert work is not None
+        replied = work.get_future().then(reply)
+        dist.barrier()
+        assert replied.wait()[0].tolist() == [7] * 1000
+    else:
+        dist.barrier()
+        dist.send(full(1000, 5), 1)
+        dist.recv(answer, 1)
+        assert answer.tolist() == [6] * 1000
+        dist.send(answer + 1, 1)
+
+
+@pytest.mark.parametrize("schedule", sim.SCHEDULES)
+def test_callbacks_of_messages_may_send_and_receive(schedule: str, tmp_path: Path) -> None:
+    on_devices(_answers, 2, tmp_path, STAGED, schedule)
+
+
 def _threads(rank: int, world_size: int) -> None:
     second = dist.new_group(list(range(world_size)))
 

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
+#include <future>
 
 #include "farandole/error.h"
 #include "log.h"
@@ -202,6 +204,78 @@ TEST_P(StagedDevices, TellAllRanksOfADeviceThatHasFailed) {
     group.abort();
   });
   reset_device(0);
+}
+
+/// Runs `in_callback` on rank 0 in a callback of a collective, and `meanwhile` on its own thread.
+/// One of them ends the group there; rank 1 must find its own usable after that.
+void end_with_callback(const std::function<void(ProcessGroupFarandole&)>& in_callback,
+                       const std::function<void(ProcessGroupFarandole&)>& meanwhile) {
+  std::promise<void> attached;
+  std::promise<void> ended;
+  std::promise<void> looked_at;
+  run_device_ranks(2, [&](ProcessGroupFarandole& group) {
+    Tensors tensors{full(group, {4}, 1)};
+    group.allreduce(tensors, queued())->wait();  // connects
+    if (group.getRank() == 1) {
+      attached.get_future().wait();  // nothing ends before there is a callback
+      group.allreduce(tensors, queued())->wait();
+      ended.get_future().wait();
+      EXPECT_NO_THROW(group.communicator(c10::DeviceType::CPU)->check_usable());
+      EXPECT_EQ(group.getError(), c10d::ErrorType::SUCCESS);
+      looked_at.set_value();
+      return;
+    }
+    std::promise<void> returned;
+    const auto work = group.allreduce(tensors, queued());
+    work->getFuture()->addCallback([&](c10::ivalue::Future&) {
+      in_callback(group);
+      returned.set_value();
+    });
+    attached.set_value();
+    work->wait();
+    EXPECT_TRUE(holds(tensors.front(), 4));
+    meanwhile(group);
+    returned.get_future().wait();
+    ended.set_value();
+    looked_at.get_future().wait();
+  });
+}
+
+TEST_P(StagedDevices, EndInPeaceDuringACallback) {
+  std::promise<void> shut_down;
+  end_with_callback([&](ProcessGroupFarandole&) { shut_down.get_future().wait(); },
+                    [&](ProcessGroupFarandole& group) {
+                      group.shutdown();
+                      shut_down.set_value();
+                    });
+}
+
+TEST_P(StagedDevices, EndInPeaceInACallback) {
+  end_with_callback([](ProcessGroupFarandole& group) { group.shutdown(); },
+                    [](ProcessGroupFarandole&) {});
+}
+
+TEST_P(StagedDevices, ExchangeMessagesInCallbacksOfMessages) {
+  run_device_ranks(2, [](ProcessGroupFarandole& group) {
+    const int other = 1 - group.getRank();
+    Tensors received{full(group, {1000}, -1)};
+    const auto work = group.recv(received, other, 0);
+    std::promise<void> returned;
+    Tensors last{full(group, {1000}, -1)};
+    work->getFuture()->addCallback([&](c10::ivalue::Future& done) {
+      Tensors reply{done.value().toTensorVector().front() * 2};
+      const auto receiving = group.recv(last, other, 1);
+      group.send(reply, other, 1)->wait();
+      receiving->wait();
+      EXPECT_TRUE(holds(last.front(), 2.0 * (group.getRank() + 1)));
+      returned.set_value();
+    });
+    group.communicator(c10::DeviceType::CPU)->barrier();  // both have a callback
+    Tensors own{full(group, {1000}, group.getRank() + 1)};
+    group.send(own, other, 0)->wait();
+    returned.get_future().wait();
+    EXPECT_TRUE(holds(received.front(), other + 1));
+  });
 }
 
 std::vector<std::string>& lines() {

@@ -56,9 +56,9 @@ class DeviceLane : public Watched, public std::enable_shared_from_this<DeviceLan
   virtual c10::intrusive_ptr<c10d::Work> launch(Call& call, Body body,
                                                 std::chrono::milliseconds timeout) = 0;
 
-  /// Memory for collectives. Collective, between those of the group's queue. Throws SystemError on
-  /// all ranks if one has none left.
-  virtual std::shared_ptr<comm::DeviceMemory> allocate(size_t bytes,
+  /// Memory for collectives, of stream `caller`. Collective, between those of the group's queue.
+  /// Throws SystemError on all ranks if one has none left.
+  virtual std::shared_ptr<comm::DeviceMemory> allocate(size_t bytes, const c10::Stream& caller,
                                                        std::chrono::milliseconds timeout) = 0;
 
   /// Fails what is pending and called later with `reason`, on all ranks.

@@ -36,25 +36,30 @@ void DeviceOperation::note_inputs(const c10::Stream& caller) {
 
 void DeviceOperation::await_inputs() { inputs_there_.block(stream_); }
 
-void DeviceOperation::end() {
-  std::exception_ptr failure;
-  try {
-    ended_.record(stream_);
-  } catch (const std::exception&) {
-    failure = std::current_exception();
-  }
-  std::vector<std::function<void()>> callbacks;
+void DeviceOperation::end() { ended_.record(stream_); }
+
+void DeviceOperation::note_enqueued() {
   std::function<void()> driver;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (failure && !failure_) failure_ = failure;
     is_enqueued_.store(true, std::memory_order_release);
-    callbacks.swap(callbacks_);
     driver.swap(driver_);
   }
   enqueued_.notify_all();
+}
+
+bool DeviceOperation::has_callbacks() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !callbacks_.empty();
+}
+
+void DeviceOperation::call_back() {
+  std::vector<std::function<void()>> callbacks;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    callbacks.swap(callbacks_);
+  }
   for (const auto& callback : callbacks) callback();
-  if (failure) std::rethrow_exception(failure);
 }
 
 void DeviceOperation::when_enqueued(std::function<void()> callback) {

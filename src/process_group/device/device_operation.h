@@ -22,10 +22,11 @@ namespace farandole {
 /// One operation on the stream of a DeviceLane, from its call until it is known to have ended. Its
 /// Work and its lane share it.
 ///
-/// Threads: any for all functions but note_inputs(), await_inputs() and end(), of the threads that
-/// call and enqueue it. A staged operation is enqueued after its call: who waits for its end then
-/// first waits on the host for end(), because an event that is not recorded yet holds up nobody.
-/// Streams: see each function. Nothing here makes the host wait.
+/// Threads: any for all functions but note_inputs(), await_inputs(), end(), note_enqueued() and
+/// call_back(), of the threads that call and enqueue it. A staged operation is enqueued after its
+/// call: who waits for its end then first waits on the host for note_enqueued(), because an event
+/// that is not recorded yet holds up nobody. Streams: see each function. Nothing here makes the
+/// host wait.
 class DeviceOperation {
  public:
   /// `operation` is a literal, `sequence` 0 for a send or receive. `timed`: run_time() will be
@@ -53,14 +54,18 @@ class DeviceOperation {
   void note_inputs(const c10::Stream& caller);
   /// Makes the lane's stream wait for that.
   void await_inputs();
-  /// Marks the end of the operation on the lane's stream: it is enqueued. Throws what the device
-  /// has; then it is taken for enqueued all the same.
+  /// Marks the end of the operation on the lane's stream. Throws what the device has.
   void end();
+  /// It is enqueued, or never will be: who waits for that goes on. call_back() follows.
+  void note_enqueued();
+  bool has_callbacks() const;
+  /// Calls the callbacks, which may take long, wait for other operations and end the group.
+  void call_back();
   /// Keeps the tensors that `body` holds until the operation has ended, or until the stream that it
   /// was called on waits for it: memory of that stream is then used again only after it.
   void keep(Body body);
 
-  /// Calls `callback` once when it is enqueued, at once if it is. It must not throw.
+  /// Calls `callback` once after it is enqueued, at once if it is. It must not throw.
   void when_enqueued(std::function<void()> callback);
   /// What drives it while somebody waits without a timeout for it to be enqueued; throws nothing.
   void set_driver(std::function<void()> driver);

@@ -31,7 +31,7 @@ void DeviceWatchdog::watch(std::weak_ptr<Watched> watched) {
 
 void DeviceWatchdog::run() {
   constexpr std::chrono::milliseconds kPause{50};
-  allow_queries_while_others_capture();
+  const QueriesWhileOthersCapture allowed;
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     wanted_.wait(lock, [this] { return !watched_.empty(); });

@@ -68,6 +68,7 @@ c10::intrusive_ptr<c10d::Work> DirectLane::launch(Call& call, Body body,
     options.stream = own.native_handle();
     body(*communicator, options);
     operation->end();
+    operation->note_enqueued();
   }
   auto work = make_work(call, operation, [lane = weak_from_this()] {
     if (const auto alive = lane.lock()) alive->abort("abort() was called on a Work");
@@ -82,6 +83,7 @@ c10::intrusive_ptr<c10d::Work> DirectLane::launch(Call& call, Body body,
 }
 
 std::shared_ptr<comm::DeviceMemory> DirectLane::allocate(size_t bytes,
+                                                         const c10::Stream& /*caller*/,
                                                          std::chrono::milliseconds timeout) {
   const std::lock_guard<std::mutex> lock(enqueue_mutex_);
   check_usable();
@@ -94,8 +96,9 @@ std::shared_ptr<comm::DeviceMemory> DirectLane::allocate(size_t bytes,
 
 bool DirectLane::look() {
   // Events go with their operations here; on another device that would make a context there.
-  const c10::DeviceGuard on_device(stream().device());
+  c10::OptionalDeviceGuard on_device;
   try {
+    on_device.reset_device(stream().device());
     const auto ended = pending().take_ended();
     // What an abort has ended looks as if it had ended well, so ask after the events.
     const std::exception_ptr over = failure() ? failure() : failure_of_communicator();

@@ -33,7 +33,7 @@ class DirectLane final : public DeviceLane {
   /// of the body, and the first error of the lane.
   c10::intrusive_ptr<c10d::Work> launch(Call& call, Body body,
                                         std::chrono::milliseconds timeout) override;
-  std::shared_ptr<comm::DeviceMemory> allocate(size_t bytes,
+  std::shared_ptr<comm::DeviceMemory> allocate(size_t bytes, const c10::Stream& caller,
                                                std::chrono::milliseconds timeout) override;
   void abort(const std::string& reason) override;
   void end() override;

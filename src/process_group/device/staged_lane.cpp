@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/device/staged_lane.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "farandole/error.h"
 #include "process_group/device/device_failure.h"
@@ -32,6 +35,9 @@ class PlainMemory final : public comm::DeviceMemory {
   const size_t bytes_;
 };
 
+/// Of an allocation on one rank.
+enum class Outcome : uint8_t { kMade, kNoMemory, kDeviceFailed };
+
 }  // namespace
 
 StagedLane::StagedLane(Parts parts, const std::shared_ptr<comm::Communicator>& host,
@@ -40,7 +46,8 @@ StagedLane::StagedLane(Parts parts, const std::shared_ptr<comm::Communicator>& h
       host_(host),
       communicator_(std::make_shared<StagedCommunicator>(host, stream())),
       run_in_order_(std::move(run_in_order)),
-      transfers_(std::make_shared<StagedTransfers>(communicator_)) {}
+      transfers_(std::make_shared<StagedTransfers>(communicator_)),
+      callbacks_(this->parts().group) {}
 
 StagedLane::~StagedLane() = default;
 
@@ -100,11 +107,13 @@ uint64_t StagedLane::launch_collective(const Call& call,
                          }
                          ended();
                          self->finish(operation, body, failure);
+                         operation->call_back();
                        });
 }
 
 void StagedLane::run(DeviceOperation& operation, const Body& body,
                      const comm::CollectiveOptions& options) {
+  const QueriesWhileOthersCapture allowed;
   const c10::StreamGuard on_stream(stream());  // copies run there, temporary tensors belong there
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   operation.await_inputs();
@@ -122,25 +131,38 @@ void StagedLane::launch_transfers(const Call& call,
   batch->on_end = [self, operation, transfers = call.transfers](const std::exception_ptr& failure) {
     self->finish(
         operation, [transfers](auto&, const auto&) {}, failure);
+    self->call_back_elsewhere(operation);
   };
   transfers_->add(batch);
   operation->set_driver([batch] { batch->wait_on_host(); });
 }
 
-/// `kept` holds the tensors, which the copies of results may still need.
+/// `kept` holds the tensors, which the copies of results may still need. Callbacks come after it:
+/// the operation is on the stream by then, and drain() does not wait for them.
 void StagedLane::finish(const std::shared_ptr<DeviceOperation>& operation, Body kept,
                         const std::exception_ptr& met) {
-  const c10::DeviceGuard on_device(stream().device());
-  const std::exception_ptr failure = met ? own_failure(met) : nullptr;
-  if (failure) operation->fail(failure);
+  if (met) operation->fail(own_failure(met));
   operation->keep(std::move(kept));
+  c10::OptionalDeviceGuard on_device;
   try {
+    on_device.reset_device(stream().device());
     operation->end();
   } catch (const std::exception&) {
     operation->fail(own_failure(std::current_exception()));
   }
+  operation->note_enqueued();
   watch(operation);
   count(-1);
+}
+
+/// The thread of messages must go on: a callback may wait for one.
+void StagedLane::call_back_elsewhere(const std::shared_ptr<DeviceOperation>& operation) {
+  if (!operation->has_callbacks()) return;
+  try {
+    callbacks_.push([operation] { operation->call_back(); });
+  } catch (const std::exception&) {  // the group has ended: there is nothing to wait for
+    operation->call_back();
+  }
 }
 
 void StagedLane::count(int change) {
@@ -157,34 +179,52 @@ std::exception_ptr StagedLane::own_failure(const std::exception_ptr& met) {
   return failure;
 }
 
-std::shared_ptr<comm::DeviceMemory> StagedLane::allocate(size_t bytes,
+std::shared_ptr<comm::DeviceMemory> StagedLane::allocate(size_t bytes, const c10::Stream& caller,
                                                          std::chrono::milliseconds timeout) {
-  const c10::DeviceGuard on_device(stream().device());
+  const QueriesWhileOthersCapture allowed;
+  c10::OptionalStreamGuard on_stream;
   std::shared_ptr<comm::DeviceMemory> made;
+  std::exception_ptr failure;
+  Outcome outcome = Outcome::kMade;
   try {
+    at::globalContext().lazyInitDevice(stream().device_type());
+    on_stream.reset_stream(caller);
     made = std::make_shared<PlainMemory>(stream().device_type(), bytes);
-  } catch (const c10::Error&) {  // there is none left
+  } catch (const c10::OutOfMemoryError&) {
+    outcome = Outcome::kNoMemory;
+  } catch (const std::exception&) {
+    outcome = Outcome::kDeviceFailed;
+    failure = std::current_exception();
   }
   comm::CollectiveOptions options;
   options.timeout = timeout;
-  const char has_failed = made ? 0 : 1;
-  std::vector<char> all(static_cast<size_t>(host_->world_size()));
-  host_->all_gather(&has_failed, all.data(), 1, comm::DataType::kUInt8, options);
+  std::vector<Outcome> all(static_cast<size_t>(host_->world_size()));
+  host_->all_gather(&outcome, all.data(), 1, comm::DataType::kUInt8, options);
+  if (failure) std::rethrow_exception(failure);
   for (int rank = 0; rank < host_->world_size(); ++rank) {
-    if (all[static_cast<size_t>(rank)] == 0) continue;
-    throw SystemError(
-        "device-memory",
-        "allocation in " + own_position() + " of " + std::to_string(bytes) + " bytes failed.",
-        "there was no memory left on the device of " + host_->topology().describe(rank) + ".",
-        "free memory of that device (torch.cuda.empty_cache()), or ask for less.",
-        host_->topology().fault_of({rank}));
+    const Outcome its = all[static_cast<size_t>(rank)];
+    if (its != Outcome::kMade) refuse_memory(bytes, rank, its == Outcome::kNoMemory);
   }
   return made;
 }
 
+/// On all ranks, but one whose own device has another error.
+void StagedLane::refuse_memory(size_t bytes, int rank, bool is_full) const {
+  const std::string whose = "the device of " + host_->topology().describe(rank);
+  throw SystemError(
+      "device-memory",
+      "allocation in " + own_position() + " of " + std::to_string(bytes) + " bytes failed.",
+      is_full ? "there was no memory left on " + whose + "."
+              : whose + " has met another error, which that rank throws.",
+      is_full ? "free memory of that device (torch.cuda.empty_cache()), or ask for less."
+              : "look at the error of that rank.",
+      host_->topology().fault_of({rank}));
+}
+
 bool StagedLane::look() {
-  const c10::DeviceGuard on_device(stream().device());
+  c10::OptionalDeviceGuard on_device;
   try {
+    on_device.reset_device(stream().device());
     for (const auto& operation : pending().take_ended()) retire(*operation);
   } catch (const std::exception&) {  // the device has failed: it runs nothing any more
     const std::exception_ptr failure = own_failure(std::current_exception());
@@ -209,6 +249,7 @@ void StagedLane::end() {
     drain();
   }
   transfers_->close(kGrace);
+  callbacks_.close(kGrace);
   retire_within(kGrace);
   for (const auto& operation : pending().take_all()) operation->let_go();
 }

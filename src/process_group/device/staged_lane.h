@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "process_group/collective_queue.h"
 #include "process_group/device/device_lane.h"
 #include "process_group/device/staged_communicator.h"
 #include "process_group/device/staged_transfers.h"
@@ -19,7 +20,8 @@ namespace farandole {
 ///
 /// A collective runs in the group's order of collectives: a thread waits for the copy of its inputs
 /// and for the other ranks, then enqueues the copy of its results. So it is compared with those of
-/// the other ranks and fails as one on the CPU does. Messages run beside, as those on the CPU.
+/// the other ranks and fails as one on the CPU does. Messages run beside, as those on the CPU; what
+/// calls back when one has come runs on a thread of its own, and may wait for others.
 ///
 /// Threads: any. A call that is not async waits on the host, as wait() of its Work does, until the
 /// copy of the results is enqueued: only then has the stream something that it can be made to wait
@@ -38,7 +40,7 @@ class StagedLane final : public DeviceLane {
   bool is_staged() const override { return true; }
   c10::intrusive_ptr<c10d::Work> launch(Call& call, Body body,
                                         std::chrono::milliseconds timeout) override;
-  std::shared_ptr<comm::DeviceMemory> allocate(size_t bytes,
+  std::shared_ptr<comm::DeviceMemory> allocate(size_t bytes, const c10::Stream& caller,
                                                std::chrono::milliseconds timeout) override;
   void abort(const std::string& reason) override;
   bool drain() override;
@@ -55,13 +57,16 @@ class StagedLane final : public DeviceLane {
   void run(DeviceOperation& operation, const Body& body, const comm::CollectiveOptions& options);
   void finish(const std::shared_ptr<DeviceOperation>& operation, Body kept,
               const std::exception_ptr& failure);
+  void call_back_elsewhere(const std::shared_ptr<DeviceOperation>& operation);
   void count(int change);
+  [[noreturn]] void refuse_memory(size_t bytes, int rank, bool is_full) const;
   std::exception_ptr own_failure(const std::exception_ptr& failure);
 
   const std::shared_ptr<comm::Communicator> host_;
   const std::shared_ptr<StagedCommunicator> communicator_;
   const RunInOrder run_in_order_;
   const std::shared_ptr<StagedTransfers> transfers_;
+  CollectiveQueue callbacks_;  ///< of messages; nobody asks for its numbers
   std::mutex mutex_;
   std::condition_variable idle_;
   int on_the_way_ = 0;  // guarded by mutex_; operations that are not on the stream yet

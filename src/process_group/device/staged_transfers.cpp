@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "process_group/collective_queue.h"
+#include "process_group/device/stream_capture.h"
 #include "signals_blocked.h"
 
 namespace farandole {
@@ -46,6 +47,7 @@ void StagedTransfers::wake() {
 }
 
 void StagedTransfers::run() {
+  const QueriesWhileOthersCapture allowed;
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     wanted_.wait(lock,
@@ -124,7 +126,7 @@ void StagedTransfers::close(std::chrono::milliseconds grace) {
   wanted_.notify_one();
   std::thread thread = std::move(thread_);
   if (!thread.joinable()) return;
-  // A callback that it runs may need what this thread holds; it owns all that it touches.
+  // A hook that it runs may need what this thread holds; it owns all that it touches.
   const bool is_self = thread.get_id() == std::this_thread::get_id();
   const bool is_over = !is_self && over_.wait_for(lock, grace, [this] { return !running_; });
   lock.unlock();

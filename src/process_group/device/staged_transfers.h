@@ -23,7 +23,7 @@ struct StagedBatch {
   std::shared_ptr<std::vector<DeviceTransfer>> transfers;
   comm::CollectiveOptions options;
   /// Told on the thread when all of them have ended, with the error or null; `operation` is not
-  /// ended yet.
+  /// ended yet. It must not wait for other messages.
   std::function<void(const std::exception_ptr&)> on_end;
 
   /// Waits as the communicator on host memory does, which also notes timeouts. Any thread.

@@ -12,6 +12,12 @@ Function* find(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
+/// Gives the calling thread `mode` of cudaStreamCaptureMode, and `mode` the one before.
+void exchange_mode(int& mode) {
+  static const auto exchange = find<int(int*)>("cudaThreadExchangeStreamCaptureMode");
+  if (exchange != nullptr) exchange(&mode);
+}
+
 }  // namespace
 
 bool is_captured(const c10::Stream& stream) {
@@ -21,10 +27,8 @@ bool is_captured(const c10::Stream& stream) {
   return ask != nullptr && ask(stream.native_handle(), &status) == 0 && status != 0;
 }
 
-void allow_queries_while_others_capture() {
-  static const auto exchange = find<int(int*)>("cudaThreadExchangeStreamCaptureMode");
-  int mode = 1;  // cudaStreamCaptureModeThreadLocal
-  if (exchange != nullptr) exchange(&mode);
-}
+QueriesWhileOthersCapture::QueriesWhileOthersCapture() { exchange_mode(mode_); }
+
+QueriesWhileOthersCapture::~QueriesWhileOthersCapture() { exchange_mode(mode_); }
 
 }  // namespace farandole

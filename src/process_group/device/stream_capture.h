@@ -10,8 +10,18 @@ namespace farandole {
 
 /// Whether what is put on `stream` is recorded into a graph, and does not run. Any thread.
 bool is_captured(const c10::Stream& stream);
-/// Lets the calling thread query events while other threads capture. For threads that never
-/// capture.
-void allow_queries_while_others_capture();
+
+/// Lets the calling thread query events and allocate while other threads capture, until the end of
+/// the scope, in which it must not begin a capture.
+class QueriesWhileOthersCapture {
+ public:
+  QueriesWhileOthersCapture();
+  ~QueriesWhileOthersCapture();
+  QueriesWhileOthersCapture(const QueriesWhileOthersCapture&) = delete;
+  QueriesWhileOthersCapture& operator=(const QueriesWhileOthersCapture&) = delete;
+
+ private:
+  int mode_ = 1;  ///< cudaStreamCaptureModeThreadLocal, then that of the thread before
+};
 
 }  // namespace farandole
