@@ -40,8 +40,8 @@ def waits_of(step: Callable[[int], object]) -> list[str]:
     """The operators for which the host waits once memory has been planned."""
     for i in range(3):
         step(i)
-    # The end of an earlier model's buckets waits for the device. Their last owner may be an operation
-    # that the watchdog, which looks every 50 ms, has not let go.
+    # The end of an earlier model's buckets waits for the device. Their last owner may be an
+    # operation that the watchdog, which looks every 50 ms, has not let go.
     gc.collect()
     time.sleep(0.3)
     sim.take_waiting_operators()
