@@ -97,18 +97,18 @@ uint64_t StagedLane::launch_collective(const Call& call,
                                        std::chrono::milliseconds timeout) {
   comm::CollectiveOptions options{timeout, /*sleep_at_once=*/call.async};
   const auto self = std::static_pointer_cast<StagedLane>(shared_from_this());
-  return run_in_order_(call.async,
-                       [self, operation, body = std::move(body), options](const Ended& ended) {
-                         std::exception_ptr failure;
-                         try {
-                           self->run(*operation, body, options);
-                         } catch (...) {
-                           failure = std::current_exception();
-                         }
-                         ended();
-                         self->finish(operation, body, failure);
-                         operation->call_back();
-                       });
+  return run_in_order_(
+      call.async, [self, operation, body = std::move(body), options](const Ended& ended) mutable {
+        std::exception_ptr failure;
+        try {
+          self->run(*operation, body, options);
+        } catch (...) {
+          failure = std::current_exception();
+        }
+        ended();
+        self->finish(operation, std::move(body), failure);
+        operation->call_back();
+      });
 }
 
 void StagedLane::run(DeviceOperation& operation, const Body& body,
