@@ -342,6 +342,7 @@ void ShardedOptimizer::finish_rebuild(const std::function<void()>& then) {
     if (ranks_->replica() != nullptr) ranks_->replica()->await_parameters();
     ranks_->check_replica(*layout_);
     ranks_->check_same_parameters(*layout_, /*with_values=*/true);
+    check_shard_over(ranks_->shard_over(), *layout_);
     step_->set_values_known(true);
   } catch (const std::exception&) {
     ranks_->undo_change();

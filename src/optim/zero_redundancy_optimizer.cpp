@@ -139,13 +139,6 @@ bool are_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b
                     [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
 }
 
-/// As torch keeps states that other ranks have sent.
-void move_to_cpu(torch::optim::OptimizerParamState& state, const StateFormat& format) {
-  for (const auto& [name, tensor] : format.fields(state).tensors) {
-    if (tensor->defined()) *tensor = tensor->cpu();
-  }
-}
-
 /// The key of a parameter in an archive.
 std::string key_of(size_t group, size_t parameter) {
   return std::to_string(group) + "/" + std::to_string(parameter);
@@ -352,10 +345,8 @@ void ZeroRedundancyOptimizer::consolidate_state_dict(int to) {
     for (size_t j = 0; j < states[i].size(); ++j) {
       auto& state = states[i][j].state;
       const at::Tensor& parameter = param_groups_[i].params()[j];
-      if (state) move_to_cpu(*state, stepper_->format());
       if (state) state_[parameter.unsafeGetTensorImpl()] = std::move(state);
-      const at::Tensor& master = states[i][j].master;
-      masters_.back().push_back(master.defined() ? master.cpu() : master);
+      masters_.back().push_back(states[i][j].master);
     }
   }
 }

@@ -15,12 +15,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from farandole import DistributedDataParallel, ZeroRedundancyOptimizer
-from farandole.optim import LAMB, LARS
+from farandole.optim import LAMB, LARS, full_state
 from torch import nn, optim
 from torch.amp import GradScaler as TorchGradScaler
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import ranks
 import sim
+from whole_optimizers import Shampoo
 from zero_oracle import DEVICES, Bowl, Trial, needs_devices
 
 pytestmark = needs_devices
@@ -142,6 +144,132 @@ def _dies(rank: int, world_size: int, gradients: Any) -> None:
 @pytest.mark.parametrize("backend", DEVICES)
 def test_a_rank_that_is_killed_in_a_step_is_named(backend: str, gradients: str) -> None:
     ranks.run(_dies, 3, gradients, setup=ranks.Setup(backend=backend), may_die=[1])
+
+
+class Watch(TorchDispatchMode):
+    """Sees how many bytes of the device are in use at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.most = max(self.most, torch.accelerator.memory_allocated())
+        return result
+
+
+WHOLE = [(optim.AdamW, {}), (optim.RMSprop, {"momentum": 0.9}), (Shampoo, {})]
+"""With loops of ours, on shards, and on whole parameters; the last has states of other shapes."""
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    inside = value.values() if isinstance(value, dict) else value
+    return [t for v in inside for t in _tensors_in(v)] if isinstance(value, dict | list) else []
+
+
+def _short(rank: int, world_size: int) -> None:
+    """All raise where one rank fails in a gather, and go on."""
+    for optimizer, options in WHOLE:
+        shapes = [((33, 17), torch.float32), ((5, 60), torch.float64)]
+        trial = Trial(Bowl(shapes), optimizer, lr=0.01, **options)
+        trial.train(range(2))
+        groups = trial.sharded.param_groups
+        for failing in range(world_size):
+            with pytest.MonkeyPatch.context() as patch:
+                if rank == failing:
+                    patch.setattr(full_state._Travel, "prepare", _no_memory)
+                expected: Any = RuntimeError if rank == failing else farandole.StepError
+                with pytest.raises(expected, match="no memory" if optimizer is Shampoo else ""):
+                    _gather_badly(trial.sharded, rank == failing)
+        with torch.device("cpu"):  # as programs have it
+            states = trial.sharded._stepper.gather(groups, 1)
+        assert all(tensor.device.type == "cpu" for tensor in _tensors_in(states))
+        trial.train(range(2, 4))
+        trial.check(optimizer.__name__)
+
+
+def _no_memory(travel: Any) -> None:
+    raise torch.OutOfMemoryError("no memory")
+
+
+def _gather_badly(sharded: ZeroRedundancyOptimizer, is_failing: bool) -> None:
+    """Pieces of a rank that fails have other sizes, so that it cannot make its shard."""
+    if sharded.partition == "parameters":
+        sharded.consolidate_state_dict(to=1)
+        return
+    engine = sharded._engine
+    pieces = [torch.ones(p.elements + is_failing, dtype=torch.float32) for p in engine.pieces(0)]
+    engine.gather(0, pieces, 1)
+
+
+@pytest.mark.parametrize("backend", DEVICES[::2])
+def test_a_state_is_gathered_on_the_cpu_or_nowhere(backend: str) -> None:
+    ranks.run(_short, 2, setup=ranks.Setup(backend=backend))
+
+
+def _frugal(rank: int, world_size: int) -> None:
+    """One array of one bucket is on the device at a time."""
+    for partition in ("elements", "parameters"):
+        for optimizer in (optim.AdamW, optim.RMSprop):
+            options = {"amsgrad": True} if optimizer is optim.AdamW else {"centered": True}
+            model = nn.ParameterList([torch.ones(1 << 18) for _ in range(4)])
+            sharded = ZeroRedundancyOptimizer(
+                model.parameters(), optimizer, partition=partition, **options
+            )
+            for p in model:
+                p.grad = torch.ones_like(p)
+            sharded.step()
+            sim.synchronize()
+            before = torch.accelerator.memory_allocated()
+            with Watch() as watch:
+                sharded.consolidate_state_dict(to=1)
+            assert watch.most > before  # 4 MiB at a time, beside this rank's part
+            assert watch.most - before < 3 * (4 << 20), f"{partition} {watch.most - before}"
+
+
+def test_gathering_needs_little_memory_of_the_device() -> None:
+    ranks.run(_frugal, 2, setup=ranks.Setup(backend="sim-eager"))
+
+
+def _moves(rank: int, world_size: int) -> None:
+    """A module that goes to another device takes its state along."""
+    for optimizer, options in WHOLE:
+        shapes = [((33, 17), torch.float32), ((), torch.float64)]
+        trial = Trial(Bowl(shapes), optimizer, ddp=False, lr=0.01, **options)
+        trial.train(range(2))
+        device = torch.device("sim", rank + world_size)
+        torch.set_default_device(device)
+        sim.set_device(device.index)
+        trial.model.to(device)
+        trial.sharded.rebuild()
+        own = trial.sharded._stepper.optimizer.state if optimizer is not optim.AdamW else {}
+        for state in own.values():
+            for name, value in state.items():
+                for tensor in _tensors_in(value):
+                    assert tensor.device == device, name
+        trial.train(range(2, 5))
+        trial.check(optimizer.__name__)
+        torch.set_default_device(torch.device("sim", rank))
+        sim.set_device(rank)
+
+
+@pytest.mark.parametrize("backend", DEVICES[::2])
+def test_a_state_moves_with_its_module(backend: str) -> None:
+    ranks.run(_moves, 1, setup=ranks.Setup(backend=backend))
+
+
+def _stayed_behind(rank: int, world_size: int) -> None:
+    """One rank has forgotten to move its model."""
+    own = nn.Parameter(torch.ones(3, device="cpu" if rank == 1 else None))
+    with pytest.raises(farandole.InvalidArgument, match="ranks 0 and 1 in group"):
+        ZeroRedundancyOptimizer([own], optim.SGD)
+
+
+def test_a_rank_on_the_cpu_is_named() -> None:
+    ranks.run(_stayed_behind, 3, setup=ranks.Setup(backend="sim-eager"))
 
 
 def _refused(rank: int, world_size: int) -> None:

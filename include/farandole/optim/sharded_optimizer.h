@@ -183,8 +183,10 @@ class FARANDOLE_API ShardedOptimizer {
   int64_t bytes_moved() const;
 
   /// Assembles tensors in the shapes of the parameters of `group` from the pieces of all ranks,
-  /// which are one-dimensional and of one dtype. On shard_rank() `to`, or on all ranks if it is -1;
-  /// empty on the others. Collective for the ranks that share shards, as the next two.
+  /// which are one-dimensional and of one dtype. On shard_rank() `to`, in host memory, or on all
+  /// ranks if it is -1; empty on the others. If a rank fails, as without memory, all throw: it its
+  /// own error, the others a StepError. Collective for the ranks that share shards, as the next
+  /// two.
   std::vector<at::Tensor> gather(size_t group, const std::vector<at::Tensor>& pieces, int to) const;
   /// From shard_rank() `root`, in place.
   void broadcast(const at::Tensor& tensor, int root) const;

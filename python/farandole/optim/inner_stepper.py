@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from farandole import _C
 from farandole.errors import Error
-from farandole.optim.full_state import OnDevice, gather_whole
+from farandole.optim.full_state import OnDevice, gather_whole, moved
 from farandole.optim.gathering import MASTER, gather, gather_masters, load_masters
 from farandole.optim.memory_order import part_of
 from farandole.optim.parameter_groups import Group, describe, hyperparameters
@@ -37,6 +37,7 @@ class InnerStepper:
         self._is_behind = False  # the engine may have shards that the inner optimizer has not
         self._prepared: Optimizer | None = None  # has the last group too
         self.optimizer = self._on_shards(groups)
+        self._device = _device_of(groups)  # where the state is, but for what the CPU counts
 
     def _on_shards(self, groups: Sequence[Group]) -> Optimizer:
         return self._make([self._shard_group(index, group) for index, group in enumerate(groups)])
@@ -104,15 +105,17 @@ class InnerStepper:
         self._engine.begin_rebuild(process_group)
         states = self.gather(groups, -1)
         made: list[Optimizer] = []
+        has_moved = _device_of(groups) != self._device
 
         def make() -> None:
             made.append(self._on_shards(groups))
-            for shard, state in self._cut(made[0], groups, states):
+            for shard, state in self._cut(made[0], groups, states, has_moved):
                 if state:
                     made[0].state[shard] = state
 
         self._engine.finish_rebuild(make)
         self.optimizer = made[0]
+        self._device = _device_of(groups)
 
     def state_bytes(self) -> int:
         """Of this rank."""
@@ -137,7 +140,7 @@ class InnerStepper:
             for outlines in reversed(everyone):
                 merged.update(outlines[index])
             in_order = [
-                {name: _here(value, p) for name, value in merged.get(number, {}).items()}
+                {name: _here(value, p, to) for name, value in merged.get(number, {}).items()}
                 for number, p in enumerate(group["params"])
             ]
             self._fill(index, in_order, to)
@@ -216,9 +219,16 @@ class InnerStepper:
                 self._engine.set_steps(index, [int(bool(state)) for state in states[index]])
 
     def _cut(
-        self, optimizer: Optimizer, groups: Sequence[Group], states: States
+        self,
+        optimizer: Optimizer,
+        groups: Sequence[Group],
+        states: States,
+        has_moved: bool = False,
     ) -> Iterator[tuple[torch.Tensor, State]]:
-        """Each shard of this rank with a copy of its part of the states."""
+        """Each shard of this rank with a copy of its part of the states.
+
+        ``has_moved``: whether the parameters are on another device than the states were made for.
+        """
         for index, group in enumerate(groups):
             shards = optimizer.param_groups[index]["params"]
             for piece, shard in zip(self._engine.pieces(index), shards, strict=True):
@@ -226,7 +236,15 @@ class InnerStepper:
                 state = states[index][piece.parameter]
                 own = {name: value for name, value in state.items() if name != MASTER}
                 if self._engine.has_whole_parameters:
-                    yield shard, deepcopy(own)
+                    yield (
+                        shard,
+                        {
+                            name: moved(value, shard.device)
+                            if has_moved and name not in SCALARS
+                            else deepcopy(value)
+                            for name, value in own.items()
+                        },
+                    )
                     continue
                 yield (
                     shard,
@@ -242,9 +260,15 @@ def _once(value: object) -> object:
     return OnDevice.replaced(value) if isinstance(value, torch.Tensor) else value
 
 
-def _here(value: Any, parameter: torch.Tensor) -> Any:
+def _here(value: Any, parameter: torch.Tensor, to: int) -> Any:
     """The same where it has arrived."""
-    return value.value.to(parameter.device) if isinstance(value, OnDevice) else value
+    return value.here(parameter.device, to) if isinstance(value, OnDevice) else value
+
+
+def _device_of(groups: Sequence[Group]) -> torch.device:
+    """Of all parameters."""
+    device: torch.device = next(p for group in groups for p in group["params"]).device
+    return device
 
 
 def _is_cut(value: object, shard: torch.Tensor) -> bool:
@@ -262,4 +286,4 @@ def _cut_value(name: str, value: Any, parameter: torch.Tensor, piece: _C.Piece) 
         return value
     if value.shape != parameter.shape or (value.dim() == 0 and name in SCALARS):
         return value.clone()
-    return part_of(value, parameter, piece).clone()
+    return part_of(value, parameter, piece).to(parameter.device, copy=True)

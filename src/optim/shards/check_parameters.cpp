@@ -99,7 +99,8 @@ void throw_that_parameters_differ(int rank, const ReplicaGroup& group) {
       "the parameters of ranks 0 and " + std::to_string(rank) + " in group '" + group.name() +
           "' differ.",
       "each rank steps its shards for all ranks; parameters must have the same shapes, dtypes, "
-      "groups and requires_grad on every rank, and the same values at the first step.",
+      "types of device, groups and requires_grad on every rank, and the same values at the first "
+      "step.",
       "wrap the model in DistributedDataParallel first, which makes them equal, or broadcast "
       "them.");
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/MapAllocator.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
 
@@ -44,7 +45,13 @@ FlatParameters::FlatParameters(std::vector<at::Tensor> parameters, std::vector<s
 void FlatParameters::move_in(size_t parameter) {
   const c10::NoGradGuard no_grad;
   const at::Tensor& slot = slots_[parameter];
-  slot.copy_(parameters_[parameter].detach());
+  const at::Tensor before = parameters_[parameter].detach();
+  slot.copy_(before);
+  // It may have been allocated for another stream, and is not needed any more.
+  if (!before.is_cpu()) {
+    const c10::Device device = before.device();
+    before.record_stream(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
   parameters_[parameter].set_data(slot);
 }
 

@@ -79,6 +79,7 @@ uint64_t ShardLayout::hash(bool with_values) const {
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& tensor = parameter.tensor;
     hash = hash * 31 + static_cast<uint64_t>(tensor.scalar_type());
+    hash = hash * 31 + static_cast<uint64_t>(tensor.device().type());
     for (const int64_t size : tensor.sizes()) hash = hash * 31 + static_cast<uint64_t>(size);
     for (const int64_t stride : Buckets::strides_of_slot(tensor)) {
       hash = hash * 31 + static_cast<uint64_t>(stride);

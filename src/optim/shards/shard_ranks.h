@@ -23,6 +23,7 @@ class ShardRanks {
   ShardRanks(GradientMode mode, ShardOver shard_over) : mode_(mode), shard_over_(shard_over) {}
 
   GradientMode mode() const { return mode_; }
+  ShardOver shard_over() const { return shard_over_; }
   const std::shared_ptr<ReplicaGroup>& everyone() const { return division_.everyone; }
   /// Those that share one set of shards with this rank, with rank() and world_size() among them.
   const std::shared_ptr<ReplicaGroup>& group() const { return division_.group; }

@@ -5,9 +5,13 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "farandole/error.h"
+#include "optim/shards/joint_change.h"
 #include "process_group/torch_compat.h"
 
 namespace farandole {
@@ -27,22 +31,26 @@ at::ScalarType common_dtype(const ReplicaGroup& group, const std::vector<at::Ten
   return at::kFloat;
 }
 
-/// Broadcasts each shard, for shards that differ in length and while the ranks change.
-at::Tensor broadcast_shards(const ShardRanks& ranks, const ShardPlan& plan, size_t bucket,
-                            const at::Tensor& shard, int to) {
-  at::Tensor all;
-  const bool is_receiver = to < 0 || to == ranks.rank();
-  if (is_receiver) all = at::empty({plan.buckets.buckets[bucket].padded_elements}, shard.options());
+/// Whether each shard is broadcast: shards differ in length, or the ranks change.
+bool are_broadcast(const ShardRanks& ranks, const ShardPlan& plan) {
+  return !ranks.owners().empty() || plan.partition == Partition::kParameters;
+}
+
+bool is_receiver(const ShardRanks& ranks, int to) { return to < 0 || to == ranks.rank(); }
+
+void broadcast_shards(const ShardRanks& ranks, const ShardPlan& plan, size_t bucket,
+                      const at::Tensor& shard, int to, const at::Tensor& space) {
   const std::vector<int>& owners = ranks.owners();
+  const bool is_kept = is_receiver(ranks, to);
   for (int old_rank = 0; old_rank < plan.world_size; ++old_rank) {
     const int64_t elements = plan.shard_elements(bucket, old_rank);
     if (elements == 0) continue;
     const int owner = owners.empty() ? old_rank : owners[static_cast<size_t>(old_rank)];
-    at::Tensor piece = owner == ranks.rank() ? shard : at::zeros({elements}, shard.options());
+    at::Tensor piece = space.narrow(0, is_kept ? plan.shard_begin(bucket, old_rank) : 0, elements);
+    if (owner == ranks.rank()) piece.copy_(shard);
+    if (owner < 0) piece.zero_();
     if (owner >= 0) ranks.group()->broadcast({piece}, owner);
-    if (is_receiver) all.narrow(0, plan.shard_begin(bucket, old_rank), elements).copy_(piece);
   }
-  return all;
 }
 
 /// This rank's shard of a bucket, of pieces from `next` on.
@@ -59,35 +67,57 @@ at::Tensor shard_of(const ShardLayout::Part& part, size_t bucket, at::ScalarType
   return shard;
 }
 
+/// Puts the elements of a bucket into the tensors of the parameters.
+void keep(const ShardLayout& layout, const ShardLayout::Part& part, size_t bucket,
+          const at::Tensor& all, std::vector<at::Tensor>& whole) {
+  for (const auto& slot : part.flat->plan().buckets.buckets[bucket].slots) {
+    const auto& parameter = layout.parameters()[part.parameters[slot.parameter]];
+    whole[parameter.index] =
+        in_shape_of(parameter.tensor, all.narrow(0, slot.offset, slot.elements).clone());
+  }
+}
+
 }  // namespace
 
-at::Tensor gather_bucket(const ShardRanks& ranks, const ShardPlan& plan, size_t bucket,
-                         const at::Tensor& shard, int to) {
-  if (!ranks.owners().empty() || plan.partition == Partition::kParameters) {
-    return broadcast_shards(ranks, plan, bucket, shard, to);
+at::Tensor gather_space(const ShardRanks& ranks, const ShardPlan& plan, size_t bucket,
+                        const at::Tensor& shard, int to) {
+  const bool is_kept = is_receiver(ranks, to);
+  if (are_broadcast(ranks, plan)) {
+    int64_t elements = is_kept ? plan.buckets.buckets[bucket].padded_elements : 0;
+    for (int rank = 0; !is_kept && rank < plan.world_size; ++rank) {
+      elements = std::max(elements, plan.shard_elements(bucket, rank));
+    }
+    return at::empty({elements}, shard.options());
   }
   if (ranks.world_size() == 1) return shard;
-  at::Tensor all;
-  const bool is_receiver = to < 0 || to == ranks.rank();
-  if (is_receiver) all = at::empty({ranks.world_size() * shard.numel()}, shard.options());
+  return is_kept ? at::empty({ranks.world_size() * shard.numel()}, shard.options()) : at::Tensor();
+}
+
+at::Tensor gather_bucket(const ShardRanks& ranks, const ShardPlan& plan, size_t bucket,
+                         const at::Tensor& shard, int to, at::Tensor space) {
+  if (are_broadcast(ranks, plan)) {
+    broadcast_shards(ranks, plan, bucket, shard, to, space);
+    return is_receiver(ranks, to) ? space : at::Tensor();
+  }
+  if (ranks.world_size() == 1) return space;
   const Group& group = ranks.group()->group();
   if (to < 0) {
     c10d::AllgatherOptions options;
     options.asyncOp = false;
     at::Tensor input = shard;
-    const auto work = all_gather_single(*group, all, input, options);
+    const auto work = all_gather_single(*group, space, input, options);
     if (work) work->wait();
-    return all;
+    return space;
   }
   c10d::GatherOptions options;
   options.rootRank = to;
   options.asyncOp = false;
   std::vector<at::Tensor> inputs{shard};
   std::vector<std::vector<at::Tensor>> outputs;
-  if (is_receiver) outputs.push_back(all.chunk(ranks.world_size()));
+  if (space.defined()) outputs.push_back(space.chunk(ranks.world_size()));
   const auto work = group->gather(outputs, inputs, options);
   if (work) work->wait();
-  return all;
+  return space;
 }
 
 std::vector<at::Tensor> gather_group(const ShardRanks& ranks, const ShardLayout& layout,
@@ -101,27 +131,38 @@ std::vector<at::Tensor> gather_group(const ShardRanks& ranks, const ShardLayout&
         "pass one of them, or -1 for all.");
   }
   const at::ScalarType dtype = common_dtype(*ranks.group(), pieces);
+  const char* const call = to < 0 ? "rebuild()" : "consolidate_state_dict()";
   std::vector<at::Tensor> whole(indices.size());
   size_t next = 0;
+  std::function<void()> keep_last = [] {};  // what has arrived
   for (const ShardLayout::Part& part : layout.parts()) {
     const ShardPlan& plan = part.flat->plan();
     for (size_t bucket = 0; bucket < plan.groups.size(); ++bucket) {
       if (plan.groups[bucket] != group) continue;
-      const at::Tensor shard = shard_of(part, bucket, dtype, pieces, next);
-      const at::Tensor all = gather_bucket(ranks, plan, bucket, shard, to);
-      if (!all.defined()) continue;
-      for (const auto& slot : plan.buckets.buckets[bucket].slots) {
-        const auto& parameter = layout.parameters()[part.parameters[slot.parameter]];
-        whole[parameter.index] =
-            in_shape_of(parameter.tensor, all.narrow(0, slot.offset, slot.elements).clone());
-      }
+      at::Tensor shard;
+      at::Tensor space;
+      const auto prepare = [&] {
+        std::exchange(keep_last, [] {})();
+        shard = shard_of(part, bucket, dtype, pieces, next);
+        space = gather_space(ranks, plan, bucket, shard, to);
+      };
+      change_together(*ranks.group(), call, prepare, [] {});
+      const at::Tensor all = gather_bucket(ranks, plan, bucket, shard, to, std::move(space));
+      keep_last = [&layout, &part, &whole, bucket, all, to] {
+        if (all.defined()) keep(layout, part, bucket, to < 0 ? all : all.cpu(), whole);
+      };
     }
   }
-  if (to >= 0 && to != ranks.rank()) return {};
-  for (size_t i = 0; i < whole.size(); ++i) {  // parameters without shards
-    const at::Tensor& tensor = layout.tensors()[indices[i]];
-    if (!whole[i].defined()) whole[i] = at::zeros(tensor.sizes(), tensor.options().dtype(dtype));
-  }
+  const auto complete = [&] {
+    keep_last();
+    if (!is_receiver(ranks, to)) return whole.clear();
+    for (size_t i = 0; i < whole.size(); ++i) {  // parameters without shards
+      const at::Tensor& tensor = layout.tensors()[indices[i]];
+      const auto options = tensor.options().device(to < 0 ? tensor.device() : at::kCPU);
+      if (!whole[i].defined()) whole[i] = at::zeros(tensor.sizes(), options.dtype(dtype));
+    }
+  };
+  change_together(*ranks.group(), call, complete, [] {});
   return whole;
 }
 

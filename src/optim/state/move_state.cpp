@@ -52,8 +52,9 @@ void move_state(const ShardLayout::Part& old, const ShardRanks& ranks, ShardLayo
   const ShardPlan& plan = old.flat->plan();
   for (size_t bucket = 0; bucket < plan.groups.size(); ++bucket) {
     for (const std::string& name : old.state->names(bucket)) {
-      const at::Tensor all =
-          gather_bucket(ranks, plan, bucket, old.state->array(name, bucket), /*to=*/-1);
+      const at::Tensor shard = old.state->array(name, bucket);
+      const at::Tensor all = gather_bucket(ranks, plan, bucket, shard, /*to=*/-1,
+                                           gather_space(ranks, plan, bucket, shard, /*to=*/-1));
       for (const auto& slot : plan.buckets.buckets[bucket].slots) {
         take_state(layout, old.parameters[slot.parameter], name,
                    all.narrow(0, slot.offset, slot.elements));

@@ -197,39 +197,37 @@ void DeviceShardPass::refresh_masters() const {
 }
 
 void DeviceShardPass::reset_sums() {
-  measured_.assign(layout_.parameters().size() * kMostSums, at::Tensor());
+  total_.reset();
   sums_.clear();
 }
 
 void DeviceShardPass::measure() {
   refresh_masters();
+  const auto options = layout_.tensors().front().options().dtype(at::kDouble);
+  std::vector<at::Tensor> measured(layout_.parameters().size() * kMostSums, at::zeros({}, options));
   for (const Batch& batch : batches()) {
     const UpdateRule& rule = *pieces_[batch.front()].rule;
     if (rule.sums() == 0) continue;
     const auto sums = rule.on_device()->measure_on_device(lists(batch, /*with_gradients=*/true));
     for (size_t sum = 0; sum < sums.size(); ++sum) {
       for (size_t i = 0; i < batch.size(); ++i) {
-        measured_[pieces_[batch[i]].index * kMostSums + sum] = sums[sum][i];
+        measured[pieces_[batch[i]].index * kMostSums + sum] = sums[sum][i];
       }
     }
   }
+  total_ = at::stack(measured);
+  sums_ = total_.unbind();
 }
 
 /// Whether a rank has failed is told on the CPU; the sums are added up on the device.
 bool DeviceShardPass::share_sums(bool has_failed) {
   const std::vector<double> failures = ranks_.all_gather({has_failed ? 1.0 : 0.0});
   if (std::count(failures.begin(), failures.end(), 0) != ranks_.world_size()) return false;
-  const auto options = layout_.tensors().front().options().dtype(at::kDouble);
-  const at::Tensor none = at::zeros({}, options);
-  for (at::Tensor& each : measured_) {
-    if (!each.defined()) each = none;
-  }
-  std::vector<at::Tensor> all{at::stack(measured_)};
   if (ranks_.world_size() > 1) {
+    std::vector<at::Tensor> all{total_};
     const auto work = ranks_.group()->group()->allreduce(all);
     if (work) work->wait();
   }
-  sums_ = all.front().unbind();
   return true;
 }
 

@@ -73,8 +73,8 @@ class DeviceShardPass final : public ShardPass {
   const ShardRanks& ranks_;
   std::vector<Piece> pieces_;
   const std::vector<GradientChange>* changes_ = nullptr;
-  std::vector<at::Tensor> measured_;  ///< kMostSums a parameter; undefined: 0
-  std::vector<at::Tensor> sums_;      ///< the same of all ranks
+  at::Tensor total_;              ///< kMostSums a parameter, after share_sums() of all ranks
+  std::vector<at::Tensor> sums_;  ///< its elements
 };
 
 }  // namespace farandole

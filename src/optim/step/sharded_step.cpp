@@ -521,24 +521,26 @@ at::Tensor ShardedStep::average_norm_term(double norm_type) {
   const std::vector<double> failures = ranks_.all_gather({0});
   const auto failed = std::find(failures.begin(), failures.end(), 1);
   if (failed != failures.end()) throw_no_norm(static_cast<size_t>(failed - failures.begin()));
+  const bool is_on_host = !layout_.is_on_accelerator();
   at::Tensor own;
+  at::Tensor all;  // of an accelerator
   std::exception_ptr error;
   try {
     make_gradient_pieces();
     own = pass_->norm_term_of_gradients(norm_type);
+    if (!is_on_host) all = at::empty({ranks_.world_size()}, own.options());
   } catch (const std::exception&) {
     error = std::current_exception();  // reported below, where the other ranks wait
   }
   pass_->clear();
   sources_->release();
-  const bool is_on_host = !layout_.is_on_accelerator();
   const double number = is_on_host && !error ? own.item<double>() : 0;
   const std::vector<double> terms = ranks_.all_gather({number, error ? 1.0 : 0.0});
   if (error) std::rethrow_exception(error);
   for (size_t rank = 0; rank < terms.size() / 2; ++rank) {
     if (terms[2 * rank + 1] != 0) throw_no_norm(rank);
   }
-  if (!is_on_host) return joined_on_device(own, norm_type);
+  if (!is_on_host) return joined_on_device(own, all, norm_type);
   double term = 0;
   for (const int rank : ranks_.sharers()) {
     term = joined_terms(term, terms[2 * static_cast<size_t>(rank)], norm_type);
@@ -546,15 +548,13 @@ at::Tensor ShardedStep::average_norm_term(double norm_type) {
   return at::scalar_tensor(term, at::kDouble);
 }
 
-/// Gathers the terms: the largest number of a reduction may lose a NaN.
-at::Tensor ShardedStep::joined_on_device(const at::Tensor& own, double norm_type) const {
-  at::Tensor all = own.reshape({1});
-  if (ranks_.world_size() > 1) {
-    const at::Tensor input = all;
-    all = at::empty({ranks_.world_size()}, own.options());
-    const auto work = all_gather_single(*ranks_.group()->group(), all, input, {});
-    if (work) work->wait();
-  }
+/// Gathers the terms in `all`, which has space for them: the largest number of a reduction may lose
+/// a NaN.
+at::Tensor ShardedStep::joined_on_device(const at::Tensor& own, at::Tensor all,
+                                         double norm_type) const {
+  if (ranks_.world_size() == 1) return own;
+  const auto work = all_gather_single(*ranks_.group()->group(), all, own.reshape({1}), {});
+  if (work) work->wait();
   return std::isinf(norm_type) ? all.max() : all.sum();
 }
 

@@ -71,7 +71,7 @@ class ShardedStep {
   at::Tensor average_norm_term(double norm_type);
 
  private:
-  at::Tensor joined_on_device(const at::Tensor& own, double norm_type) const;
+  at::Tensor joined_on_device(const at::Tensor& own, at::Tensor all, double norm_type) const;
   void begin_record();
   bool enter(const std::function<std::string()>& describe);
   StepReport report_of(const std::string& description, const std::optional<ScaledStep>& scaled);
