@@ -33,6 +33,12 @@ endef
 of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl)$$')
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
+# Of Python tests, those of programs that start others, of pages and of builds; the simulated device
+# runs under half of its schedules.
+torch_free_tests := run run_parts run_hosts launchers cmake_project nccl_plugin gpu_check \
+	gpu_benchmark docs benchmark mpi
+not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
+export FARANDOLE_TEST_SCHEDULES := $(if $(suffix),lazy slow_side)
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
 cpp_files = $(shell find $(cpp_folders) -name '*.h' -o -name '*.cpp')
 # clang-tidy takes a second for each of them; 10 s for each source that includes torch.
@@ -120,8 +126,8 @@ build: setup  ## build C++ and Python with their tests; install into .venv
 test-cpp: build  ## build, then run the C++ tests; with another torch those alone that use it
 	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error $(of_torch)
 
-test-python: build  ## build, then run the Python tests
-	pytest
+test-python: build  ## build, then run the Python tests; with another torch those alone that use it
+	pytest $(not_python_of_torch)
 
 test-clients: build  ## test Accelerate, transformers, Lightning and DeepSpeed, which it installs in build/
 	FARANDOLE_TEST_CLIENTS=1 pytest tests/python/test_clients.py

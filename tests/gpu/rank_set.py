@@ -200,7 +200,7 @@ def _join(world: World, rank: int, backend: str, store: str) -> None:
     torch.set_num_threads(1)
     world.accelerator.load()
     if world.type == "sim":
-        torch.ops.farandole_sim.set_schedule(sim.SCHEDULES.index(world.schedule))
+        torch.ops.farandole_sim.set_schedule(sim.ALL_SCHEDULES.index(world.schedule))
     is_shared = world.sharing and world.type == "cuda"  # races are looked for in each process
     world.accelerator.module.set_device(0 if is_shared else rank)
     importlib.import_module("farandole")

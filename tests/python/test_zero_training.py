@@ -113,7 +113,7 @@ def test_every_optimizer_trains_as_unsharded(world_size: int, gradients: str) ->
 @pytest.mark.parametrize("gradients", ["full", "shard"])
 @pytest.mark.parametrize("backend", DEVICES)
 def test_on_devices(backend: str, gradients: str) -> None:
-    world_size = sim.SCHEDULES.index(backend.removeprefix("sim-")) + 1
+    world_size = sim.ALL_SCHEDULES.index(backend.removeprefix("sim-")) + 1
     names = chosen(world_size, gradients)
     ranks.run(train, world_size, gradients, False, names, 6, setup=ranks.Setup(backend=backend))
 
