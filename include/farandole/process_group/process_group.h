@@ -173,10 +173,11 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   /// Uninitialized memory for collectives that copy nothing in or out: see symmetric_empty().
   at::Tensor allocate_symmetric(at::IntArrayRef sizes, at::ScalarType dtype);
   /// Symmetric memory in torch's words: a collective, with the same `size` in elements and dtype on
-  /// every rank. On an accelerator it is memory that NCCL has registered, so collectives copy less;
-  /// its release makes the host wait for the device. FSDP2 can be told to ask for it, and gets it
-  /// for the CPU alone (an index of a device is an accelerator's), since it allocates in each step.
-  /// There is no getMemAllocator(): a pool allocates when it likes, on one rank alone.
+  /// every rank. On an accelerator NCCL has registered it, where NCCL serves the group, so
+  /// collectives copy less; its release makes the host wait for the device. FSDP2 can be told to
+  /// ask for it, and gets it for the CPU alone (an index of a device is an accelerator's), since it
+  /// allocates in each step. There is no getMemAllocator(): a pool allocates when it likes, on one
+  /// rank alone.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 
