@@ -4,18 +4,12 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
 
+#include "ddp/stream_use.h"
+
 namespace farandole {
-namespace {
-
-c10::Stream current_stream(const at::Tensor& tensor) {
-  return c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device());
-}
-
-}  // namespace
 
 void DeferredMoves::add(size_t bucket, const at::Tensor& gradient, const at::Tensor& slot,
                         double scale) {
@@ -33,8 +27,7 @@ void DeferredMoves::finish(size_t bucket) {
   for (const Move& move : moves) {
     gradients.push_back(move.gradient);
     slots.push_back(move.slot);
-    // Its memory may belong to another stream, and be used again there.
-    move.gradient.record_stream(current_stream(move.gradient));
+    keep_for_current_stream(move.gradient);
   }
   at::_foreach_copy_(slots, gradients);
   // One backward has one loss weight.

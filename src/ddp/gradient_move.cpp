@@ -8,11 +8,11 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/mul.h>
 #include <c10/core/ScalarType.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstring>
 #include <optional>
 
+#include "ddp/stream_use.h"
 #include "kernels/move_kernels.h"
 #include "process_group/data_type.h"
 
@@ -86,11 +86,7 @@ void store_scaled(const at::Tensor& gradient, at::Tensor slot, double scale) {
 
 /// With torch's operations, for devices other than the CPU and for any dtype.
 bool move_by_torch(const at::Tensor& gradient, const at::Tensor& slot, const GradientMove& how) {
-  if (!gradient.is_cpu()) {
-    // Its memory may belong to another stream, and be used again there.
-    const c10::impl::VirtualGuardImpl devices(gradient.device().type());
-    gradient.record_stream(devices.getStream(gradient.device()));
-  }
+  keep_for_current_stream(gradient);
   if (how.accumulate) {
     slot.add_(gradient, how.scale);
   } else if (how.scale == 1) {

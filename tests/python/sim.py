@@ -54,9 +54,10 @@ def schedule(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def of_rank(rank: int, name: str) -> Iterator[None]:
-    """The same, with the device of a rank, for which groups use the simulated NCCL."""
-    os.environ["FARANDOLE_NCCL_LIBRARY"] = str(NCCL)
+def of_rank(rank: int, name: str, nccl: Path | None = NCCL) -> Iterator[None]:
+    """The same, with the device of a rank, for which groups use this NCCL; None: as is set."""
+    if nccl is not None:
+        os.environ["FARANDOLE_NCCL_LIBRARY"] = str(nccl)
     capability = torch.distributed.Backend.backend_capability["farandole"]
     with schedule(name):
         set_device(rank)

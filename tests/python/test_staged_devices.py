@@ -41,11 +41,7 @@ def on_devices(
 def _enter(
     rank: int, world_size: int, body: Callable[[int, int], None], store: str, schedule: str
 ) -> None:
-    with sim.schedule(schedule):
-        sim.set_device(rank)
-        capability = dist.Backend.backend_capability["farandole"]
-        if "sim" not in capability:
-            capability.append("sim")
+    with sim.of_rank(rank, schedule, nccl=None):
         if os.environ.get("FARANDOLE_DEVICE_BACKEND") == "different":
             os.environ["FARANDOLE_DEVICE_BACKEND"] = ["auto", "staged"][rank % 2]
         if os.environ.get("FARANDOLE_HOST_ID") == "different":

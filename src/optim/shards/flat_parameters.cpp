@@ -3,10 +3,10 @@
 
 #include <ATen/MapAllocator.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
 
+#include "ddp/stream_use.h"
 #include "farandole/error.h"
 #include "process_group/torch_compat.h"
 
@@ -47,11 +47,7 @@ void FlatParameters::move_in(size_t parameter) {
   const at::Tensor& slot = slots_[parameter];
   const at::Tensor before = parameters_[parameter].detach();
   slot.copy_(before);
-  // It may have been allocated for another stream, and is not needed any more.
-  if (!before.is_cpu()) {
-    const c10::Device device = before.device();
-    before.record_stream(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-  }
+  keep_for_current_stream(before);
   parameters_[parameter].set_data(slot);
 }
 
