@@ -8,8 +8,6 @@ which the device is one more parameter.
 from __future__ import annotations
 
 import copy
-import gc
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -40,10 +38,7 @@ def waits_of(step: Callable[[int], object]) -> list[str]:
     """The operators for which the host waits once memory has been planned."""
     for i in range(3):
         step(i)
-    # The end of an earlier model's buckets waits for the device. Their last owner may be an
-    # operation that the watchdog, which looks every 50 ms, has not let go.
-    gc.collect()
-    time.sleep(0.3)
+    sim.let_go()
     sim.take_waiting_operators()
     before = sim.host_waits()
     for i in range(3, 6):

@@ -54,6 +54,8 @@ def _waits(rank: int, world_size: int, gradients: Any) -> None:
             )
             inputs = torch.randn(4, 7).to(device, dtype)
             for step in range(5):
+                if step == 2:
+                    sim.let_go()
                 sharded.zero_grad()
                 model(inputs).square().mean().backward()
                 before = sim.host_waits()
