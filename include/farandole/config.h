@@ -35,6 +35,12 @@ enum class DeviceBackendChoice {
   kStaged,  ///< through pinned host memory and the communicators for tensors on the CPU
 };
 
+/// What computes the steps of sharded optimizers on accelerators.
+enum class DeviceKernelsChoice {
+  kAuto,  ///< Farandole's own kernels where they know the rule and the device, else as kTorch
+  kTorch  ///< operations of torch
+};
+
 /// What becomes of a backward in which a gradient has an Inf or NaN on some rank.
 enum class NonfinitePolicy {
   kOff,   ///< nobody looks
@@ -54,6 +60,10 @@ struct FARANDOLE_API Config {
   /// FARANDOLE_DEVICE_BACKEND: auto, nccl or staged; through what tensors on accelerators travel:
   /// NCCL, or pinned host memory and what serves tensors on the CPU. Default auto.
   DeviceBackendChoice device_backend = DeviceBackendChoice::kAuto;
+  /// FARANDOLE_DEVICE_KERNELS: auto or torch; what computes the steps of sharded optimizers on
+  /// accelerators: Farandole's own kernels where they know the rule and the device, or torch's
+  /// operations. Default auto.
+  DeviceKernelsChoice device_kernels = DeviceKernelsChoice::kAuto;
   /// FARANDOLE_NCCL_LIBRARY: path of the NCCL library for memory of accelerators; empty: the one
   /// that torch has loaded, else the system's libnccl.so.2.
   std::string nccl_library;

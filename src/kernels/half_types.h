@@ -4,19 +4,21 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/target_clones.h"
+
 namespace farandole::comm {
 
 // Plain integer arithmetic without branches, so that compilers turn loops of it into SIMD for every
 // instruction set. All conversions to a half type round to nearest, ties to even (IEEE
 // 754-2019, 4.3.1).
 
-inline float float_of_bits(uint32_t bits) {
+FARANDOLE_INLINE float float_of_bits(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
 
-inline uint32_t bits_of_float(float value) {
+FARANDOLE_INLINE uint32_t bits_of_float(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
@@ -26,9 +28,11 @@ inline uint32_t bits_of_float(float value) {
 struct BFloat16 {
   uint16_t bits;
 
-  explicit operator float() const { return float_of_bits(static_cast<uint32_t>(bits) << 16); }
+  FARANDOLE_INLINE explicit operator float() const {
+    return float_of_bits(static_cast<uint32_t>(bits) << 16);
+  }
 
-  static BFloat16 from(float value) {
+  static FARANDOLE_INLINE BFloat16 from(float value) {
     const uint32_t source = bits_of_float(value);
     const uint32_t rounded = (source + 0x7fffU + ((source >> 16) & 1U)) >> 16;
     const uint32_t quiet_nan = (source >> 16) | 0x40U;
@@ -41,7 +45,7 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
 
-  explicit operator float() const {
+  FARANDOLE_INLINE explicit operator float() const {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000U) << 16;
     const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffU) << 13;
     // Exponents keep their offset: a multiplication by 2^112 rebases the bias and normalizes
@@ -52,7 +56,7 @@ struct Float16 {
     return float_of_bits(sign | (is_special ? infinite_or_nan : bits_of_float(scaled)));
   }
 
-  static Float16 from(float value) {
+  static FARANDOLE_INLINE Float16 from(float value) {
     const uint32_t source = bits_of_float(value);
     const uint32_t sign = (source >> 16) & 0x8000U;
     const uint32_t magnitude = source & 0x7fffffffU;

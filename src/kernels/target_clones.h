@@ -11,5 +11,10 @@
 #define FARANDOLE_CLONES
 #endif
 
-/// For what a clone calls: only what is inlined into it uses its instructions.
+/// For what a clone calls: only what is inlined into it uses its instructions. And for what kernels
+/// of a GPU call.
+#ifdef __CUDACC__
+#define FARANDOLE_INLINE __host__ __device__ __forceinline__
+#else
 #define FARANDOLE_INLINE __attribute__((always_inline)) inline
+#endif

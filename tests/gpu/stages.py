@@ -83,7 +83,7 @@ def stages(device: str, scratch: Path, select: str) -> Iterator[Stage]:
     if is_real:
         yield build()
         yield Stage("import", 60, [sys.executable, "-c", IMPORT, str(SITE)])
-    for name in ["collectives", "streams", "training", "failures", "capture"]:
+    for name in ["collectives", "streams", "kernels", "training", "failures", "capture"]:
         yield tests(name, device, scratch, select)
     yield sanitizer(device)
     yield benchmark(device, scratch)

@@ -54,7 +54,7 @@ def test_a_quick_run_measures_and_verifies_all_lanes(tmp_path: Path) -> None:
         "all_reduce, async_op": both,
         "resnet50": trained,
         "gpt2": trained,
-        "adamw": {"farandole", "torch", "copy"},
+        "adamw": {"farandole", "farandole_bfloat16", "torch", "copy"},
     }
     for each in rows:
         if each["part"] == "bandwidth":

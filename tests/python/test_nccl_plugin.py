@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,33 @@ def test_it_is_linked_to_no_library_of_nvidia() -> None:
     symbols = output_of("nm", "-D", "--undefined-only", PLUGIN, deadline_s=30)
     assert "dlsym" in symbols
     assert not re.findall(r"U ((?:nccl|cuda|cu)[A-Z]\w*)", symbols)
+
+
+PTX, CUBIN = 1, 2  # kinds of code in a fatbin
+
+
+def code_for_gpus() -> set[tuple[int, int]]:
+    """Kind and compute capability of all code in the plug-in, by the headers of its fatbin."""
+    image = PLUGIN.read_bytes()
+    start = image.find(struct.pack("<I", 0xBA55ED50))
+    if start < 0:
+        return set()
+    _, _, header, size = struct.unpack_from("<IHHQ", image, start)
+    found, at, end = set(), start + header, start + header + size
+    while at < end:
+        kind, _, header, size = struct.unpack_from("<HHIQ", image, at)
+        found.add((kind, *struct.unpack_from("<I", image, at + 28)))
+        at += header + size
+    return found
+
+
+@needs_plugin
+def test_it_has_kernels_where_nvcc_is() -> None:
+    if not of_cache("FARANDOLE_NVCC"):
+        assert code_for_gpus() == set()
+        return
+    cubins = {(CUBIN, each) for each in (80, 86, 89, 90, 100, 120)}
+    assert code_for_gpus() == cubins | {(PTX, 75), (PTX, 120)}
 
 
 WITHOUT_GPU = """

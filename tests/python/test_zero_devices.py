@@ -74,6 +74,30 @@ def test_a_steady_step_waits_for_nothing(backend: str, gradients: str) -> None:
     ranks.run(_waits, 2, gradients, setup=ranks.Setup(backend=backend))
 
 
+def _by_torch(rank: int, world_size: int) -> None:
+    """Operations of torch, for devices without kernels, train as the kernels do."""
+    for optimizer, options in CASES[:-1]:
+        for dtype in (torch.float32, torch.bfloat16):
+            trained = []
+            for kernels in ("auto", "torch"):
+                os.environ["FARANDOLE_DEVICE_KERNELS"] = kernels
+                model = DistributedDataParallel(_model().to(f"sim:{rank}", dtype))
+                sharded = ZeroRedundancyOptimizer(model.parameters(), optimizer, **options)
+                for step in range(4):
+                    sharded.zero_grad()
+                    torch.manual_seed(step * world_size + rank)
+                    model(torch.randn(4, 7).to(f"sim:{rank}", dtype)).square().mean().backward()
+                    sharded.clip_grad_norm_(0.5)
+                    sharded.step()
+                trained.append([each.detach().cpu() for each in model.parameters()])
+            torch.testing.assert_close(*trained, msg=f"{optimizer.__name__} {dtype}")
+
+
+@pytest.mark.parametrize("backend", DEVICES)
+def test_operations_of_torch_train_as_kernels(backend: str) -> None:
+    ranks.run(_by_torch, 2, setup=ranks.Setup(backend=backend))
+
+
 def _scaled(rank: int, world_size: int, gradients: Any) -> None:
     """Under autocast, with a scale: as torch in one process, and the host reads one flag a step."""
     torch.set_default_device("cpu")

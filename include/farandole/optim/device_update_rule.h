@@ -4,11 +4,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "farandole/export.h"
 
 namespace farandole {
+
+struct RuleFormulas;
+struct StepContext;
 
 /// Pieces of parameters on an accelerator that are updated alike: one tensor each, of one
 /// dimension, all float64 or all float32 (of half types too).
@@ -36,6 +40,10 @@ class FARANDOLE_API DeviceUpdateRule {
   virtual std::vector<std::vector<at::Tensor>> measure_on_device(const DeviceUpdate& pieces) const;
   /// Gradients are empty if UpdateRule::update_reads_gradient() is false.
   virtual void update_on_device(const DeviceUpdate& pieces) const = 0;
+
+  /// What Farandole's kernels (optim/device) compute instead, where a device runs them. Null for
+  /// rules that they do not know.
+  virtual std::shared_ptr<const RuleFormulas> formulas(const StepContext& context) const;
 };
 
 }  // namespace farandole

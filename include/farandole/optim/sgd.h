@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ class FARANDOLE_API SgdRule final : public UpdateRule, public DeviceUpdateRule {
 
   const DeviceUpdateRule* on_device() const override { return this; }
   void update_on_device(const DeviceUpdate& pieces) const override;
+  std::shared_ptr<const RuleFormulas> formulas(const StepContext& context) const override;
 
  private:
   const SgdHyperparameters sgd_;

@@ -18,7 +18,7 @@ struct Plugin {
   void (*find)(const std::string& library);
 };
 
-/// The one symbol that the plug-in exports, an extern "C" function that returns const Plugin*.
+/// The symbol that the plug-in exports for it, an extern "C" function that returns const Plugin*.
 constexpr const char* kPluginSymbol = "farandole_cuda_plugin";
 
 }  // namespace farandole::comm::nccl

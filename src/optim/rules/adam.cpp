@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "optim/device/rule_formulas.h"
 #include "optim/rules/adam_kernels.h"
 #include "optim/rules/bias_correction.h"
 #include "optim/rules/hyperparameters.h"
@@ -82,6 +83,13 @@ void AdamRule::update_on_device(const DeviceUpdate& pieces) const {
   } else {
     update([](const auto&... arguments) { at::_fused_adam_(arguments...); });
   }
+}
+
+std::shared_ptr<const RuleFormulas> AdamRule::formulas(const StepContext& context) const {
+  return std::make_shared<const RuleFormulas>(formulas_of([&](auto number) {
+    using T = decltype(number);
+    return AnyFormula<T>(AdamFormula<T>{step_of<T>(adam_, context)});
+  }));
 }
 
 }  // namespace farandole

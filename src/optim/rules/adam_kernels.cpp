@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/rules/adam_kernels.h"
 
-#include <cmath>
-
 #include "kernels/target_clones.h"
 
 namespace farandole {
 namespace {
-
-/// The larger one; NaN if one of them is, as torch.maximum().
-template <class T>
-FARANDOLE_INLINE T maximum(T a, T b) {
-  return a >= b || a != a ? a : b;
-}
 
 template <class T, bool decays, bool amsgrad>
 FARANDOLE_INLINE void adam_typed(const UpdateBlock<T>& block, const AdamStep<T>& by) {
@@ -25,18 +17,9 @@ FARANDOLE_INLINE void adam_typed(const UpdateBlock<T>& block, const AdamStep<T>&
   const int64_t elements = block.elements;
 #pragma GCC ivdep
   for (int64_t i = 0; i < elements; ++i) {
-    const T p = parameter[i] * step.shrinkage;
-    T g = step.sign * gradient[i];
-    if (decays) g = std::fma(p, step.weight_decay, g);
-    const T m = step.moments.first(exp_avg[i], g);
-    T v = step.moments.second(exp_avg_sq[i], g);
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
-    if (amsgrad) {
-      v = maximum(max_exp_avg_sq[i], v);
-      max_exp_avg_sq[i] = v;
-    }
-    parameter[i] = p + step.negative_size * m / (std::sqrt(v) + step.eps);
+    T unused = 0;
+    step.update(decays, amsgrad, parameter[i], gradient[i], exp_avg[i], exp_avg_sq[i],
+                amsgrad ? max_exp_avg_sq[i] : unused);
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include <cmath>
 
+#include "optim/device/rule_formulas.h"
 #include "optim/rules/bias_correction.h"
 #include "optim/rules/device_sums.h"
 #include "optim/rules/hyperparameters.h"
@@ -42,14 +43,6 @@ std::vector<at::Tensor> directions_of(const LambHyperparameters& lamb, const Dev
     at::_foreach_add_(directions, pieces.parameters, lamb.weight_decay);
   }
   return directions;
-}
-
-/// -lr times the trust ratio; NaN if a norm is NaN.
-double negative_size(const LambHyperparameters& lamb, const double* sums) {
-  const double parameter_norm = std::sqrt(sums[0]);
-  const double update_norm = std::sqrt(sums[1]);
-  if (parameter_norm == 0 || update_norm == 0) return -lamb.lr;
-  return -lamb.lr * (parameter_norm / update_norm);
 }
 
 }  // namespace
@@ -85,12 +78,13 @@ void LambRule::measure(const UpdateBlock<double>& block, const StepContext& cont
 }
 
 void LambRule::update(const UpdateBlock<float>& block, const StepContext& context) const {
-  const auto size = static_cast<float>(negative_size(lamb_, context.sums));
+  const auto size = static_cast<float>(lamb_negative_size(lamb_.lr, context.sums));
   lamb_update_kernel(block, step_of<float>(lamb_, context), size);
 }
 
 void LambRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
-  lamb_update_kernel(block, step_of<double>(lamb_, context), negative_size(lamb_, context.sums));
+  lamb_update_kernel(block, step_of<double>(lamb_, context),
+                     lamb_negative_size(lamb_.lr, context.sums));
 }
 
 std::vector<std::vector<at::Tensor>> LambRule::measure_on_device(const DeviceUpdate& pieces) const {
@@ -110,6 +104,13 @@ void LambRule::update_on_device(const DeviceUpdate& pieces) const {
   const at::Tensor ratios = at::where(is_zero, 1.0, parameter_norms / update_norms);
   at::_foreach_mul_(directions, (ratios * -lamb_.lr).unbind());
   at::_foreach_add_(pieces.parameters, directions);
+}
+
+std::shared_ptr<const RuleFormulas> LambRule::formulas(const StepContext& context) const {
+  return std::make_shared<const RuleFormulas>(formulas_of([&](auto number) {
+    using T = decltype(number);
+    return AnyFormula<T>(LambFormula<T>{step_of<T>(lamb_, context), lamb_.lr});
+  }));
 }
 
 }  // namespace farandole

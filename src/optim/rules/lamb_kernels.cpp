@@ -10,12 +10,6 @@
 namespace farandole {
 namespace {
 
-template <class T>
-FARANDOLE_INLINE T update_of(const LambStep<T>& step, T p, T m, T v) {
-  const T adam = step.first_factor * m / std::fma(std::sqrt(v), step.second_factor, step.eps);
-  return std::fma(step.weight_decay, p, adam);
-}
-
 /// Elements whose updates are kept until their squares are summed: they stay in the level-1 cache.
 constexpr int64_t kRun = 512;
 
@@ -31,12 +25,8 @@ FARANDOLE_INLINE void measure(const UpdateBlock<T>& block, const LambStep<T>& by
     T* const exp_avg_sq = block.states[1] + first;
 #pragma GCC ivdep
     for (int64_t i = 0; i < elements; ++i) {
-      const T g = step.sign * gradient[i];
-      const T m = step.moments.first(exp_avg[i], g);
-      const T v = step.moments.second(exp_avg_sq[i], g);
-      exp_avg[i] = m;
-      exp_avg_sq[i] = v;
-      updates[i] = update_of(step, parameter[i], m, v);
+      step.average(gradient[i], exp_avg[i], exp_avg_sq[i]);
+      updates[i] = step.direction(parameter[i], exp_avg[i], exp_avg_sq[i]);
     }
     sums[0] += sum_of_squares(parameter, elements);
     sums[1] += sum_of_squares(updates, elements);
@@ -52,7 +42,7 @@ FARANDOLE_INLINE void update(const UpdateBlock<T>& block, const LambStep<T>& by,
   const int64_t elements = block.elements;
 #pragma GCC ivdep
   for (int64_t i = 0; i < elements; ++i) {
-    const T direction = update_of(step, parameter[i], exp_avg[i], exp_avg_sq[i]);
+    const T direction = step.direction(parameter[i], exp_avg[i], exp_avg_sq[i]);
     parameter[i] = std::fma(negative_size, direction, parameter[i]);
   }
 }

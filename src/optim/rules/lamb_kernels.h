@@ -2,20 +2,9 @@
 #pragma once
 
 #include "farandole/optim/update_rule.h"
-#include "optim/rules/moments.h"
+#include "optim/rules/lamb_step.h"
 
 namespace farandole {
-
-/// One step of LAMB in the element type.
-template <class T>
-struct LambStep {
-  Moments<T> moments;
-  T sign;  ///< -1: maximize
-  T weight_decay;
-  T eps;
-  T first_factor;   ///< 1 / (1 - beta1^step), or 1
-  T second_factor;  ///< 1 / sqrt(1 - beta2^step), or 1
-};
 
 /// Updates the states, exp_avg and exp_avg_sq, and adds the squares of parameters to sums[0], of
 /// updates to sums[1].

@@ -7,23 +7,18 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
-#include <cmath>
-
+#include "optim/device/rule_formulas.h"
 #include "optim/rules/device_sums.h"
 #include "optim/rules/hyperparameters.h"
 #include "optim/rules/lars_kernels.h"
+#include "optim/rules/lars_step.h"
 #include "optim/rules/sgd_kernels.h"
 
 namespace farandole {
 namespace {
 
-/// NaN if a norm is NaN.
-double local_lr(const LarsHyperparameters& lars, const double* sums) {
-  const double parameter_norm = std::sqrt(sums[0]);
-  const double gradient_norm = std::sqrt(sums[1]);
-  if (parameter_norm == 0 || gradient_norm == 0) return 1;
-  return lars.trust_coefficient * parameter_norm /
-         (gradient_norm + lars.weight_decay * parameter_norm + lars.eps);
+LarsRate rate_of(const LarsHyperparameters& lars) {
+  return {lars.trust_coefficient, lars.weight_decay, lars.eps};
 }
 
 }  // namespace
@@ -63,11 +58,11 @@ void LarsRule::measure(const UpdateBlock<double>& block, const StepContext& /*co
 }
 
 void LarsRule::update(const UpdateBlock<float>& block, const StepContext& context) const {
-  sgd_kernel(block, sgd_step<float>(lars_, context, local_lr(lars_, context.sums)));
+  sgd_kernel(block, sgd_step<float>(lars_, context, rate_of(lars_).of(context.sums)));
 }
 
 void LarsRule::update(const UpdateBlock<double>& block, const StepContext& context) const {
-  sgd_kernel(block, sgd_step<double>(lars_, context, local_lr(lars_, context.sums)));
+  sgd_kernel(block, sgd_step<double>(lars_, context, rate_of(lars_).of(context.sums)));
 }
 
 std::vector<std::vector<at::Tensor>> LarsRule::measure_on_device(const DeviceUpdate& pieces) const {
@@ -89,6 +84,13 @@ void LarsRule::update_on_device(const DeviceUpdate& pieces) const {
   const auto momentum = lars_.momentum != 0 ? pieces.states[0] : std::vector<at::Tensor>();
   at::_fused_sgd_(pieces.parameters, gradients, momentum, /*weight_decay=*/0, lars_.momentum,
                   lars_.lr, lars_.dampening, lars_.nesterov, /*maximize=*/false, pieces.is_first);
+}
+
+std::shared_ptr<const RuleFormulas> LarsRule::formulas(const StepContext& context) const {
+  return std::make_shared<const RuleFormulas>(formulas_of([&](auto number) {
+    using T = decltype(number);
+    return AnyFormula<T>(LarsFormula<T>{sgd_step<T>(lars_, context, /*scale=*/1), rate_of(lars_)});
+  }));
 }
 
 }  // namespace farandole

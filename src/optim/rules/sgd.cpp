@@ -3,6 +3,7 @@
 
 #include <ATen/ops/_fused_sgd.h>
 
+#include "optim/device/rule_formulas.h"
 #include "optim/rules/hyperparameters.h"
 #include "optim/rules/sgd_kernels.h"
 
@@ -40,6 +41,13 @@ void SgdRule::update_on_device(const DeviceUpdate& pieces) const {
   const auto momentum = sgd_.momentum != 0 ? pieces.states[0] : std::vector<at::Tensor>();
   at::_fused_sgd_(pieces.parameters, pieces.gradients, momentum, sgd_.weight_decay, sgd_.momentum,
                   sgd_.lr, sgd_.dampening, sgd_.nesterov, sgd_.maximize, pieces.is_first);
+}
+
+std::shared_ptr<const RuleFormulas> SgdRule::formulas(const StepContext& context) const {
+  return std::make_shared<const RuleFormulas>(formulas_of([&](auto number) {
+    using T = decltype(number);
+    return AnyFormula<T>(SgdFormula<T>{sgd_step<T>(sgd_, context, /*scale=*/1)});
+  }));
 }
 
 }  // namespace farandole

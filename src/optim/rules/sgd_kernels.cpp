@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/rules/sgd_kernels.h"
 
-#include <cmath>
-
 #include "kernels/target_clones.h"
 
 namespace farandole {
@@ -22,15 +20,9 @@ FARANDOLE_INLINE void sgd_typed(const UpdateBlock<T>& block, const SgdStep<T>& b
   const int64_t elements = block.elements;
 #pragma GCC ivdep
   for (int64_t i = 0; i < elements; ++i) {
-    T d = step.sign * gradient[i];
-    if (decays) d = std::fma(parameter[i], step.weight_decay, d);
-    d = step.scale * d;
-    if (momentum != Momentum::kNone) {
-      const T b = is_first ? d : std::fma(d, step.share, step.momentum * buffer[i]);
-      buffer[i] = b;
-      d = nesterov ? std::fma(b, step.momentum, d) : b;
-    }
-    parameter[i] = std::fma(d, step.negative_lr, parameter[i]);
+    T unused = 0;
+    step.update(decays, momentum != Momentum::kNone, is_first, nesterov, parameter[i], gradient[i],
+                momentum != Momentum::kNone ? buffer[i] : unused);
   }
 }
 

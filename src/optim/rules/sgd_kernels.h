@@ -2,27 +2,11 @@
 #pragma once
 
 #include "farandole/optim/update_rule.h"
+#include "optim/rules/sgd_step.h"
 
 namespace farandole {
 
-/// One step of SGD in the element type, rounded where torch.optim.SGD rounds:
-///
-///   d = scale * (sign * gradient + weight_decay * parameter)
-///   b = d in the first step, then momentum * b + share * d
-///   parameter += negative_lr * (d, or b, or with Nesterov d + momentum * b)
-template <class T>
-struct SgdStep {
-  T sign;          ///< -1: maximize
-  T weight_decay;  ///< 0: the parameter is not added, be it NaN or Inf
-  T scale;         ///< of LARS; 1 changes no bit
-  T momentum;      ///< 0: there is no b
-  T share;         ///< 1 - dampening
-  T negative_lr;
-  bool is_first;
-  bool nesterov;
-};
-
-/// That of SGD, or of LARS, whose hyperparameters have the same names.
+/// The step of SGD, or of LARS, whose hyperparameters have the same names.
 template <class T, class Hyperparameters>
 SgdStep<T> sgd_step(const Hyperparameters& sgd, const StepContext& context, double scale) {
   SgdStep<T> step;

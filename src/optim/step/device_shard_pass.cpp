@@ -19,12 +19,17 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <string>
 #include <tuple>
 #include <utility>
 
+#include "farandole/config.h"
+#include "log.h"
+#include "optim/device/kernel_launch.h"
 #include "optim/state/shard_state.h"
 #include "optim/step/device_rounding.h"
 #include "optim/step/most_sums.h"
+#include "process_group/data_type.h"
 
 namespace farandole {
 namespace {
@@ -57,7 +62,40 @@ std::vector<at::Tensor> with_change(const std::vector<at::Tensor>& gradients,
   return at::_foreach_clamp_min(at::_foreach_clamp_max(gradients, change.value), -change.value);
 }
 
+/// Whether there are kernels for numbers of these types: computed in float64, or in float32.
+bool serve(at::ScalarType parameter, at::ScalarType gradient) {
+  const auto is_float32_or_half = [](at::ScalarType type) {
+    return type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
+  };
+  if (parameter == at::kDouble) return gradient == at::kDouble;
+  return is_float32_or_half(parameter) && is_float32_or_half(gradient);
+}
+
+/// Whether steps on `device` run our kernels; if it cannot, one line of the process says why.
+bool chooses_kernels(c10::Device device) {
+  if (Config::from_environment().device_kernels == DeviceKernelsChoice::kTorch) return false;
+  const std::string obstacle = obstacle_to_kernels(device);
+  if (obstacle.empty()) return true;
+  static const bool once = [&] {
+    log(LogLevel::kInfo, "steps of sharded optimizers on " + device.str() +
+                             " use torch's operations, not Farandole's kernels: " + obstacle);
+    return true;
+  }();
+  return !once;
+}
+
+KernelChange kernel_change(const GradientChange& change) {
+  const bool has_factor = change.kind == GradientChange::Kind::kNorm;
+  return {change.kind == GradientChange::Kind::kClamp, change.value,
+          has_factor ? change.factor.const_data_ptr<double>() : nullptr};
+}
+
 }  // namespace
+
+DeviceShardPass::DeviceShardPass(const ShardLayout& layout, const ShardRanks& ranks)
+    : layout_(layout),
+      ranks_(ranks),
+      has_kernels_(chooses_kernels(layout.tensors().front().device())) {}
 
 void DeviceShardPass::make(const UpdateRules& rules, const GradientSources& gradients,
                            const std::vector<GradientChange>& changes) {
@@ -201,13 +239,70 @@ void DeviceShardPass::reset_sums() {
   sums_.clear();
 }
 
+/// What kernels compute for the batch; null if they do not know it.
+std::shared_ptr<const RuleFormulas> DeviceShardPass::formulas_of(const Batch& batch) const {
+  const Piece& first = pieces_[batch.front()];
+  const bool knows = has_kernels_ && changes_->size() <= kKernelChanges &&
+                     serve(first.parameter.scalar_type(), first.gradient.scalar_type());
+  return knows ? first.rule->on_device()->formulas(first.context) : nullptr;
+}
+
+/// For rules. Kernels refresh master weights themselves.
+std::vector<DeviceShardPass::RuleBatch> DeviceShardPass::rule_batches() const {
+  std::vector<RuleBatch> made;
+  bool all_on_kernels = true;
+  for (Batch& batch : batches()) {
+    auto formulas = formulas_of(batch);
+    all_on_kernels = all_on_kernels && formulas != nullptr;
+    made.push_back({std::move(batch), std::move(formulas)});
+  }
+  if (!all_on_kernels) refresh_masters();
+  return made;
+}
+
+void DeviceShardPass::launch(const Batch& batch, KernelLaunches::Kind kind,
+                             const RuleFormulas& formulas) const {
+  const Piece& first = pieces_[batch.front()];
+  const bool reads_gradient =
+      kind == KernelLaunches::Kind::kMeasure || first.rule->update_reads_gradient();
+  KernelTable table{};
+  table.parameter_dtype = *data_type_of(first.parameter.scalar_type());
+  table.gradient_dtype = *data_type_of(first.gradient.scalar_type());
+  table.rounds_stochastically = first.rounding.has_value();
+  table.states = static_cast<uint8_t>(first.states.size());
+  table.divisor = first.divisor;
+  for (const GradientChange& change : *changes_) {
+    table.change[table.changes++] = kernel_change(change);
+  }
+  KernelLaunches launches(first.parameter.device(), kind, formulas, table);
+  for (const size_t index : batch) {
+    const Piece& piece = pieces_[index];
+    KernelPiece to{};
+    to.parameter = piece.parameter.mutable_data_ptr();
+    to.gradient = reads_gradient ? piece.gradient.const_data_ptr() : nullptr;
+    to.master = piece.master.defined() ? piece.master.mutable_data_ptr<float>() : nullptr;
+    for (size_t i = 0; i < piece.states.size(); ++i) {
+      to.states[i] = piece.states[i].mutable_data_ptr();
+    }
+    if (piece.rule->sums() > 0)
+      to.sums = total_.mutable_data_ptr<double>() + piece.index * kMostSums;
+    to.elements = piece.parameter.numel();
+    if (piece.rounding) {
+      to.first_element = piece.rounding->first_element;
+      to.key = piece.rounding->key;
+    }
+    launches.add(to);
+  }
+  launches.end();
+}
+
 void DeviceShardPass::measure() {
-  refresh_masters();
   const auto options = layout_.tensors().front().options().dtype(at::kDouble);
   std::vector<at::Tensor> measured(layout_.parameters().size() * kMostSums, at::zeros({}, options));
-  for (const Batch& batch : batches()) {
+  const std::vector<RuleBatch> all = rule_batches();
+  for (const auto& [batch, formulas] : all) {
     const UpdateRule& rule = *pieces_[batch.front()].rule;
-    if (rule.sums() == 0) continue;
+    if (rule.sums() == 0 || formulas != nullptr) continue;
     const auto sums = rule.on_device()->measure_on_device(lists(batch, /*with_gradients=*/true));
     for (size_t sum = 0; sum < sums.size(); ++sum) {
       for (size_t i = 0; i < batch.size(); ++i) {
@@ -217,6 +312,10 @@ void DeviceShardPass::measure() {
   }
   total_ = at::stack(measured);
   sums_ = total_.unbind();
+  for (const auto& [batch, formulas] : all) {
+    const bool measures = formulas != nullptr && pieces_[batch.front()].rule->sums() > 0;
+    if (measures) launch(batch, KernelLaunches::Kind::kMeasure, *formulas);
+  }
 }
 
 /// Whether a rank has failed is told on the CPU; the sums are added up on the device.
@@ -242,8 +341,11 @@ void DeviceShardPass::add_sums(const Batch& batch, DeviceUpdate& pieces) const {
 }
 
 void DeviceShardPass::update() {
-  refresh_masters();
-  for (const Batch& batch : batches()) {
+  for (const auto& [batch, formulas] : rule_batches()) {
+    if (formulas != nullptr) {
+      launch(batch, KernelLaunches::Kind::kUpdate, *formulas);
+      continue;
+    }
     const UpdateRule& rule = *pieces_[batch.front()].rule;
     DeviceUpdate pieces = lists(batch, rule.update_reads_gradient());
     add_sums(batch, pieces);

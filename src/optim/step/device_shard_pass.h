@@ -4,26 +4,29 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "farandole/optim/device_update_rule.h"
+#include "optim/device/kernel_launches.h"
 #include "optim/step/shard_pass.h"
 #include "optim/step/stochastic_rounding.h"
 
 namespace farandole {
 
-/// Operations of torch on an accelerator's current stream, for lists of pieces that are alike.
-/// Comments are in shard_pass.h.
+/// On an accelerator's current stream, for lists of pieces that are alike: Farandole's kernels
+/// (optim/device) where they know the device and the rule, else operations of torch. Comments are
+/// in shard_pass.h.
 ///
 /// New parameters are in this rank's shard alone; they travel to other ranks afterwards. The host
 /// waits for the device where it is asked for a number, and nowhere else. Memory during a step,
-/// beyond the state: in the type that rules compute in, the gradients of pieces whose gradients are
-/// changed or have a half type, and the parameters of those without master weights.
+/// beyond the state, where torch's operations run: in the type that rules compute in, the gradients
+/// of pieces whose gradients are changed or have a half type, and the parameters of those without
+/// master weights.
 class DeviceShardPass final : public ShardPass {
  public:
-  DeviceShardPass(const ShardLayout& layout, const ShardRanks& ranks)
-      : layout_(layout), ranks_(ranks) {}
+  DeviceShardPass(const ShardLayout& layout, const ShardRanks& ranks);
 
   void make(const UpdateRules& rules, const GradientSources& gradients,
             const std::vector<GradientChange>& changes) override;
@@ -58,6 +61,10 @@ class DeviceShardPass final : public ShardPass {
   };
   /// Indices of pieces that are alike.
   using Batch = std::vector<size_t>;
+  struct RuleBatch {
+    Batch pieces;
+    std::shared_ptr<const RuleFormulas> formulas;  ///< of kernels; null: operations of torch
+  };
 
   void add_rule(Piece& made, const UpdateRule& rule, const ShardLayout::Part& part,
                 const ShardPiece& piece) const;
@@ -67,10 +74,14 @@ class DeviceShardPass final : public ShardPass {
   DeviceUpdate lists(const Batch& batch, bool with_gradients) const;
   void add_sums(const Batch& batch, DeviceUpdate& pieces) const;
   void refresh_masters() const;
+  std::shared_ptr<const RuleFormulas> formulas_of(const Batch& batch) const;
+  std::vector<RuleBatch> rule_batches() const;
+  void launch(const Batch& batch, KernelLaunches::Kind kind, const RuleFormulas& formulas) const;
   void round(const Batch& batch, const std::vector<at::Tensor>& computed) const;
 
   const ShardLayout& layout_;
   const ShardRanks& ranks_;
+  const bool has_kernels_;
   std::vector<Piece> pieces_;
   const std::vector<GradientChange>* changes_ = nullptr;
   at::Tensor total_;              ///< kMostSums a parameter, after share_sums() of all ranks

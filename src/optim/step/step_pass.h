@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "farandole/comm/types.h"
+#include "farandole/export.h"
 #include "farandole/optim/update_rule.h"
 #include "optim/step/gradient_change.h"
 #include "optim/step/stochastic_rounding.h"
@@ -52,7 +53,7 @@ struct StepPiece {
 ///
 /// Blocks are distributed to torch's threads (at::set_num_threads). No bit depends on the number of
 /// threads, or on where pieces begin. Threads: one call at a time.
-class StepPass {
+class FARANDOLE_API StepPass {
  public:
   /// Calls rule->measure() on every element and adds the sums in the order of the blocks.
   void measure(const std::vector<StepPiece>& pieces);
