@@ -26,6 +26,7 @@ PeerFailure::~PeerFailure() = default;
 TimeoutError::~TimeoutError() = default;
 AbortedError::~AbortedError() = default;
 SystemError::~SystemError() = default;
+CheckpointError::~CheckpointError() = default;
 NotSupported::~NotSupported() = default;
 
 }  // namespace farandole

@@ -109,6 +109,15 @@ class FARANDOLE_API SystemError : public CommError {
   ~SystemError() override;
 };
 
+/// A checkpoint could not be saved or loaded: a file or folder cannot be written or read, is
+/// damaged, incomplete, or of a newer format. What was saved before is as it was, and so is what was
+/// to be loaded into.
+class FARANDOLE_API CheckpointError : public Error {
+ public:
+  using Error::Error;
+  ~CheckpointError() override;
+};
+
 /// This build or machine cannot do what was asked; the text says what can.
 class FARANDOLE_API NotSupported : public Error {
  public:

@@ -13,5 +13,6 @@ void bind_process_group(pybind11::module_& module);
 void bind_ddp(pybind11::module_& module);
 void bind_optim(pybind11::module_& module);
 void bind_amp(pybind11::module_& module);
+void bind_checkpoint(pybind11::module_& module);
 
 }  // namespace farandole::python

@@ -26,7 +26,7 @@ bool is(const Error* error) {
 }
 
 // Derived classes before their bases.
-std::array<Binding, 11> errors{{{is<InvalidArgument>, "InvalidArgument"},
+std::array<Binding, 12> errors{{{is<InvalidArgument>, "InvalidArgument"},
                                 {is<MismatchError>, "MismatchError"},
                                 {is<BackwardError>, "BackwardError"},
                                 {is<StepError>, "StepError"},
@@ -35,6 +35,7 @@ std::array<Binding, 11> errors{{{is<InvalidArgument>, "InvalidArgument"},
                                 {is<AbortedError>, "AbortedError"},
                                 {is<SystemError>, "SystemError"},
                                 {is<CommError>, "CommError"},
+                                {is<CheckpointError>, "CheckpointError"},
                                 {is<NotSupported>, "NotSupported"},
                                 {is<Error>, "Error"}}};
 

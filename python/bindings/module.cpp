@@ -52,4 +52,5 @@ PYBIND11_MODULE(_C, module) {
   farandole::python::bind_ddp(module);
   farandole::python::bind_optim(module);
   farandole::python::bind_amp(module);
+  farandole::python::bind_checkpoint(module);
 }

@@ -25,6 +25,7 @@ from farandole import c10d, logs  # noqa: E402
 from farandole._C import version as __version__  # noqa: E402
 from farandole.amp import GradScaler, autocast  # noqa: E402
 from farandole.arguments import default_group  # noqa: E402
+from farandole.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
 from farandole.collectives import (  # noqa: E402
     all_gather,
     all_reduce,
@@ -62,6 +63,7 @@ from farandole.distributed import (  # noqa: E402
 from farandole.errors import (  # noqa: E402
     AbortedError,
     BackwardError,
+    CheckpointError,
     CommError,
     Error,
     InvalidArgument,
@@ -110,6 +112,7 @@ __all__ = [
     "BackwardError",
     "BackwardTimes",
     "BucketTimes",
+    "CheckpointError",
     "CommError",
     "DistributedDataParallel",
     "Error",

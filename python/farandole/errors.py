@@ -13,6 +13,7 @@ import builtins
 __all__ = [
     "AbortedError",
     "BackwardError",
+    "CheckpointError",
     "CommError",
     "Error",
     "InvalidArgument",
@@ -76,6 +77,10 @@ class SystemError(CommError):  # noqa: A001
     """A system call failed (memory, descriptors, sockets); the text names it."""
 
 
+class CheckpointError(Error, OSError):
+    """A checkpoint could not be saved or loaded. Nothing was changed."""
+
+
 class NotSupported(Error, NotImplementedError):
     """This build or machine cannot do what was asked; the text says what can."""
 
@@ -96,6 +101,7 @@ for _class in (
     TimeoutError,
     AbortedError,
     SystemError,
+    CheckpointError,
     NotSupported,
 ):
     _class.__module__ = "farandole"  # where users find and catch them

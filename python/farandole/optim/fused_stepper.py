@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 
 from farandole import _C
 from farandole.optim.fused_rules import COUNT_STEPS, RULES
-from farandole.optim.gathering import gather, gather_masters, load_masters, state_dtype
+from farandole.optim.gathering import (
+    MASTER,
+    gather,
+    gather_masters,
+    load_masters,
+    masters_of,
+    state_dtype,
+)
 from farandole.optim.memory_order import part_of
+from farandole.optim.owned_state import OwnedState
 from farandole.optim.parameter_groups import Group
 from farandole.optim.state_dicts import State, States
 
@@ -56,6 +64,29 @@ class FusedStepper:
         """Of this rank."""
         return self._engine.state_bytes()
 
+    def owned(self, groups: Sequence[Group]) -> Iterator[OwnedState]:
+        """The state of each piece of this rank. Local."""
+        self.read(groups)
+        self._engine.make_state(self._rules)
+        for index, group in enumerate(groups):
+            steps = self._engine.steps(index)
+            arrays = {
+                name: self._engine.state(index, name) for name in self._rules[index].state_names
+            }
+            masters = masters_of(self._engine, index, group["params"])
+            for i, piece in enumerate(self._engine.pieces(index)):
+                if steps[piece.parameter] == 0:
+                    continue
+                parts = {name: array[i] for name, array in arrays.items()}
+                if (master := masters[i]) is not None:
+                    parts[MASTER] = master
+                rest = self._counted(group, steps[piece.parameter])
+                yield OwnedState(index, piece.parameter, piece, parts, rest)
+
+    def _counted(self, group: Group, steps: int) -> State:
+        counts = self._counts_steps or self._engine.stochastic_rounding  # which goes on from there
+        return {"step": _as_torch_counts(group, steps)} if counts and steps > 0 else {}
+
     def gather(self, groups: Sequence[Group], to: int) -> States:
         """The states of whole parameters on rank ``to``, empty ones elsewhere. Collective."""
         self.read(groups)
@@ -65,9 +96,7 @@ class FusedStepper:
     def _gather_group(self, index: int, group: Group, to: int) -> list[State]:
         parameters = group["params"]
         steps = self._engine.steps(index)  # alike on all ranks
-        states: list[State] = [{} for _ in parameters]
-        if self._counts_steps or self._engine.stochastic_rounding:  # which goes on from there
-            states = [{"step": _as_torch_counts(group, n)} if n > 0 else {} for n in steps]
+        states = [self._counted(group, each) for each in steps]
         dtypes = [state_dtype(p) if n > 0 else None for p, n in zip(parameters, steps, strict=True)]
         for name in self._rules[index].state_names:
             whole = gather(self._engine, index, self._engine.state(index, name), dtypes, to)

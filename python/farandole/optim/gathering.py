@@ -76,12 +76,21 @@ def gather_masters(
         torch.float32 if p.dtype in HALVES and steps > 0 else None
         for p, steps in zip(parameters, stepped, strict=True)
     ]
-    masters = iter(engine.state(index, MASTER))
-    pieces = engine.pieces(index)
-    tensors = [next(masters, None) if _is_half(parameters, piece) else None for piece in pieces]
+    tensors = masters_of(engine, index, parameters)
     for state, tensor in zip(states, gather(engine, index, tensors, dtypes, to), strict=False):
         if tensor is not None:
             state[MASTER] = tensor
+
+
+def masters_of(
+    engine: _C.ShardedOptimizer, index: int, parameters: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """By piece of this rank: the float32 values of half parameters."""
+    masters = iter(engine.state(index, MASTER) if engine.master_weights else [])
+    return [
+        next(masters, None) if _is_half(parameters, piece) else None
+        for piece in engine.pieces(index)
+    ]
 
 
 def load_masters(

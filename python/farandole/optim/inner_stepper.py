@@ -16,8 +16,10 @@ from torch.optim import Optimizer
 from farandole import _C
 from farandole.errors import Error
 from farandole.optim.full_state import OnDevice, gather_whole, moved
-from farandole.optim.gathering import MASTER, gather, gather_masters, load_masters
+from farandole.optim.gathering import MASTER, gather, gather_masters, load_masters, masters_of
+from farandole.optim.lazy_tensor import LazyTensor
 from farandole.optim.memory_order import part_of
+from farandole.optim.owned_state import OwnedState
 from farandole.optim.parameter_groups import Group, describe, hyperparameters
 from farandole.optim.state_dicts import SCALARS, State, States
 
@@ -126,6 +128,24 @@ class InnerStepper:
             if isinstance(value, torch.Tensor)
         ]
         return self._engine.state_bytes() + sum(tensor.nbytes for tensor in tensors)
+
+    def owned(self, groups: Sequence[Group]) -> Iterator[OwnedState]:
+        """The state of each piece of this rank. Local."""
+        self._catch_up(groups)
+        for index, group in enumerate(groups):
+            shards = self.optimizer.param_groups[index]["params"]
+            masters = masters_of(self._engine, index, group["params"])
+            pieces = self._engine.pieces(index)
+            for piece, shard, master in zip(pieces, shards, masters, strict=True):
+                parts: dict[str, torch.Tensor] = {}
+                rest: State = {}
+                for name, value in self.optimizer.state.get(shard, {}).items():
+                    is_part = not self._engine.has_whole_parameters and _is_cut(value, shard)
+                    (parts if is_part else rest)[name] = value
+                if master is not None and (parts or rest):
+                    parts[MASTER] = master
+                if parts or rest:
+                    yield OwnedState(index, piece.parameter, piece, parts, rest)
 
     def gather(self, groups: Sequence[Group], to: int) -> States:
         """The states of whole parameters on rank ``to`` (-1: on all). Collective."""
@@ -241,7 +261,7 @@ class InnerStepper:
                         {
                             name: moved(value, shard.device)
                             if has_moved and name not in SCALARS
-                            else deepcopy(value)
+                            else deepcopy(_materialized(value))
                             for name, value in own.items()
                         },
                     )
@@ -280,8 +300,21 @@ def _dtype_in(state: State, name: str) -> torch.dtype | None:
     return value if isinstance(value, torch.dtype) else None
 
 
+def _materialized(value: Any) -> Any:
+    """The same with what is read of a checkpoint in place of what is to be read."""
+    if isinstance(value, LazyTensor):
+        return value.whole()
+    if isinstance(value, dict):
+        return {key: _materialized(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_materialized(each) for each in value)
+    return value
+
+
 def _cut_value(name: str, value: Any, parameter: torch.Tensor, piece: _C.Piece) -> Any:
     """A copy of this rank's part, or of what a parameter has once."""
+    if isinstance(value, LazyTensor):
+        return part_of(value, parameter, piece).to(parameter.device, copy=True)
     if not isinstance(value, torch.Tensor):
         return value
     if value.shape != parameter.shape or (value.dim() == 0 and name in SCALARS):

@@ -6,10 +6,15 @@ from __future__ import annotations
 import torch
 
 from farandole import _C
+from farandole.optim.lazy_tensor import LazyTensor
 
 
-def part_of(value: torch.Tensor, parameter: torch.Tensor, piece: _C.Piece) -> torch.Tensor:
+def part_of(
+    value: torch.Tensor | LazyTensor, parameter: torch.Tensor, piece: _C.Piece
+) -> torch.Tensor:
     """The elements of ``value``, of the parameter's shape, that belong to ``piece``; 1-D."""
+    if isinstance(value, LazyTensor):
+        return value.part(parameter, piece.offset, piece.elements)
     if parameter.is_contiguous():
         flat = value.reshape(-1)
     else:

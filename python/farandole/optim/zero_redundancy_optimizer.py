@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NoReturn, overload
 
 import torch
@@ -28,9 +29,11 @@ from farandole.optim.element_wise import (
 from farandole.optim.full_state import on_cpu
 from farandole.optim.fused_rules import RULES
 from farandole.optim.fused_stepper import FusedStepper
-from farandole.optim.gathering import state_dtype
+from farandole.optim.gathering import MASTER, state_dtype
 from farandole.optim.inner_stepper import InnerStepper
 from farandole.optim.joining import JoinedRank
+from farandole.optim.lazy_tensor import LazyTensor
+from farandole.optim.owned_state import OwnedState
 from farandole.optim.parameter_groups import Group, hyperparameters, names_of
 from farandole.optim.state_dicts import States, groups_of, states_of
 
@@ -506,6 +509,43 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._engine.set_steps(index, steps)
         return has_state
 
+    # Checkpoints.
+
+    @property
+    def wrapped_class(self) -> str:
+        """The name of the class that updates the shards."""
+        return type(self._pattern).__qualname__
+
+    @property
+    def has_master_weights(self) -> bool:
+        """Whether half parameters are kept in float32 too."""
+        return self._engine.master_weights
+
+    def owned_states(self) -> Iterator[OwnedState]:
+        """What this rank has of the optimizer's state; nothing where rank 0's host has all. Local.
+
+        Tensors are views: the next step changes them.
+        """
+        if self._engine.shard_rank_of(0) is None:
+            return iter(())
+        return self._stepper.owned(self.param_groups)
+
+    def gather_objects(self, own: Any) -> list[Any]:
+        """What each rank that shares the shards gives, by shard_rank; pickled. Collective."""
+        return [pickle.loads(each) for each in self._engine.all_gather(pickle.dumps(own))]
+
+    def stage_states(self, states: States) -> None:
+        """Read what this rank will need of states with LazyTensor in them. Local."""
+        for index, group in enumerate(self.param_groups):
+            for piece in self._engine.pieces(index):
+                parameter = group["params"][piece.parameter]
+                for name, value in states[index][piece.parameter].items():
+                    is_cut = self.partition == "elements" or name == MASTER
+                    if is_cut and isinstance(value, LazyTensor):
+                        value.stage(parameter, piece.offset, piece.elements)
+                    else:
+                        _stage_whole(value)
+
     def __getstate__(self) -> NoReturn:
         raise InvalidArgument(
             sentences(
@@ -550,6 +590,17 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 "leave the hook out, and call step() after backward.",
             )
         )
+
+
+def _stage_whole(value: Any) -> None:
+    if isinstance(value, LazyTensor):
+        value.stage_whole()
+    elif isinstance(value, dict):
+        for each in value.values():
+            _stage_whole(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _stage_whole(each)
 
 
 def _be_taken_for_torchs() -> None:

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""farandole.load_checkpoint()."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from farandole import _C
+from farandole.checkpoint import tree
+from farandole.checkpoint.names import (
+    Models,
+    Optimizers,
+    models_of,
+    optimizers_of,
+    parameter_names,
+)
+from farandole.checkpoint.optimizer_state import OptimizerLoader
+from farandole.checkpoint.rng import RngStates
+from farandole.checkpoint.writers import writer_of
+from farandole.errors import CheckpointError, Error, sentences
+
+_VISIBLE_WITHIN_S = 10.0
+"""How long a folder that rank 0 sees may take to be seen by others, as on NFS."""
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    model: Models = None,
+    optimizer: Optimizers = None,
+    scheduler: Any = None,
+    scaler: Any = None,
+    sampler: Any = None,
+    rng: bool = True,
+    process_group: dist.ProcessGroup | None = None,
+) -> dict[str, Any]:
+    """Load what save_checkpoint() has saved, by any number of ranks. Collective.
+
+    Everything is read and compared with its checksums first, and nothing is changed before all
+    ranks have all that they need: if one fails, all raise, and the training is as before.
+
+    Args:
+        path: The folder given to save_checkpoint(), of which the latest is loaded, or that of one
+            checkpoint.
+        model: Into which parameters and buffers go; the same keys, shapes and dtypes.
+        optimizer: Of the class that was saved, sharded or not. Groups may have another order.
+        scheduler: Anything with load_state_dict(), as the next two. What is not given is not loaded.
+        scaler: A GradScaler.
+        sampler: A sampler.
+        rng: Whether the states of random number generators are set, if as many ranks load as saved.
+        process_group: The ranks; those of the default group if None.
+
+    Returns:
+        The program's own values.
+
+    Raises:
+        CheckpointError: on all ranks: nothing is there, it is damaged, or belongs to another model.
+    """
+    call = "load_checkpoint()"
+    agreeing = writer_of("load_checkpoint", os.fspath(path), process_group)
+    error = ""
+    try:
+        agreeing.wait()  # for what this program saves there
+    except Error as met:
+        error = str(met)
+    agreeing.agree(call, error)
+    reader = _opened(call, os.path.abspath(os.fspath(path)), agreeing)
+    loading: _Loading | None = None
+    try:
+        loading = _Loading(reader)
+        loading.take_models(model)
+        loading.take_optimizers(optimizer, model)
+        for name, holder in (("scheduler", scheduler), ("scaler", scaler), ("sampler", sampler)):
+            loading.take_state(name, holder)
+        if rng:
+            loading.changes.append(RngStates(reader, agreeing.rank, agreeing.world_size).change)
+        values = loading.values()
+    except Exception as met:
+        agreeing.agree(call, f"{type(met).__qualname__}: {met}")
+        raise
+    agreeing.agree(call, "")
+    with torch.no_grad():
+        for change in loading.changes:
+            change()
+    return values
+
+
+def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> _C.CheckpointReader:
+    """The checkpoint that rank 0 finds, on all ranks. Collective."""
+    reader: _C.CheckpointReader | None = None
+    error: Exception | None = None
+    if agreeing.rank == 0:
+        try:
+            reader = _C.CheckpointReader(path)
+        except Error as met:
+            error = met
+    folder = agreeing.all_gather(reader.folder if reader is not None else "")[0]
+    if agreeing.rank != 0 and folder:
+        try:
+            reader = _once_visible(folder)
+        except Error as met:
+            error = met
+    try:
+        agreeing.agree(call, "" if error is None else str(error))
+    except CheckpointError:
+        if error is not None:
+            raise error from None
+        raise
+    assert reader is not None
+    return reader
+
+
+def _once_visible(folder: str) -> _C.CheckpointReader:
+    deadline = time.monotonic() + _VISIBLE_WITHIN_S
+    while not os.path.exists(os.path.join(folder, "index.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return _C.CheckpointReader(folder)
+
+
+class _Loading:
+    """What is read, and how it is taken over."""
+
+    def __init__(self, reader: _C.CheckpointReader) -> None:
+        self._reader = reader
+        self._json = json.loads(reader.values)
+        self.changes: list[Any] = []
+
+    def take_models(self, models: Models) -> None:
+        """Read all tensors of the models."""
+        for prefix, model in models_of(models).items():
+            seen: set[int] = set()
+            states: dict[str, Any] = {}
+            for name, value in model.state_dict(keep_vars=True).items():
+                if isinstance(value, torch.Tensor):
+                    if id(value) not in seen:
+                        seen.add(id(value))
+                        self._take_tensor(prefix + name, value)
+                else:
+                    states[name] = self._state(f"model/{prefix}{name}")
+            if states:
+                self.changes.append(_setter_of(model, states))
+
+    def _take_tensor(self, key: str, tensor: torch.Tensor) -> None:
+        key = self._json["aliases"].get(key, key)
+        entry = self._reader.entries.get(key)
+        if entry is None:
+            raise _mismatch(
+                f"no tensor '{key}'", "the model has one", "load it into the model that was saved."
+            )
+        for what, saved, own in (
+            ("shape", tuple(entry.shape), tuple(tensor.shape)),
+            ("dtype", entry.dtype, tensor.dtype),
+        ):
+            if saved != own:
+                raise _mismatch(
+                    f"'{key}' with the {what} {saved}",
+                    f"the model's has the {what} {own}",
+                    "load it into the model that was saved, and convert that afterwards.",
+                )
+        value = self._reader.read_whole(key)
+        self.changes.append(lambda: tensor.detach().copy_(value))
+
+    def take_optimizers(self, optimizers: Optimizers, models: Models) -> None:
+        """Read what this rank needs of their states."""
+        known = parameter_names(models_of(models))
+        for prefix, optimizer in optimizers_of(optimizers).items():
+            saved = self._json["optimizers"].get(prefix)
+            if saved is None:
+                there = ", ".join(repr(each.rstrip(":")) for each in self._json["optimizers"])
+                raise _mismatch(
+                    f"no optimizer {prefix.rstrip(':')!r}",
+                    f"it has {there or 'none'}",
+                    "pass optimizers by the names under which they were saved.",
+                )
+            loader = OptimizerLoader(prefix, optimizer, known, self._reader, saved)
+            loader.prepare()
+            self.changes.append(loader.change)
+
+    def take_state(self, name: str, holder: Any) -> None:
+        """Read what goes to load_state_dict()."""
+        if holder is not None:
+            state = self._state(name)
+            self.changes.append(lambda: holder.load_state_dict(state))
+
+    def _state(self, name: str) -> Any:
+        if name not in self._json["states"]:
+            raise _mismatch(
+                f"no state of a {name}",
+                "it was not given to save_checkpoint()",
+                f"leave {name}= out, and begin with a new one.",
+            )
+        return tree.decode(self._json["states"][name], self._reader.read_whole)
+
+    def values(self) -> dict[str, Any]:
+        """Those of the program."""
+        values: dict[str, Any] = tree.decode(self._json["values"], self._reader.read_whole)
+        return values
+
+
+def _setter_of(model: nn.Module, states: dict[str, Any]) -> Any:
+    """Sets what modules save beside tensors (get_extra_state())."""
+
+    def set_states() -> None:
+        for name, state in states.items():
+            module, _, _ = name.rpartition("_extra_state")
+            model.get_submodule(module.rstrip(".")).set_extra_state(state)
+
+    return set_states
+
+
+def _mismatch(has: str, why: str, fix: str) -> CheckpointError:
+    return CheckpointError(
+        sentences("checkpoint-other-model", f"the checkpoint has {has}.", f"{why}.", fix)
+    )

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What parameters are called in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+Models = nn.Module | Mapping[str, nn.Module] | None
+Optimizers = Optimizer | Mapping[str, Optimizer] | None
+
+
+def bare(module: nn.Module) -> nn.Module:
+    """The program's own module within DistributedDataParallel and torch.compile()."""
+    from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
+
+    from farandole.ddp import DistributedDataParallel
+
+    while True:
+        if isinstance(module, DistributedDataParallel | TorchDistributedDataParallel):
+            module = module.module
+        elif hasattr(module, "_orig_mod"):
+            module = module._orig_mod
+        else:
+            return module
+
+
+def models_of(models: Models) -> dict[str, nn.Module]:
+    """By the prefix of their keys: empty for a single one."""
+    if models is None:
+        return {}
+    if isinstance(models, nn.Module):
+        return {"": bare(models)}
+    return {f"{name}.": bare(model) for name, model in models.items()}
+
+
+def optimizers_of(optimizers: Optimizers) -> dict[str, Optimizer]:
+    """By the prefix of their keys: empty for a single one."""
+    if optimizers is None:
+        return {}
+    if isinstance(optimizers, Mapping):
+        return {f"{name}:": optimizer for name, optimizer in optimizers.items()}
+    return {"": optimizers}
+
+
+def parameter_names(models: Mapping[str, nn.Module]) -> dict[int, str]:
+    """By id(): the key of each parameter of the models; of a tied one the first."""
+    names: dict[int, str] = {}
+    for prefix, model in models.items():
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), prefix + name)
+    return names
+
+
+def names_in_group(groups: list[dict[str, Any]], index: int, known: Mapping[int, str]) -> list[str]:
+    """The keys of the parameters of an optimizer's group.
+
+    Those of the model, else those that the program has given the optimizer (named_parameters()),
+    else where they stand: "group.0/parameter.3".
+    """
+    group = groups[index]
+    given = group.get("param_names") or []
+    names = []
+    for number, parameter in enumerate(group["params"]):
+        stands = f"group.{index}/parameter.{number}"
+        own = known.get(id(parameter))
+        names.append(own or (given[number] if number < len(given) else stands))
+    return names
+

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of optimizers, sharded or not, in a checkpoint.
+
+Each parameter has a tree, by the names of torch's optimizers: what has the shape of the parameter is
+a tensor of the checkpoint, "<parameter>/<name>"; the rest is in the JSON text. So a state does not
+depend on who has had it: a sharded optimizer of any number of ranks, or an unsharded one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from farandole.checkpoint import tree
+from farandole.checkpoint.names import names_in_group
+from farandole.checkpoint.saved_tensor import SavedTensor
+from farandole.checkpoint.slices import Slices
+from farandole.errors import CheckpointError, sentences
+from farandole.optim import ZeroRedundancyOptimizer
+from farandole.optim.gathering import MASTER
+from farandole.optim.parameter_groups import Group, hyperparameters
+from farandole.optim.state_dicts import State, States
+
+
+
+class OptimizerSaver:
+    """Adds the state of an optimizer to the slices of this rank."""
+
+    def __init__(
+        self, prefix: str, optimizer: Optimizer, known: Mapping[int, str], slices: Slices
+    ) -> None:
+        self._prefix = prefix
+        self._optimizer = optimizer
+        self._slices = slices
+        groups = optimizer.param_groups
+        self._names = [names_in_group(groups, index, known) for index in range(len(groups))]
+
+    def save(self) -> dict[str, Any]:
+        """Add the slices, and return the JSON of the rest. Collective if it is sharded."""
+        if isinstance(self._optimizer, ZeroRedundancyOptimizer):
+            states = self._sharded(self._optimizer)
+            of = self._optimizer.wrapped_class
+        else:
+            states = self._unsharded()
+            of = type(self._optimizer).__qualname__
+        groups = [
+            {
+                "params": names,
+                "hyperparameters": tree.encode(hyperparameters(group), f"{self._prefix}group"),
+            }
+            for names, group in zip(self._names, self._optimizer.param_groups, strict=True)
+        ]
+        return {"class": of, "groups": groups, "states": states}
+
+    def _key(self, parameter: str) -> str:
+        return f"{self._prefix}{parameter}"
+
+    def _unsharded(self) -> dict[str, Any]:
+        states: dict[str, Any] = {}
+        for names, group in zip(self._names, self._optimizer.param_groups, strict=True):
+            for name, parameter in zip(names, group["params"], strict=True):
+                state = self._optimizer.state.get(parameter)
+                if state:
+                    states[name] = tree.encode(dict(state), self._key(name), self._keep_shared)
+        return states
+
+    def _keep_shared(self, at: str, tensor: torch.Tensor) -> str:
+        self._slices.add_shared(at, tensor)
+        return at
+
+    def _sharded(self, optimizer: ZeroRedundancyOptimizer) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        for each in optimizer.owned_states():
+            name = self._names[each.group][each.parameter]
+            parameter = optimizer.param_groups[each.group]["params"][each.parameter]
+            keep = self._keep_own if optimizer.partition == "parameters" else None
+            own[name] = tree.encode(dict(each.rest), self._key(name), keep)
+            for part, tensor in each.parts.items():
+                key = f"{self._key(name)}/{part}"
+                self._slices.add_part(key, parameter, each.piece.offset, tensor)
+                own[name][part] = {"!tensor": key}
+        states: dict[str, Any] = {}
+        for of_rank in reversed(optimizer.gather_objects(own)):
+            states.update(of_rank)
+        return states
+
+    def _keep_own(self, at: str, tensor: torch.Tensor) -> str:
+        self._slices.add_own(at, tensor)
+        return at
+
+
+class OptimizerLoader:
+    """Loads the state of an optimizer: first all that may fail, then the change."""
+
+    def __init__(
+        self,
+        prefix: str,
+        optimizer: Optimizer,
+        known: Mapping[int, str],
+        reader: Any,
+        saved: Mapping[str, Any],
+    ) -> None:
+        self._prefix = prefix
+        self._optimizer = optimizer
+        self._reader = reader
+        groups = optimizer.param_groups
+        self._names = [names_in_group(groups, index, known) for index in range(len(groups))]
+        self._saved = saved
+        self._states: States = []
+        self._groups: list[Group] = []
+
+    def prepare(self) -> None:
+        """Read what this rank needs. Local.
+
+        Raises:
+            CheckpointError: what was saved does not fit, or cannot be read.
+        """
+        self._check_class()
+        self._groups = self._fitting_groups()
+        self._states = [
+            [
+                self._state(name, parameter)
+                for name, parameter in zip(names, group["params"], strict=True)
+            ]
+            for names, group in zip(self._names, self._optimizer.param_groups, strict=True)
+        ]
+        if isinstance(self._optimizer, ZeroRedundancyOptimizer):
+            self._optimizer.stage_states(self._states)
+            return
+        for group, states in zip(self._optimizer.param_groups, self._states, strict=True):
+            for parameter, state in zip(group["params"], states, strict=True):
+                for name, value in state.items():
+                    state[name] = _whole(value, parameter)
+
+    def change(self) -> None:
+        """Take it over. Local, or collective as load_state_dict() of a sharded optimizer."""
+        numbers, packed = 0, {}
+        groups = []
+        for group, states in zip(self._groups, self._states, strict=True):
+            own = list(range(numbers, numbers + len(states)))
+            groups.append({**group, "params": own})
+            packed.update({n: s for n, s in zip(own, states, strict=True) if s})
+            numbers += len(states)
+        self._optimizer.load_state_dict({"state": packed, "param_groups": groups})
+
+    def _check_class(self) -> None:
+        optimizer = self._optimizer
+        own = (
+            optimizer.wrapped_class
+            if isinstance(optimizer, ZeroRedundancyOptimizer)
+            else type(optimizer).__qualname__
+        )
+        if own != self._saved["class"]:
+            raise _mismatch(
+                f"the state of an optimizer {self._saved['class']}",
+                f"the one that is to be loaded into is {own}",
+                "make the optimizer of the class that was saved.",
+            )
+
+    def _fitting_groups(self) -> list[Group]:
+        """The saved hyperparameters of each present group, whatever the order of the groups."""
+        saved_of = {
+            name: group for group in self._saved["groups"] for name in group["params"]
+        }
+        fitting = []
+        for index, names in enumerate(self._names):
+            missing = [name for name in names if name not in saved_of]
+            if missing:
+                raise _mismatch(
+                    f"no optimizer state of {missing[0]}" + _and_others(missing),
+                    f"group {index} of the optimizer has it; parameters are found by name",
+                    "load it with the model whose optimizer was saved, and pass the model too, "
+                    "which knows the names.",
+                )
+            found = [saved_of[name] for name in names]
+            if any(each is not found[0] for each in found):
+                other = next(
+                    n for n, each in zip(names, found, strict=True) if each is not found[0]
+                )
+                raise _mismatch(
+                    f"{names[0]} and {other} in different groups of the optimizer",
+                    f"group {index} has both now, and can have the hyperparameters of one alone",
+                    "divide the parameters into the groups that were saved; their order may "
+                    "differ.",
+                )
+            values = tree.decode(found[0]["hyperparameters"], _no_tensor) if found else {}
+            fitting.append(values)
+        return fitting
+
+    def _state(self, name: str, parameter: torch.Tensor) -> State:
+        encoded = self._saved["states"].get(name)
+        if not encoded:
+            return {}
+        state: State = tree.decode(encoded, lambda key: SavedTensor(self._reader, key))
+        if not self._keeps_masters():
+            state.pop(MASTER, None)
+        for key, value in state.items():
+            self._check_shape(name, key, value, parameter)
+        return state
+
+    def _keeps_masters(self) -> bool:
+        optimizer = self._optimizer
+        return isinstance(optimizer, ZeroRedundancyOptimizer) and optimizer.has_master_weights
+
+    def _check_shape(self, name: str, key: str, value: Any, parameter: torch.Tensor) -> None:
+        if not isinstance(value, SavedTensor) or value.shape == parameter.shape:
+            return
+        if _may_have_other_shapes(self._optimizer):
+            return
+        raise _mismatch(
+            f"'{key}' of {name} with the shape {tuple(value.shape)}",
+            f"the parameter has the shape {tuple(parameter.shape)}",
+            "load it with the model that was saved.",
+        )
+
+
+def _may_have_other_shapes(optimizer: Optimizer) -> bool:
+    if isinstance(optimizer, ZeroRedundancyOptimizer):
+        return optimizer.partition == "parameters"
+    return True  # torch's load_state_dict() takes all
+
+
+def _whole(value: Any, parameter: torch.Tensor) -> Any:
+    if isinstance(value, SavedTensor):
+        return value.whole()
+    if isinstance(value, dict):
+        return {key: _whole(each, parameter) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_whole(each, parameter) for each in value)
+    return value
+
+
+def _no_tensor(key: str) -> Any:
+    raise _mismatch(
+        f"a hyperparameter in the tensor '{key}'",
+        "hyperparameters are in the text of the index",
+        "load a checkpoint that save_checkpoint() has written.",
+    )
+
+
+def _and_others(names: Sequence[str]) -> str:
+    return f" and of {len(names) - 1} more parameters" if len(names) > 1 else ""
+
+
+def _mismatch(has: str, why: str, fix: str) -> CheckpointError:
+    return CheckpointError(
+        sentences("checkpoint-other-optimizer", f"the checkpoint has {has}.", f"{why}.", fix)
+    )

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of this rank's random number generators: Python's, NumPy's and torch's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import sys
+from typing import Any
+
+import torch
+
+from farandole import _C
+from farandole.checkpoint import tree
+from farandole.checkpoint.slices import Slices
+
+_logger = logging.getLogger(__name__)
+
+
+def _key(rank: int, generator: str) -> str:
+    return f"rng/rank-{rank:05d}/{generator}"
+
+
+def _device() -> str | None:
+    """The type of the accelerator whose generator the program uses."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return "cuda"
+    return None
+
+
+def add_states(slices: Slices, rank: int) -> None:
+    """Let this rank save its own."""
+    slices.add_own(_key(rank, "torch"), torch.get_rng_state())
+    slices.add_own(_key(rank, "python"), _bytes_of(random.getstate()))
+    if numpy := sys.modules.get("numpy"):
+        state = numpy.random.get_state(legacy=True)
+        slices.add_own(_key(rank, "numpy"), _bytes_of([state[0], state[1].tolist(), *state[2:]]))
+    if _device() == "cuda":
+        slices.add_own(_key(rank, "cuda"), torch.cuda.get_rng_state())
+
+
+class RngStates:
+    """What this rank finds of its own: nothing if other ranks have saved the checkpoint."""
+
+    def __init__(self, reader: _C.CheckpointReader, rank: int, world_size: int) -> None:
+        self._states: dict[str, torch.Tensor] = {}
+        if reader.world_size != world_size:
+            _logger.info(
+                "the checkpoint was saved by %d ranks and is loaded by %d: generators of random "
+                "numbers go on as they are.",
+                reader.world_size,
+                world_size,
+            )
+            return
+        for generator in ("torch", "python", "numpy", "cuda"):
+            if _key(rank, generator) in reader.entries:
+                self._states[generator] = reader.read_whole(_key(rank, generator))
+
+    def change(self) -> None:
+        """Set the generators."""
+        for generator, state in self._states.items():
+            if generator == "torch":
+                torch.set_rng_state(state)
+            elif generator == "python":
+                random.setstate(_value_of(state))
+            elif generator == "numpy" and (numpy := sys.modules.get("numpy")):
+                numpy.random.set_state(tuple(_value_of(state)))
+            elif generator == "cuda" and _device() == "cuda":
+                torch.cuda.set_rng_state(state)
+
+
+def _bytes_of(value: Any) -> torch.Tensor:
+    text = json.dumps(tree.encode(value, "rng")).encode()
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+def _value_of(state: torch.Tensor) -> Any:
+    return tree.decode(json.loads(state.numpy().tobytes()), lambda key: key)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""farandole.save_checkpoint()."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from farandole import _C
+from farandole.checkpoint import tree
+from farandole.checkpoint.names import (
+    Models,
+    Optimizers,
+    models_of,
+    optimizers_of,
+    parameter_names,
+)
+from farandole.checkpoint.optimizer_state import OptimizerSaver
+from farandole.checkpoint.rng import add_states
+from farandole.checkpoint.slices import Slices
+from farandole.checkpoint.writers import writer_of
+from farandole.errors import Error, InvalidArgument, sentences
+from farandole.optim import ZeroRedundancyOptimizer
+
+
+@dataclass(frozen=True)
+class PendingCheckpoint:
+    """A save that may still be under way."""
+
+    _writer: _C.CheckpointWriter
+
+    def wait(self) -> str:
+        """Return the checkpoint's folder when it is on the disk. Local.
+
+        Raises:
+            CheckpointError: the save has failed; the checkpoints before are unchanged.
+        """
+        self._writer.wait()
+        return self._writer.newest
+
+    @property
+    def is_done(self) -> bool:
+        """Whether wait() would return at once."""
+        return not self._writer.is_saving
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    model: Models = None,
+    optimizer: Optimizers = None,
+    scheduler: Any = None,
+    scaler: Any = None,
+    sampler: Any = None,
+    values: Mapping[str, Any] | None = None,
+    step: int | None = None,
+    keep: int | None = None,
+    rng: bool = True,
+    asynchronous: bool = False,
+    process_group: dist.ProcessGroup | None = None,
+) -> PendingCheckpoint:
+    """Save a training into a new folder within ``path``. Collective.
+
+    Each rank writes one safetensors file: its shards of the optimizer's state, and its part of what
+    all ranks have alike. The folder gets its name when all files are on the disk, so a save that is
+    killed leaves the checkpoints before as they were. It can be loaded by any number of ranks.
+
+    Args:
+        path: The folder of all checkpoints of this training, which all ranks reach. It belongs to
+            one job at a time.
+        model: Its parameters and buffers (those of rank 0), or several models by name.
+        optimizer: A ZeroRedundancyOptimizer or one of torch's, or several by name.
+        scheduler: Anything with state_dict(), as the next two.
+        scaler: A GradScaler.
+        sampler: A sampler that knows how far it is.
+        values: What else the program wants back: numbers, strings, tensors and containers of these.
+            Rank 0's are saved.
+        step: Names the folder, "step-00001000"; without it saves are numbered.
+        keep: How many checkpoints stay; None: all.
+        rng: Whether each rank's states of Python's, NumPy's and torch's random number generators
+            are saved.
+        asynchronous: Return when this rank's part is copied, and let a thread write it. The next
+            save, wait() and the end of the process wait for it.
+        process_group: The ranks that train; those of the default group if None.
+
+    Returns:
+        Something to wait for.
+
+    Raises:
+        CheckpointError: on all ranks, if one could not write; also what the asynchronous save before
+            has met.
+        InvalidArgument: a value that a checkpoint cannot have.
+    """
+    _check_counts(step, keep)
+    writer = writer_of("save_checkpoint", os.fspath(path), process_group)
+    slices = Slices(writer.rank, writer.world_size)
+    error, text = "", ""
+    try:
+        contents = _Contents(slices)
+        contents.add_models(model)
+        contents.add_optimizers(optimizer, model)
+        for name, holder in (("scheduler", scheduler), ("scaler", scaler), ("sampler", sampler)):
+            contents.add_state(name, holder)
+        contents.add_values(values)
+        if rng:
+            add_states(slices, writer.rank)
+        text = json.dumps(contents.json)
+    except Exception as met:
+        if isinstance(met, Error) and not isinstance(met, InvalidArgument):
+            raise  # the other ranks have it too
+        error = f"{type(met).__qualname__}: {met}"
+        writer.agree("save_checkpoint()", error)
+        raise
+    writer.agree("save_checkpoint()", error)
+    name = "" if step is None else f"step-{step:08d}"
+    writer.save(slices.own, text, name, keep or 0, asynchronous)
+    return PendingCheckpoint(writer)
+
+
+def _check_counts(step: int | None, keep: int | None) -> None:
+    for name, value, least in (("step", step, 0), ("keep", keep, 1)):
+        if value is not None and (not isinstance(value, int) or value < least):
+            raise InvalidArgument(
+                sentences(
+                    "checkpoint-count",
+                    f"save_checkpoint() got {name}={value!r}.",
+                    f"it is a whole number, at least {least}.",
+                    "pass such a number, or leave it out.",
+                )
+            )
+
+
+class _Contents:
+    """What a checkpoint has: slices of this rank, and JSON."""
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
+        self.json: dict[str, Any] = {"aliases": {}, "optimizers": {}, "states": {}, "values": {}}
+
+    def add_models(self, models: Models) -> None:
+        """Every tensor of state_dict() once, however many names it has."""
+        for prefix, model in models_of(models).items():
+            known: dict[int, str] = {}
+            parameters = {id(each) for each in model.parameters()}
+            for name, value in model.state_dict(keep_vars=True).items():
+                key = prefix + name
+                if not isinstance(value, torch.Tensor):
+                    self.json["states"][f"model/{key}"] = tree.encode(value, key, self._keep)
+                elif id(value) in known:
+                    self.json["aliases"][key] = known[id(value)]
+                else:
+                    known[id(value)] = key
+                    self._add_tensor(key, value, id(value) in parameters)
+
+    def _add_tensor(self, key: str, tensor: torch.Tensor, is_shared: bool) -> None:
+        """Buffers are those of rank 0."""
+        if is_shared:
+            self._slices.add_shared(key, tensor)
+        elif self._slices.rank == 0:
+            self._slices.add_own(key, tensor)
+
+    def add_optimizers(self, optimizers: Optimizers, models: Models) -> None:
+        """Collective if one is sharded."""
+        known = parameter_names(models_of(models))
+        for prefix, optimizer in optimizers_of(optimizers).items():
+            if isinstance(optimizer, ZeroRedundancyOptimizer):
+                optimizer.wait()  # for parameters that are on their way
+            saver = OptimizerSaver(prefix, optimizer, known, self._slices)
+            self.json["optimizers"][prefix] = saver.save()
+
+    def add_state(self, name: str, holder: Any) -> None:
+        """What its state_dict() returns."""
+        if holder is not None:
+            self.json["states"][name] = tree.encode(holder.state_dict(), name, self._keep)
+
+    def add_values(self, values: Mapping[str, Any] | None) -> None:
+        """Those of the program."""
+        self.json["values"] = tree.encode(dict(values or {}), "values", self._keep)
+
+    def _keep(self, at: str, tensor: torch.Tensor) -> str:
+        if self._slices.rank == 0:
+            self._slices.add_own(at, tensor)
+        return at
+

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each rank writes of tensors that all ranks have, or that one has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from farandole import _C
+
+_CUT_FROM = 1 << 16
+"""Elements from which on a tensor that all ranks have is written by all of them."""
+
+
+def flat(tensor: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """The elements in the order of memory, without a copy if they lie close, and the strides."""
+    tensor = tensor.detach()
+    if not _is_dense(tensor):
+        tensor = tensor.contiguous()
+    return tensor.as_strided((tensor.numel(),), (1,)), list(tensor.stride())
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill their memory, in whatever order of the dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 0:
+            return tensor.is_contiguous()
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+class Slices:
+    """The slices of this rank."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.own: list[_C.TensorSlice] = []
+        self.rank = rank
+        self._world_size = world_size
+        self._next = 0  # who writes the next small tensor that all have
+
+    def add_shared(self, key: str, tensor: torch.Tensor) -> None:
+        """Of a tensor that is the same on all ranks, which all of them add."""
+        elements, strides = flat(tensor)
+        if elements.numel() < _CUT_FROM:
+            is_mine = self._next == self.rank
+            self._next = (self._next + 1) % self._world_size
+            begin, end = 0, elements.numel() if is_mine else 0
+            if not is_mine:
+                return
+        else:
+            begin, end = (
+                elements.numel() * each // self._world_size for each in (self.rank, self.rank + 1)
+            )
+        self._add(key, list(tensor.shape), strides, begin, elements[begin:end])
+
+    def add_own(self, key: str, tensor: torch.Tensor) -> None:
+        """A whole tensor that this rank alone writes."""
+        elements, strides = flat(tensor)
+        self._add(key, list(tensor.shape), strides, 0, elements)
+
+    def add_part(self, key: str, parameter: torch.Tensor, offset: int, part: torch.Tensor) -> None:
+        """Some elements of what has the shape of a parameter, in the order of its memory."""
+        strides = _strides_of_slot(parameter)
+        self._add(key, list(parameter.shape), strides, offset, part.detach().reshape(-1))
+
+    def _add(
+        self, key: str, shape: Sequence[int], strides: Sequence[int], offset: int, part: torch.Tensor
+    ) -> None:
+        self.own.append(_C.TensorSlice(key, list(shape), list(strides), offset, part))
+
+
+def _strides_of_slot(parameter: torch.Tensor) -> list[int]:
+    """Those in which pieces of a parameter count its elements: its own, without gaps."""
+    return list(flat(parameter)[1])

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One writer for each folder and group of this process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+
+import torch.distributed as dist
+
+from farandole import _C, arguments
+
+_logger = logging.getLogger(__name__)
+_writers: dict[tuple[str, int], tuple[weakref.ref[dist.ProcessGroup], _C.CheckpointWriter]] = {}
+
+
+def writer_of(call: str, path: str, process_group: dist.ProcessGroup | None) -> _C.CheckpointWriter:
+    """The writer of a folder. Collective the first time, as all that it does."""
+    group = arguments.group_of(call, process_group)
+    for each in [key for key, (of_group, _) in _writers.items() if of_group() is None]:
+        del _writers[each]
+    key = (os.path.abspath(path), id(group))
+    if key not in _writers:
+        _writers[key] = (weakref.ref(group), _C.CheckpointWriter(key[0], group))
+    return _writers[key][1]
+
+
+@atexit.register
+def _wait_for_all() -> None:
+    """A save that is under way is finished before the process ends."""
+    for _, writer in _writers.values():
+        try:
+            writer.wait()
+        except Exception as error:
+            _logger.error("%s", error)  # noqa: TRY400 (the text says all)
+    _writers.clear()

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checked_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/file_error.h"
+#include "checkpoint/format/checksum.h"
+#include "farandole/error.h"
+
+namespace farandole::checkpoint {
+
+void throw_damaged(const std::string& path, const std::string& why) {
+  throw CheckpointError("checkpoint-damaged", "the checkpoint's '" + path + "' is damaged.",
+                        why + ".", "load another checkpoint, or restore this one from a copy.");
+}
+
+CheckedFile::CheckedFile(const std::string& folder, FileRecord record)
+    : path_(folder + "/" + record.name),
+      record_(std::move(record)),
+      descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (descriptor_ < 0) throw_file_error(path_, "could not be opened", errno);
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) {
+    const int error_number = errno;
+    ::close(descriptor_);
+    throw_file_error(path_, "could not be opened", error_number);
+  }
+  if (static_cast<uint64_t>(status.st_size) != record_.bytes) {
+    ::close(descriptor_);
+    throw_damaged(path_, "it has " + std::to_string(status.st_size) + " bytes and had " +
+                             std::to_string(record_.bytes) + " when it was saved");
+  }
+}
+
+CheckedFile::~CheckedFile() { ::close(descriptor_); }
+
+void CheckedFile::read(uint64_t offset, uint64_t bytes, std::byte* to) const {
+  std::vector<std::byte> beside;
+  const uint64_t end = offset + bytes;
+  for (uint64_t at = offset; at < end;) {
+    const uint64_t block = at / kChecksumBlock;
+    const uint64_t block_begin = block * kChecksumBlock;
+    const uint64_t block_end = std::min(block_begin + kChecksumBlock, record_.bytes);
+    const uint64_t run = std::min(block_end, end) - at;
+    if (run == block_end - block_begin) {
+      read_block(block, block_begin, run, to);
+    } else {
+      beside.resize(block_end - block_begin);
+      read_block(block, block_begin, beside.size(), beside.data());
+      std::memcpy(to, beside.data() + (at - block_begin), run);
+    }
+    to += run;
+    at += run;
+  }
+}
+
+void CheckedFile::read_block(uint64_t block, uint64_t offset, uint64_t bytes, std::byte* to) const {
+  for (uint64_t done = 0; done < bytes;) {
+    const ssize_t got =
+        ::pread(descriptor_, to + done, bytes - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw_file_error(path_, "could not be read", errno);
+    if (got == 0) throw_damaged(path_, "it has become shorter while it was read");
+    done += static_cast<uint64_t>(got);
+  }
+  if (checkpoint::crc32c(to, bytes) != record_.checksums[block]) {
+    throw_damaged(path_, "bytes " + std::to_string(offset) + " to " +
+                             std::to_string(offset + bytes) +
+                             " have another checksum than when they were saved");
+  }
+}
+
+}  // namespace farandole::checkpoint

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "checkpoint/slice_file.h"
+
+namespace farandole::checkpoint {
+
+/// Throws CheckpointError: the file at `path` is damaged because of `why`, a clause.
+[[noreturn]] void throw_damaged(const std::string& path, const std::string& why);
+
+/// A file of a checkpoint, of which any bytes are read and compared with their checksums. Threads:
+/// any.
+class CheckedFile {
+ public:
+  /// Throws CheckpointError if it is not there, or has another size than its record.
+  CheckedFile(const std::string& folder, FileRecord record);
+  ~CheckedFile();
+  CheckedFile(const CheckedFile&) = delete;
+  CheckedFile& operator=(const CheckedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  uint64_t bytes() const { return record_.bytes; }
+  /// Blocks that are wanted whole are read into place; of others the rest is read beside it. Throws
+  /// CheckpointError.
+  void read(uint64_t offset, uint64_t bytes, std::byte* to) const;
+
+ private:
+  void read_block(uint64_t block, uint64_t offset, uint64_t bytes, std::byte* to) const;
+
+  const std::string path_;
+  const FileRecord record_;
+  const int descriptor_;
+};
+
+}  // namespace farandole::checkpoint

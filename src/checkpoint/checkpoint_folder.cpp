@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpoint_folder.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "checkpoint/file_error.h"
+#include "farandole/error.h"
+#include "farandole/version.h"
+
+namespace farandole::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kFormatVersion = 1;
+constexpr const char* kLatest = "latest";
+constexpr const char* kTemporary = "tmp-";
+
+[[noreturn]] void throw_none(const std::string& path) {
+  throw CheckpointError(
+      "checkpoint-missing", "there is no checkpoint at '" + path + "'.",
+      "neither it nor a folder in it has an index.json, which a save writes last.",
+      "check the path; a save that was killed leaves only a tmp- folder, which "
+      "nothing can be loaded from.");
+}
+
+std::string text_of_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw_file_error(path, "could not be opened", errno);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad()) throw_file_error(path, "could not be read", EIO);
+  return text.str();
+}
+
+bool is_checkpoint(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path / kIndexName, error);
+}
+
+/// As "tmp-step-00001000-4711-0123456789abcdef": the process and random bits.
+std::string temporary_name(const std::string& name) {
+  std::random_device random;
+  char bits[17];
+  std::snprintf(bits, sizeof(bits), "%08x%08x", random(), random());
+  return kTemporary + name + "-" + std::to_string(::getpid()) + "-" + bits;
+}
+
+/// Replaces `to` by `from` in one step where the file system can; else `to` is away for a moment.
+void exchange(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+  const std::string aside = to + ".replaced";
+  if (::rename(to.c_str(), aside.c_str()) != 0) throw_file_error(to, "could not be moved", errno);
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    const int error_number = errno;
+    ::rename(aside.c_str(), to.c_str());
+    throw_file_error(to, "could not be replaced", error_number);
+  }
+  ::rename(aside.c_str(), from.c_str());
+}
+
+void write_latest(const std::string& root, const std::string& name) {
+  const std::string temporary = root + "/" + temporary_name(kLatest);
+  write_text(temporary, name + "\n");
+  const std::string path = root + "/" + kLatest;
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    throw_file_error(path, "could not be replaced", errno);
+  }
+}
+
+int64_t number_of(const std::string& folder) {
+  return CheckpointIndex::read(folder + "/" + kIndexName).number;
+}
+
+}  // namespace
+
+std::string CheckpointIndex::to_text() const {
+  Json::Array records;
+  for (const FileRecord& file : files) records.push_back(file.to_json());
+  return Json(Json::Object{{"format_version", kFormatVersion},
+                           {"farandole", version()},
+                           {"number", number},
+                           {"world_size", int64_t{world_size}},
+                           {"files", std::move(records)},
+                           {"values", values}})
+             .dump() +
+         "\n";
+}
+
+CheckpointIndex CheckpointIndex::read(const std::string& path) {
+  const std::string text = text_of_file(path);
+  try {
+    const Json json = Json::parse(text);
+    const int64_t format = json.at("format_version").integer("format_version");
+    if (format > kFormatVersion) {
+      throw CheckpointError("checkpoint-newer",
+                            "the checkpoint's '" + path + "' is of a newer format.",
+                            "it has format " + std::to_string(format) + ", and this Farandole " +
+                                version() + " reads up to " + std::to_string(kFormatVersion) + ".",
+                            "load it with the Farandole that saved it (" +
+                                json.at("farandole").string() + "), or a newer one.");
+    }
+    CheckpointIndex index;
+    index.number = json.at("number").integer("the number");
+    index.world_size = static_cast<int>(json.at("world_size").integer("the world size"));
+    for (const Json& file : json.at("files").array("files")) {
+      index.files.push_back(FileRecord::from_json(file));
+    }
+    index.values = json.at("values").string("values");
+    return index;
+  } catch (const JsonError& error) {
+    throw CheckpointError("checkpoint-damaged", "the checkpoint's '" + path + "' is damaged.",
+                          std::string(error.what()) + ".",
+                          "load another checkpoint, or restore this one from a copy.");
+  }
+}
+
+std::string make_temporary(const std::string& root, const std::string& name) {
+  std::error_code error;
+  fs::create_directories(root, error);
+  if (error) throw_file_error(root, "could not be made", error.value());
+  const std::string path = root + "/" + temporary_name(name);
+  fs::create_directory(path, error);
+  if (error) throw_file_error(path, "could not be made", error.value());
+  return path;
+}
+
+int64_t next_number(const std::string& root) {
+  const std::vector<std::string> present = checkpoints_in(root);
+  return present.empty() ? 1 : number_of(present.back()) + 1;
+}
+
+void commit(const std::string& root, const std::string& temporary, const std::string& name,
+            const CheckpointIndex& index) {
+  write_text(temporary + "/" + kIndexName, index.to_text());
+  sync_folder(temporary);
+  const std::string path = root + "/" + name;
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    if (errno != EEXIST && errno != ENOTEMPTY) {
+      throw_file_error(path, "could not be put in place", errno);
+    }
+    exchange(temporary, path);
+    sync_folder(root);
+    remove_folder(temporary);  // the one that was replaced
+  }
+  sync_folder(root);
+  write_latest(root, name);
+  sync_folder(root);
+}
+
+void remove_old(const std::string& root, int keep) {
+  std::vector<std::string> present = checkpoints_in(root);
+  const size_t kept = std::min(present.size(), static_cast<size_t>(keep));
+  present.resize(present.size() - kept);
+  for (const std::string& each : present) {
+    // Without its index it is no checkpoint any more, whatever happens next.
+    if (::unlink((each + "/" + kIndexName).c_str()) == 0) remove_folder(each);
+  }
+}
+
+void remove_folder(const std::string& path) noexcept {
+  try {
+    std::error_code error;
+    fs::remove_all(path, error);
+  } catch (...) {  // it stays; nothing can be loaded from it
+  }
+}
+
+std::vector<std::string> checkpoints_in(const std::string& root) {
+  std::vector<std::pair<int64_t, std::string>> found;
+  std::error_code error;
+  for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.rfind(kTemporary, 0) == 0 || !is_checkpoint(at->path())) continue;
+    try {
+      found.emplace_back(number_of(at->path().string()), at->path().string());
+    } catch (const CheckpointError&) {  // damaged, or of another program: not ours to count
+    }
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<std::string> paths;
+  for (auto& [number, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+std::string find_checkpoint(const std::string& path) {
+  if (is_checkpoint(path)) return path;
+  std::ifstream file(path + "/" + kLatest);
+  std::string name;
+  if (file && std::getline(file, name) && is_checkpoint(path + "/" + name))
+    return path + "/" + name;
+  const std::vector<std::string> present = checkpoints_in(path);
+  if (present.empty()) throw_none(path);
+  return present.back();
+}
+
+}  // namespace farandole::checkpoint

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/checkpoint/checkpoint_writer.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/folder_lock.h"
+#include "checkpoint/save_job.h"
+#include "checkpoint/store_exchange.h"
+#include "farandole/ddp/replica_group.h"
+#include "farandole/error.h"
+#include "log.h"
+#include "signals_blocked.h"
+
+namespace farandole {
+
+using checkpoint::SaveJob;
+
+namespace {
+
+/// Slices in the staging buffer begin at such a multiple, as vector loads want it.
+constexpr int64_t kAlignment = 64;
+
+void check_slices(const std::vector<TensorSlice>& slices) {
+  std::set<std::string> keys;
+  for (const TensorSlice& slice : slices) {
+    const bool is_flat = slice.elements.defined() && slice.elements.dim() == 1 &&
+                         slice.elements.is_contiguous() &&
+                         slice.shape.size() == slice.strides.size();
+    if (is_flat && keys.insert(slice.key).second) continue;
+    throw InvalidArgument(
+        "checkpoint-slice", "save() got the slice '" + slice.key + "' twice, or not flat.",
+        "each key has one slice on a rank: a contiguous tensor of one dimension, with the shape "
+        "and the strides of the whole tensor.",
+        "join the slices of a key, and flatten them.");
+  }
+}
+
+void check_name(const std::string& name) {
+  const bool is_good = name.find('/') == std::string::npos && name != "." && name != ".." &&
+                       name.rfind("tmp-", 0) != 0 && name != "latest";
+  if (is_good) return;
+  throw InvalidArgument("checkpoint-name", "save() got the name '" + name + "'.",
+                        "it becomes the name of a folder, and 'latest' and 'tmp-...' have another "
+                        "meaning.",
+                        "pass a name without '/', as 'step-00001000', or none.");
+}
+
+std::string numbered(int64_t number) {
+  char name[32];
+  std::snprintf(name, sizeof(name), "save-%08lld", static_cast<long long>(number));
+  return name;
+}
+
+/// Below what trains: IOPRIO_CLASS_IDLE, and the lowest share of the CPU.
+void be_idle() {
+  constexpr int kOfProcess = 1;
+  constexpr int kIdle = 3 << 13;
+  ::syscall(SYS_ioprio_set, kOfProcess, 0, kIdle);
+  constexpr int kLowest = 19;
+  [[maybe_unused]] const int nice = ::nice(kLowest);
+}
+
+}  // namespace
+
+struct CheckpointWriter::Impl {
+  Impl(std::string folder, const Group& group)
+      : root(std::move(folder)), ranks(group, "checkpoint") {}
+
+  SaveJob begin(const std::vector<TensorSlice>& slices, const std::string& values,
+                const SaveOptions& options);
+  void stage(std::vector<TensorSlice>& slices);
+  void start(SaveJob job);
+
+  const std::string root;
+  const ReplicaGroup ranks;
+  std::optional<checkpoint::FolderLock> lock;  ///< of rank 0, since the first save
+  int saves = 0;
+  at::Tensor staging;  ///< bytes
+
+  std::thread thread;  ///< of the save that is under way
+  mutable std::mutex mutex;
+  bool is_saving = false;  ///< guarded by mutex, as those below
+  std::exception_ptr failure;
+  std::string newest;
+};
+
+/// Rank 0 makes the folder. All ranks begin, or none.
+SaveJob CheckpointWriter::Impl::begin(const std::vector<TensorSlice>& slices,
+                                      const std::string& values, const SaveOptions& options) {
+  SaveJob job;
+  job.root = root;
+  job.name = options.name;
+  job.keep = options.keep;
+  job.rank = ranks.rank();
+  job.world_size = ranks.world_size();
+  job.slices = slices;
+  job.values = values;
+  std::string error;
+  std::string made;
+  try {
+    check_name(options.name);
+    check_slices(slices);
+    if (job.rank == 0) {
+      if (!lock) lock.emplace(root);
+      job.number = checkpoint::next_number(root);
+      made = checkpoint::make_temporary(
+                 root, options.name.empty() ? numbered(job.number) : options.name) +
+             "\n" + std::to_string(job.number);
+    }
+  } catch (const std::exception& met) {
+    error = met.what();
+  }
+  const std::vector<std::string> errors = ranks.all_gather(error);
+  const std::vector<std::string> folders = ranks.all_gather(made);
+  const size_t end = folders[0].find('\n');
+  job.temporary = folders[0].substr(0, end);
+  try {
+    checkpoint::throw_first(errors, job.rank, "save_checkpoint()");
+  } catch (...) {
+    if (job.rank == 0 && !made.empty()) checkpoint::remove_folder(job.temporary);
+    throw;
+  }
+  job.number = std::stoll(folders[0].substr(end + 1));
+  if (job.name.empty()) job.name = numbered(job.number);
+  return job;
+}
+
+/// Copies the slices to the staging buffer, which grows to what a save needs and stays.
+void CheckpointWriter::Impl::stage(std::vector<TensorSlice>& slices) {
+  int64_t bytes = 0;
+  for (const TensorSlice& slice : slices) {
+    bytes +=
+        (static_cast<int64_t>(slice.elements.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  if (!staging.defined() || staging.numel() < bytes) {
+    staging.reset();
+    staging = at::empty({bytes}, at::kByte);
+  }
+  int64_t at = 0;
+  for (TensorSlice& slice : slices) {
+    const auto own = static_cast<int64_t>(slice.elements.nbytes());
+    const at::Tensor copy = staging.narrow(0, at, own).view(slice.elements.scalar_type());
+    copy.copy_(slice.elements);
+    slice.elements = copy;
+    at += (own + kAlignment - 1) / kAlignment * kAlignment;
+  }
+}
+
+void CheckpointWriter::Impl::start(SaveJob job) {
+  checkpoint::StoreExchange exchange(
+      ranks.of_program()->getStore(),
+      "farandole/checkpoint/" + ranks.name() + "/" + root + "/" + std::to_string(saves) + "/",
+      job.rank, job.world_size, ranks.timeout());
+  {
+    const std::lock_guard<std::mutex> guard(mutex);
+    is_saving = true;
+  }
+  const SignalsBlocked blocked;  // the thread inherits it: signals are the program's
+  thread = std::thread([this, job = std::move(job), exchange = std::move(exchange)]() mutable {
+    be_idle();
+    std::exception_ptr met;
+    try {
+      job.run([&](const std::string& own) { return exchange.all_gather(own); });
+    } catch (...) {
+      met = std::current_exception();
+    }
+    exchange.leave();
+    const std::lock_guard<std::mutex> guard(mutex);
+    is_saving = false;
+    failure = met;
+    if (!met) newest = job.root + "/" + job.name;
+  });
+}
+
+CheckpointWriter::CheckpointWriter(std::string folder, const Group& group)
+    : impl_(std::make_unique<Impl>(std::move(folder), group)) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+}
+
+void CheckpointWriter::save(const std::vector<TensorSlice>& slices, const std::string& values,
+                            const SaveOptions& options) {
+  const c10::NoGradGuard no_grad;
+  std::string before;
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    before = error.what();
+  }
+  agree("save_checkpoint()", before);
+  ++impl_->saves;
+  SaveJob job = impl_->begin(slices, values, options);
+  if (options.asynchronous) {
+    try {
+      impl_->stage(job.slices);
+    } catch (const std::exception& error) {
+      job.failed = error.what();
+    }
+    impl_->start(std::move(job));
+    return;
+  }
+  job.run([&](const std::string& own) { return impl_->ranks.all_gather(own); });
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  impl_->newest = job.root + "/" + job.name;
+}
+
+void CheckpointWriter::wait() {
+  if (impl_->thread.joinable()) impl_->thread.join();
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  if (impl_->failure) std::rethrow_exception(std::exchange(impl_->failure, nullptr));
+}
+
+bool CheckpointWriter::is_saving() const {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  return impl_->is_saving;
+}
+
+std::string CheckpointWriter::newest() const {
+  const std::lock_guard<std::mutex> guard(impl_->mutex);
+  return impl_->newest;
+}
+
+int CheckpointWriter::rank() const { return impl_->ranks.rank(); }
+int CheckpointWriter::world_size() const { return impl_->ranks.world_size(); }
+
+void CheckpointWriter::agree(const std::string& call, const std::string& error) const {
+  checkpoint::throw_first(impl_->ranks.all_gather(error), rank(), call);
+}
+
+std::vector<std::string> CheckpointWriter::all_gather(const std::string& text) const {
+  return impl_->ranks.all_gather(text);
+}
+
+}  // namespace farandole

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/folder_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "checkpoint/file_error.h"
+#include "farandole/error.h"
+
+namespace farandole::checkpoint {
+namespace {
+
+int locked_file(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw_file_error(folder, "could not be made", error.value());
+  const std::string path = folder + "/.writer";
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor < 0) throw_file_error(path, "could not be made", errno);
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(descriptor);
+    throw CheckpointError(
+        "checkpoint-in-use", "checkpoints in '" + folder + "' are being saved by another writer.",
+        "another job, or another CheckpointWriter of this one, has saved there and is still alive.",
+        "save to a folder of its own for each job, or end the other one first.");
+  }
+  return descriptor;
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& folder) : descriptor_(locked_file(folder)) {}
+
+FolderLock::~FolderLock() { ::close(descriptor_); }
+
+}  // namespace farandole::checkpoint

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/store_exchange.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+#include "farandole/error.h"
+
+namespace farandole::checkpoint {
+
+std::string StoreExchange::key(int round, int rank) const {
+  return prefix_ + std::to_string(round) + "/" + std::to_string(rank);
+}
+
+std::vector<std::string> StoreExchange::all_gather(const std::string& own) {
+  const int round = rounds_++;
+  store_->set(key(round, rank_), "=" + own);  // stores take no empty values
+  std::vector<std::string> all;
+  const auto deadline = std::chrono::steady_clock::now() + timeout_;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    all.push_back(await(key(round, rank), rank, deadline));
+  }
+  return all;
+}
+
+/// Polls: a store that waits cannot be asked by other threads of the process meanwhile.
+std::string StoreExchange::await(const std::string& key, int rank,
+                                 std::chrono::steady_clock::time_point deadline) const {
+  auto pause = std::chrono::milliseconds(1);
+  while (!store_->check({key})) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw CheckpointError(
+          "checkpoint-late",
+          "an asynchronous save waited in vain for rank " + std::to_string(rank) + ".",
+          "it has not told that its file is written within the group's timeout.",
+          "look whether that rank is alive and its file system answers; the checkpoints before are "
+          "unchanged.",
+          {{rank}, ""});
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(20));
+  }
+  return store_->get_to_str(key).substr(1);
+}
+
+void StoreExchange::leave() noexcept {
+  constexpr auto kLongest = std::chrono::seconds(30);
+  const int last = rounds_;
+  try {
+    if (rank_ != 0) return store_->set(key(last, rank_), "=");
+    const auto deadline = std::chrono::steady_clock::now() + kLongest;
+    for (int rank = 1; rank < world_size_; ++rank) await(key(last, rank), rank, deadline);
+    for (int round = 0; round <= last; ++round) {
+      for (int rank = 0; rank < world_size_; ++rank) store_->deleteKey(key(round, rank));
+    }
+  } catch (const std::exception&) {  // a rank or the store is gone; all is saved or told already
+  }
+}
+
+}  // namespace farandole::checkpoint

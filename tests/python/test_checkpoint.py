@@ -1,0 +1,505 @@
+# SPDX-License-Identifier: Apache-2.0
+"""farandole.save_checkpoint() and load_checkpoint()."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import farandole
+import pytest
+import torch
+import torch.distributed as dist
+from farandole import CheckpointError, DistributedDataParallel, ZeroRedundancyOptimizer
+from farandole.optim import LAMB
+from torch import Tensor, nn, optim
+
+import ranks
+import sim
+from whole_optimizers import Shampoo
+
+BATCH = 12  # of all ranks together; numbers that bfloat16 has, so that any sum has the same bits
+STEPS = 3
+
+
+class Net(nn.Module):
+    """Tied weights, a buffer, a frozen layer, memory with the channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 8)
+        self.conv = nn.Conv2d(2, 4, 3, padding=1)
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.head = nn.Linear(8, 9, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.tensor(2.0))
+        self.conv.weight.data = self.conv.weight.data.to(memory_format=torch.channels_last)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.embed(tokens)
+        image = self.conv(hidden.reshape(-1, 2, 2, 2))
+        return self.head(hidden).sum() * 2**-6 + (image * self.scale).sum() * 2**-6
+
+
+def model(dtype: torch.dtype = torch.float32, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return Net().to(dtype)
+
+
+Make = Callable[[Any], optim.Optimizer]
+
+
+def sharded(kind: Any, **options: Any) -> Make:
+    return lambda parameters: ZeroRedundancyOptimizer(parameters, kind, **options)
+
+
+def in_groups(net: Any, reverse: bool = False) -> list[dict[str, Any]]:
+    """Two groups, in either order."""
+    net = getattr(net, "module", net)
+    decayed = [p for name, p in net.named_parameters() if name.startswith("conv")]
+    others = [p for name, p in net.named_parameters() if not name.startswith("conv")]
+    groups = [{"params": decayed, "weight_decay": 0.25}, {"params": others, "lr": 0.125}]
+    return groups[::-1] if reverse else groups
+
+
+OPTIMIZERS: dict[str, Make] = {
+    "AdamW": sharded(optim.AdamW, lr=0.25),
+    "SGD": sharded(optim.SGD, lr=0.25, momentum=0.5),
+    "LAMB": sharded(LAMB, lr=0.25),
+    "RMSprop": sharded(optim.RMSprop, lr=0.25, momentum=0.5),
+    "Shampoo": sharded(Shampoo, lr=0.25),
+}
+
+
+def train(net: nn.Module, optimizer: optim.Optimizer, first: int, steps: int) -> None:
+    """The same gradients on all ranks, so that their number does not matter."""
+    for step in range(first, first + steps):
+        generator = torch.Generator().manual_seed(step)
+        optimizer.zero_grad()
+        net(torch.randint(9, (BATCH,), generator=generator)).backward()
+        optimizer.step()
+
+
+def numbers(net: nn.Module) -> list[Any]:
+    """As they travel between processes."""
+    return [each.double().tolist() for each in weights(net)]
+
+
+def weights(net: nn.Module) -> list[Tensor]:
+    return [each.detach().clone() for each in net.state_dict().values()]
+
+
+def _saves(rank: int, size: int, path: str, name: str, dtype: torch.dtype) -> list[Any]:
+    net = DistributedDataParallel(model(dtype))
+    optimizer = OPTIMIZERS[name](in_groups(net))
+    train(net, optimizer, 0, STEPS)
+    saved = farandole.save_checkpoint(path, model=net, optimizer=optimizer, step=STEPS)
+    assert saved.wait() == f"{path}/step-{STEPS:08d}"
+    train(net, optimizer, STEPS, STEPS)
+    return numbers(net.module)
+
+
+def _loads(rank: int, size: int, path: str, name: str, dtype: torch.dtype) -> list[Any]:
+    """With other buckets, and groups in another order."""
+    net = DistributedDataParallel(model(dtype, seed=1), bucket_cap_mb=1e-4)
+    optimizer = OPTIMIZERS[name](in_groups(net, reverse=True))
+    assert farandole.load_checkpoint(path, model=net, optimizer=optimizer) == {}
+    train(net, optimizer, STEPS, STEPS)
+    return numbers(net.module)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_other_numbers_of_ranks_go_on_as_those_that_saved(
+    name: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    path = str(tmp_path)
+    expected = ranks.run(_saves, 4, path, name, dtype)[0]
+    for size in (1, 2, 3, 4):
+        for got in ranks.run(_loads, size, path, name, dtype):
+            # Averages of three are rounded; norms of LAMB are added up in another order.
+            if name != "LAMB" and size != 3:
+                assert got == expected, size
+                continue
+            tolerance = 1e-1 if dtype == torch.bfloat16 else 1e-4
+            for own, other in zip(got, expected, strict=True):
+                pair = (torch.tensor(own), torch.tensor(other))
+                torch.testing.assert_close(*pair, rtol=tolerance, atol=tolerance)
+
+
+def _plain(rank: int, size: int, path: str, saves_sharded: bool) -> None:
+    """From an optimizer of torch to a sharded one, and back."""
+    kinds = [OPTIMIZERS["AdamW"], lambda groups: optim.AdamW(groups, lr=0.25)]
+    first, second = kinds if saves_sharded else reversed(kinds)
+    net = DistributedDataParallel(model())
+    optimizer = first(in_groups(net))
+    train(net, optimizer, 0, STEPS)
+    farandole.save_checkpoint(path, model=net, optimizer=optimizer)
+    other = DistributedDataParallel(model(seed=1))
+    loaded = second(in_groups(other))
+    farandole.load_checkpoint(path, model=other, optimizer=loaded)
+    for each, of in ((net, optimizer), (other, loaded)):
+        train(each, of, STEPS, STEPS)
+    torch.testing.assert_close(weights(other.module), weights(net.module))
+
+
+@pytest.mark.parametrize("saves_sharded", [True, False])
+def test_states_go_between_sharded_and_unsharded_optimizers(
+    saves_sharded: bool, tmp_path: Path
+) -> None:
+    ranks.run(_plain, 2, str(tmp_path), saves_sharded)
+
+
+def _everything(rank: int, size: int, path: str) -> None:
+    """Scheduler, scaler, sampler, generators and values come back."""
+    net = DistributedDataParallel(model())
+    optimizer = OPTIMIZERS["AdamW"](net.parameters())
+    scheduler = optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            optim.lr_scheduler.LinearLR(optimizer, total_iters=2),
+            optim.lr_scheduler.MultiStepLR(optimizer, [3, 5]),
+        ],
+        [2],
+    )
+    scaler = farandole.GradScaler(init_scale=2.0**7)
+    for step in range(3):
+        train(net, optimizer, step, 1)
+        scheduler.step()
+    values = {
+        "epoch": 3,
+        "loss": float("nan"),
+        "shape": (1, (2, None)),
+        "by number": {1: "one", (2, 3): {4}},
+        "table": torch.arange(6).reshape(2, 3),
+        "big": 2**70,
+        "dtype": torch.bfloat16,
+        "bytes": b"\x00\xff",
+    }
+    random.seed(rank)
+    torch.manual_seed(rank + 7)
+    parts = {"scheduler": scheduler, "scaler": scaler}
+    farandole.save_checkpoint(path, model=net, optimizer=optimizer, values=values, **parts)
+    drawn = [random.random(), torch.rand(3).tolist()]
+    rates = []
+    for _ in range(4):
+        scheduler.step()
+        rates.append(scheduler.get_last_lr())
+
+    random.random(), torch.rand(5)
+    scaler = farandole.GradScaler()
+    parts["scaler"] = scaler
+    got = farandole.load_checkpoint(path, model=net, optimizer=optimizer, **parts)
+    assert [random.random(), torch.rand(3).tolist()] == drawn
+    assert scaler.get_scale() == 2.0**7
+    for expected in rates:
+        scheduler.step()
+        assert scheduler.get_last_lr() == expected
+    assert got.pop("loss") != got.get("loss")
+    assert torch.equal(got.pop("table"), values["table"])
+    assert got == {key: value for key, value in values.items() if key not in ("loss", "table")}
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    ranks.run(_everything, 2, str(tmp_path))
+
+
+def _asynchronous(rank: int, size: int, path: str) -> None:
+    """Training goes on while a save is under way, and does not change it."""
+    net = DistributedDataParallel(model())
+    optimizer = OPTIMIZERS["AdamW"](in_groups(net))
+    folders, kept = [], []
+    for save in range(4):
+        train(net, optimizer, save, 1)
+        kept.append(weights(net.module))
+        pending = farandole.save_checkpoint(
+            path, model=net, optimizer=optimizer, asynchronous=True, keep=2
+        )
+        train(net, optimizer, 10 + save, 1)
+        for each, value in zip(net.module.state_dict().values(), kept[-1], strict=True):
+            each.copy_(value)  # another batch has no effect on what comes next
+    folders = sorted(each for each in os.listdir(path) if each.startswith("save-"))
+    assert pending.wait() == f"{path}/save-{4:08d}"
+    assert pending.is_done
+    dist.barrier()
+    folders = sorted(each for each in os.listdir(path) if not each.startswith("."))
+    assert folders == ["latest", "save-00000003", "save-00000004"]
+    for folder, expected in (("save-00000003", kept[2]), ("", kept[3])):
+        farandole.load_checkpoint(f"{path}/{folder}", model=net)
+        assert all(torch.equal(a, b) for a, b in zip(weights(net.module), expected, strict=True))
+
+
+def test_an_asynchronous_save_has_the_state_of_its_call(tmp_path: Path) -> None:
+    ranks.run(_asynchronous, 3, str(tmp_path))
+
+
+def _bad(rank: int, size: int, path: str, failing: str) -> None:
+    """A load that fails changes nothing, on any rank."""
+    net = DistributedDataParallel(model(seed=1))
+    optimizer = OPTIMIZERS["AdamW"](in_groups(net))
+    train(net, optimizer, 0, 1)
+    before = weights(net.module)
+    with pytest.raises(CheckpointError, match=failing) as raised:
+        farandole.load_checkpoint(path, model=net, optimizer=optimizer)
+    assert raised.value.args[0].count("\nfix: ") == 1
+    assert all(torch.equal(a, b) for a, b in zip(weights(net.module), before, strict=True))
+    train(net, optimizer, 1, 1)  # it goes on
+
+
+def damage_header(folder: Path) -> None:
+    file = folder / "rank-00001-of-00002.safetensors"
+    data = bytearray(file.read_bytes())
+    data[100] ^= 4
+    file.write_bytes(bytes(data))
+
+
+def damage_data(folder: Path) -> None:
+    file = folder / "rank-00000-of-00002.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(bytes(data))
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "rank-00000-of-00002.safetensors"
+    os.truncate(file, file.stat().st_size - 8)
+
+
+def remove_file(folder: Path) -> None:
+    (folder / "rank-00001-of-00002.safetensors").unlink()
+
+
+def make_newer(folder: Path) -> None:
+    index = json.loads((folder / "index.json").read_text())
+    index["format_version"] = 99
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+def cut_index(folder: Path) -> None:
+    text = (folder / "index.json").read_text()
+    (folder / "index.json").write_text(text[: len(text) // 2])
+
+
+def remove_index(folder: Path) -> None:
+    (folder / "index.json").unlink()
+
+
+def lose_rank(folder: Path) -> None:
+    index = json.loads((folder / "index.json").read_text())
+    del index["files"][1]
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a bit of a header": (damage_header, "checksum|damaged"),
+    "a bit of a tensor": (damage_data, "checksum"),
+    "truncated": (truncate, "bytes and had"),
+    "a file is gone": (remove_file, "could not be opened"),
+    "a newer format": (make_newer, "newer format"),
+    "half of the index": (cut_index, "damaged"),
+    "no index": (remove_index, "there is no checkpoint"),
+    "a file is not in the index": (lose_rank, "lacks a part"),
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved")
+    ranks.run(_saves, 2, str(path), "AdamW", torch.float32)
+    return path / f"step-{STEPS:08d}"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_checkpoints_are_refused(damage: str, saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(saved, folder)
+    act, failing = DAMAGES[damage]
+    act(folder)
+    ranks.run(_bad, 2, str(folder), failing)
+
+
+def _other_model(rank: int, size: int, path: str) -> None:
+    for net, failing in (
+        (nn.Linear(8, 9), r"no tensor 'weight'"),
+        (model(torch.bfloat16), "with the dtype torch.float32"),
+    ):
+        with pytest.raises(CheckpointError, match=failing):
+            farandole.load_checkpoint(path, model=net)
+    wrong = model()
+    wrong.conv = nn.Conv2d(2, 4, 1)
+    with pytest.raises(CheckpointError, match=r"'conv.weight' with the shape \(4, 2, 3, 3\)"):
+        farandole.load_checkpoint(path, model=wrong)
+    net = model()
+    with pytest.raises(CheckpointError, match="state of an optimizer AdamW"):
+        farandole.load_checkpoint(path, model=net, optimizer=optim.SGD(net.parameters(), lr=1))
+    with pytest.raises(CheckpointError, match="in different groups"):
+        farandole.load_checkpoint(path, model=net, optimizer=optim.AdamW(net.parameters()))
+    with pytest.raises(CheckpointError, match="no optimizer state of group.0/parameter.0"):
+        farandole.load_checkpoint(path, optimizer=optim.AdamW(net.parameters()))
+    with pytest.raises(CheckpointError, match="no state of a scaler"):
+        farandole.load_checkpoint(path, scaler=farandole.GradScaler())
+
+
+def test_what_does_not_fit_is_named(saved: Path) -> None:
+    ranks.run(_other_model, 2, str(saved))
+
+
+def _refused(rank: int, size: int, path: str) -> None:
+    net = model()
+    with pytest.raises(farandole.Error, match="values/hook of the class function"):
+        farandole.save_checkpoint(path, model=net, values={"hook": _refused})
+    with pytest.raises(farandole.InvalidArgument, match="got keep=0"):
+        farandole.save_checkpoint(path, model=net, keep=0)
+    # One rank alone cannot save.
+    values = {"hook": object()} if rank == 1 else {}
+    with pytest.raises(farandole.Error, match="failed on rank 1|class object"):
+        farandole.save_checkpoint(path, model=net, values=values)
+    farandole.save_checkpoint(path, model=net)
+    assert sorted(each for each in os.listdir(path) if not each.startswith(".")) == [
+        "latest",
+        "save-00000001",
+    ]
+    with pytest.raises(CheckpointError, match="another writer"):
+        farandole.save_checkpoint(path, model=net, process_group=dist.new_group())
+
+
+def test_what_cannot_be_saved_is_refused_on_all_ranks(tmp_path: Path) -> None:
+    ranks.run(_refused, 2, str(tmp_path))
+
+
+def _full_disk(rank: int, size: int, path: str, asynchronous: bool) -> None:
+    """Limits of the process stand for a full disk: writing fails in the middle of a file."""
+    import resource
+
+    net = DistributedDataParallel(model())
+    farandole.save_checkpoint(path, model=net).wait()
+    large = nn.Linear(3000, 300)
+    if rank == 1:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    with pytest.raises(CheckpointError, match="could not be written|failed on rank 1"):
+        farandole.save_checkpoint(path, model=large, asynchronous=asynchronous).wait()
+    dist.barrier()
+    assert sorted(each for each in os.listdir(path) if not each.startswith(".")) == [
+        "latest",
+        "save-00000001",
+    ]
+    farandole.load_checkpoint(path, model=net)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_full_disk_leaves_the_checkpoint_before(asynchronous: bool, tmp_path: Path) -> None:
+    ranks.run(_full_disk, 2, str(tmp_path), asynchronous)
+
+
+def _saves_for_ever(rank: int, size: int, path: str, asynchronous: bool) -> None:
+    net = nn.Linear(400, 300)
+    value = 0
+    if os.path.exists(path):
+        with torch.no_grad():
+            net.weight.fill_(-1)
+        value = farandole.load_checkpoint(path, model=net)["value"]
+        assert (net.weight == value).all() and (net.bias == value).all()
+    dist.barrier()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        value += 1
+        with torch.no_grad():
+            net.weight.fill_(value), net.bias.fill_(value)
+        farandole.save_checkpoint(
+            path, model=net, values={"value": value}, keep=2, asynchronous=asynchronous
+        )
+        if rank == 0 and value % 3 == 2:
+            Path(path, "..", "ready").touch()
+
+
+def _kills(rank: int, size: int, path: str, after: float) -> None:
+    """Rank 2 kills the others a moment after they have saved twice."""
+    import threading
+
+    if rank == 0:
+
+        def kill() -> None:
+            ready = Path(path, "..", "ready")
+            while not ready.exists():
+                time.sleep(0.001)
+            time.sleep(after)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=kill, daemon=True).start()
+    try:
+        _saves_for_ever(rank, size, path, after > 0.01)
+    except farandole.Error:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("round_", range(6))
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(round_: int, tmp_path: Path) -> None:
+    path = str(tmp_path / "saves")
+    after = random.Random(round_).uniform(0, 0.03)
+    ranks.run(_kills, 2, path, after, may_die=(0, 1))
+    (tmp_path / "ready").unlink()
+    ranks.run(_loads_value, 2, path)
+
+
+def _loads_value(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(400, 300)
+    value = farandole.load_checkpoint(path, model=net)["value"]
+    assert value >= 2
+    assert (net.weight == value).all() and (net.bias == value).all()
+    farandole.save_checkpoint(path, model=net, values={"value": value}).wait()
+    dist.barrier()
+    assert not [each for each in os.listdir(path) if each.startswith("tmp-")]
+
+
+@pytest.mark.parametrize("backend", sim.backends("lazy"))
+def test_parameters_on_accelerators_are_saved(backend: str, tmp_path: Path) -> None:
+    ranks.run(_on_device, 2, str(tmp_path), setup=ranks.Setup(backend=backend))
+
+
+def _on_device(rank: int, size: int, path: str) -> None:
+    net = DistributedDataParallel(nn.Linear(300, 70))
+    optimizer = OPTIMIZERS["AdamW"](net.parameters())
+    for step in range(2):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        net(torch.randn(4, 300)).square().mean().backward()
+        optimizer.step()
+    farandole.save_checkpoint(path, model=net, optimizer=optimizer)
+    other = DistributedDataParallel(nn.Linear(300, 70))
+    again = OPTIMIZERS["AdamW"](other.parameters())
+    farandole.load_checkpoint(path, model=other, optimizer=again)
+    for each, of in ((net, optimizer), (other, again)):
+        torch.manual_seed(9)
+        of.zero_grad()
+        each(torch.randn(4, 300)).square().mean().backward()
+        of.step()
+    pairs = zip(weights(other.module), weights(net.module), strict=True)
+    assert all(torch.equal(a.cpu(), b.cpu()) for a, b in pairs)
+
+
+def test_the_safetensors_package_reads_it(saved: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    parts: dict[str, dict[int, Tensor]] = {}
+    for file in sorted(saved.glob("*.safetensors")):
+        tensors = safetensors.load_file(file)
+        from safetensors import safe_open
+
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata()
+        described = json.loads(metadata["farandole"])["slices"]
+        offsets = json.loads(metadata["DCP_SHARDING_INFO"])
+        assert described.keys() == tensors.keys() == offsets.keys()
+        for key, tensor in tensors.items():
+            parts.setdefault(key, {})[described[key]["offset"]] = tensor.reshape(-1)
+    assert {"conv.weight", "embed.weight", "conv.weight/exp_avg", "scale"} <= parts.keys()
+    assert "head.weight" not in parts  # it is embed.weight
+    joined = torch.cat([part for _, part in sorted(parts["embed.weight/exp_avg"].items())])
+    assert joined.numel() == 72
