@@ -56,14 +56,16 @@ Stream& new_stream(int device) {
   return add_stream(of, device);
 }
 
-void synchronize_device(int device) {
+std::vector<Stream*> streams_of(int device) {
   Device& of = at(device);
   std::vector<Stream*> streams;
-  {
-    const std::lock_guard<std::mutex> lock(of.mutex);
-    for (const auto& each : of.streams) streams.push_back(each.get());
-  }
-  for (Stream* each : streams) each->synchronize();
+  const std::lock_guard<std::mutex> lock(of.mutex);
+  for (const auto& each : of.streams) streams.push_back(each.get());
+  return streams;
+}
+
+void synchronize_device(int device) {
+  for (Stream* each : streams_of(device)) each->synchronize();
 }
 
 void fail_device(int device, const std::string& reason) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "support/simulated_device/stream.h"
 
@@ -19,8 +20,10 @@ void set_current_device(int device);
 /// Streams live as long as the process. 0 is the default stream of the device.
 Stream& stream(int device, int64_t id);
 Stream& new_stream(int device);
+/// All that there are.
+std::vector<Stream*> streams_of(int device);
 
-/// Waits for all streams of the device.
+/// Waits for all streams of the device. Throws CaptureError if one is captured.
 void synchronize_device(int device);
 
 /// Makes the device fail from now on, as a GPU does after an illegal access. The first reason

@@ -16,4 +16,10 @@ struct RaceError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A call that the capture of a stream does not allow, or that belongs to a capture in which there
+/// was one. The text has CUDA's name of the error.
+struct CaptureError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace farandole::sim

@@ -48,6 +48,9 @@ struct Block {
   size_t capacity = 0;  ///< a multiple of kAlignment
   Stream* owner = nullptr;
   std::set<Stream*> recorded = {};
+  bool is_captured = false;  ///< allocated on a captured stream ...
+  bool is_kept = false;      ///< ... whose graph still needs it
+  bool is_released = false;  ///< only the graph does
 };
 
 /// Blocks in use and blocks to use again. The latter go to whoever asks for their capacity next:
@@ -55,7 +58,11 @@ struct Block {
 class Heap {
  public:
   void* allocate(Stream& owner, size_t bytes);
+  /// Nobody will use it any more, unless a graph keeps it.
   Block take(void* data);
+  void keep(void* data);
+  /// The graph does not keep it any more; whether nobody will use it.
+  bool let_go(void* data);
   void give_back(void* data, size_t capacity);
   void record(const void* data, Stream& user);
   int device_of(const void* data);
@@ -121,10 +128,27 @@ Block Heap::take(void* data) {
     std::fprintf(stderr, "farandole::sim::release(%p): nothing is allocated there\n", data);
     std::abort();
   }
-  Block block = std::move(found->second);
-  blocks_.erase(found);
-  bytes_in_use_[static_cast<size_t>(block.owner->device())] -= block.bytes;
-  return block;
+  Block& block = found->second;
+  if (!std::exchange(block.is_released, true)) {
+    bytes_in_use_[static_cast<size_t>(block.owner->device())] -= block.bytes;
+  }
+  Block taken = block;
+  if (!taken.is_kept) blocks_.erase(found);
+  return taken;
+}
+
+void Heap::keep(void* data) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Block& block = blocks_.at(reinterpret_cast<uintptr_t>(data));
+  block.is_captured = true;
+  block.is_kept = true;
+}
+
+bool Heap::let_go(void* data) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Block& block = blocks_.at(reinterpret_cast<uintptr_t>(data));
+  block.is_kept = false;
+  return block.is_released;
 }
 
 void Heap::give_back(void* data, size_t capacity) {
@@ -163,15 +187,29 @@ void* allocate(Stream& owner, size_t bytes) {
   WorkQueue::check_process();
   if (bytes == 0) return nullptr;
   void* data = heap().allocate(owner, bytes);
-  race_detector().allocate(data, bytes, owner.number());
+  if (owner.give_to_graph(data, bytes, [data, bytes] { poison(data, bytes); })) {
+    heap().keep(data);
+    race_detector().allocate_unused(data, bytes);
+  } else {
+    race_detector().allocate(data, bytes, owner.number());
+  }
   return data;
 }
 
 void release(void* data) noexcept {
   if (data == nullptr || WorkQueue::lost_in_fork()) return;
   const Block block = heap().take(data);
-  std::vector<Event> users{block.owner->tail()};
-  for (Stream* each : block.recorded) users.push_back(each->tail());
+  if (block.is_kept) {
+    // An allocator cannot ask for the ends of streams that are captured, so it waits for the graph.
+    if (!block.recorded.empty()) return;
+    return block.owner->take_back_in_graph(data, block.bytes,
+                                           [data, bytes = block.bytes] { poison(data, bytes); });
+  }
+  std::vector<Event> users{block.owner->enqueued()};
+  for (Stream* each : block.recorded) users.push_back(each->enqueued());
+  if (block.is_captured) {
+    for (Stream* each : streams_of(block.owner->device())) users.push_back(each->enqueued());
+  }
   std::vector<VectorClock> clocks;
   clocks.reserve(users.size());
   for (const Event& each : users) clocks.push_back(each.clock());
@@ -181,6 +219,11 @@ void release(void* data) noexcept {
     poison(data, capacity);
     heap().give_back(data, capacity);
   });
+}
+
+void let_go_of_graph_memory(void* data) noexcept {
+  if (WorkQueue::lost_in_fork()) return;
+  if (heap().let_go(data)) release(data);
 }
 
 void record_stream(const void* data, Stream& user) { heap().record(data, user); }

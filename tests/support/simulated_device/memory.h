@@ -13,7 +13,8 @@ namespace farandole::sim {
 // is filled with 0xFF bytes (NaN, -1), so that results show that it was read.
 //
 // Memory that was released is used again when all that its stream and the recorded streams were
-// given before has run. Any thread may call.
+// given before has run. Memory that was allocated on a captured stream is used again when the graph
+// has ended, too, and then all streams of the device. Any thread may call.
 
 /// Memory on the device of `owner`, for use on that stream and on those that wait for it; null for
 /// 0 bytes. With a stream on which nothing is ever launched it is as cudaMalloc's: any stream may
@@ -26,6 +27,9 @@ void release(void* data) noexcept;
 /// Memory at `data`, an address in an allocation, must not be used again after its release until
 /// what `user` has been given by then is done. Ignores addresses outside of allocations.
 void record_stream(const void* data, Stream& user);
+
+/// What was allocated on a captured stream is not the graph's any more.
+void let_go_of_graph_memory(void* data) noexcept;
 
 bool is_device_address(const void* data);
 /// The device of the allocation that `data` is in; -1 if there is none.

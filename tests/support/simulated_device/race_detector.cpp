@@ -87,6 +87,12 @@ void RaceDetector::allocate(const void* data, size_t bytes, size_t stream) {
   allocations_[begin] = {begin, end, {{begin, end, true, allocation}}};
 }
 
+void RaceDetector::allocate_unused(const void* data, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const uintptr_t begin = address_of(data);
+  allocations_[begin] = {begin, begin + bytes, {}};
+}
+
 void RaceDetector::release(const void* data, const std::vector<VectorClock>& done) {
   const std::lock_guard<std::mutex> lock(mutex_);
   VectorClock clock = host_;

@@ -51,6 +51,8 @@ class RaceDetector {
   void order_host(const VectorClock& earlier);
 
   void allocate(const void* data, size_t bytes, size_t stream);
+  /// The same of memory that no stream has in use: that of a graph.
+  void allocate_unused(const void* data, size_t bytes);
   /// `done`: what the allocator waits for before it uses the memory again. Never throws RaceError.
   void release(const void* data, const std::vector<VectorClock>& done);
 

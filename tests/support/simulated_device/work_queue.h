@@ -41,6 +41,11 @@ class WorkQueue {
   /// Waits until `position` is reached.
   void await(uint64_t position) const;
   bool has_reached(uint64_t position) const;
+  /// Lets tasks up to `position` run, and waits for them.
+  void reach(uint64_t position) {
+    demand(position);
+    await(position);
+  }
 
   /// Whether this is a forked child whose parent has started the thread of a queue.
   static bool lost_in_fork();

@@ -92,18 +92,10 @@ void Communicator::launch(const std::vector<Operation>& operations) {
   }
   const char* kernel =
       operations.size() == 1 ? name_of(operations.front().signature.function) : "ncclGroup";
-  Event previous;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    previous = last_;
-  }
-  stream.launch(kernel, accesses, [self = shared_from_this(), operations, previous] {
-    self->run(operations, previous);
-  });
+  const auto run = [self = shared_from_this(), operations] { self->run(operations); };
+  stream.launch(kernel, accesses, run, order_);
   const Event end = stream.tail();
   for (const Operation& each : operations) each.stream->wait(end);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  last_ = end;
 }
 
 std::vector<HostCall> Communicator::exchange(HostCall mine) {
@@ -168,13 +160,7 @@ void Communicator::end() {
 }
 
 void Communicator::finalize() {
-  Event last;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    last = last_;
-  }
-  last.query();  // makes a lazy stream run
-  last.await();
+  order_->await_last();
   region_->ranks[rank()].left.store(1);
   for (int each = 0; each < world_size(); ++each) {
     wait_until([&] { return region_->ranks[each].left.load() != 0; }, aborted_, *region_);
@@ -214,10 +200,8 @@ void Communicator::remove_operator(ncclRedOp_t op) {
                                         "fix: destroy an operator once.");
 }
 
-void Communicator::run(const std::vector<Operation>& operations, const Event& previous) {
+void Communicator::run(const std::vector<Operation>& operations) {
   try {
-    previous.query();  // makes a lazy stream run
-    previous.await();
     for (const Operation& each : operations) {
       if (each.injection) suffer(*each.injection);
     }

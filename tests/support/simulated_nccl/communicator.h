@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "support/simulated_device/stream.h"
+#include "support/simulated_device/launch_order.h"
 #include "support/simulated_nccl/call_in_progress.h"
 #include "support/simulated_nccl/operation.h"
 #include "support/simulated_nccl/region.h"
@@ -35,7 +35,7 @@ struct HostCall {
 };
 
 /// One rank of a communicator. Kernels of one communicator run in the order of their launches, on
-/// whichever streams, and hold it alive.
+/// whichever streams, and hold it alive. Those that a graph holds are launched by its replays.
 ///
 /// Threads: any, but calls other than poll(), abort() and the getters one at a time, as in NCCL.
 class Communicator : public std::enable_shared_from_this<Communicator> {
@@ -93,8 +93,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     Factor factor;
   };
 
-  /// The kernel; `previous` is the end of the one before.
-  void run(const std::vector<Operation>& operations, const Event& previous);
+  /// The kernel.
+  void run(const std::vector<Operation>& operations);
   void finalize();
   void suffer(const Injection& injection);
   /// Sets the asynchronous error; the first one stays.
@@ -108,6 +108,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> stopped_{false};
   std::atomic<bool> finalized_{false};
+  const std::shared_ptr<LaunchOrder> order_ = std::make_shared<LaunchOrder>();  ///< of kernels
   CallInProgress call_;
   uint64_t calls_ = 0;
   uint64_t host_calls_ = 0;
@@ -115,7 +116,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // All below: guarded by mutex_.
   ncclResult_t error_ = ncclSuccess;
   std::string error_text_;
-  Event last_;  ///< the end of the last kernel
   std::map<std::string, int> children_;
   std::map<int, Operator> operators_;
   int next_operator_ = ncclNumOps;
