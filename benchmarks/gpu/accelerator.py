@@ -51,6 +51,10 @@ class Accelerator:
     def forget_races(self) -> None:
         """Of what an abort has ended, which nothing orders with what follows."""
 
+    def new_graph(self) -> Any:
+        """A graph for module.graph() to fill and replay() to run."""
+        raise NotImplementedError
+
     def environment(self) -> dict[str, str]:
         """Variables that a rank needs."""
         return {}
@@ -84,6 +88,10 @@ class Cuda(Accelerator):
     def break_device(self) -> None:
         """See Accelerator."""
         torch.ones(1, device="cuda")[torch.tensor([1 << 20], device="cuda")]
+
+    def new_graph(self) -> Any:
+        """See Accelerator."""
+        return torch.cuda.CUDAGraph()
 
 
 class Simulated(Accelerator):
@@ -122,6 +130,10 @@ class Simulated(Accelerator):
     def forget_races(self) -> None:
         """See Accelerator."""
         self.module.take_reports()
+
+    def new_graph(self) -> Any:
+        """See Accelerator."""
+        return self.module.Graph()
 
     def environment(self) -> dict[str, str]:
         """See Accelerator."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives and whole training steps in CUDA graphs."""
+"""Collectives and whole training steps in graphs: CUDA's, or those of the simulated device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import farandole
 import pytest
@@ -19,22 +20,29 @@ WARM_UP_STEPS = 11  # as many as torch's DDP needs before a capture
 
 
 def check_captures(world: World) -> None:
-    if world.type == "sim":
-        raise LeftOut("the simulated device captures no graphs")
     if world.is_staged:
         raise LeftOut("what is staged cannot be captured")
 
 
-def captured(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """A graph of it, after a run on a side stream."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+def warm_up(world: World, body: Callable[[], None]) -> None:
+    """Runs it on a side stream."""
+    device = world.accelerator.module
+    side = device.Stream()
+    side.wait_stream(device.current_stream())
+    with device.stream(side):
         body()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    device.current_stream().wait_stream(side)
+
+
+def captured(world: World, body: Callable[[], None]) -> Any:
+    """A graph of it; the host waits for nothing meanwhile."""
+    device = world.accelerator.module
+    graph = world.accelerator.new_graph()
+    with device.graph(graph):
+        before = device.host_waits() if world.type == "sim" else 0
         body()
+        after = device.host_waits() if world.type == "sim" else 0
+    assert after == before
     return graph
 
 
@@ -42,7 +50,8 @@ def _replays(rank: int, world: World, body: Callable[[Tensor, Tensor], None]) ->
     check_captures(world)
     own = torch.zeros(1024, device=world.type)
     result = torch.zeros(1024 * world.size, device=world.type)
-    graph = captured(lambda: body(own, result))
+    warm_up(world, lambda: body(own, result))
+    graph = captured(world, lambda: body(own, result))
     for value in (1.0, 2.0, 3.0):
         own.fill_(value + rank)
         graph.replay()
@@ -97,12 +106,13 @@ def test_replays_equal_calls(group: RankSet, body: Callable[[Tensor, Tensor], No
 def _barrier(rank: int, world: World) -> None:
     check_captures(world)
     tensor = torch.ones(4, device=world.type)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def body() -> None:
         tensor.mul_(2)
         with pytest.raises(farandole.NotSupported, match="captured-barrier"):
             dist.barrier()
-    graph.replay()
+
+    captured(world, body).replay()
     assert tensor.tolist() == [2.0] * 4
 
 
@@ -115,21 +125,20 @@ def _step(rank: int, world: World, wrap: str) -> None:
     check_captures(world)
     training = Training(TASKS["layers"])
     x = training.batches(rank, 0)[0].to(world.type)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    made: list[Any] = []
+
+    def train() -> None:
         model = WRAPS[wrap](seeded(training.task, world.type, training.dtype))
-        optimizer = sgd(model)
+        made.extend([model, sgd(model)])
         for _ in range(WARM_UP_STEPS):
-            take_step(model, optimizer, x)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        take_step(model, optimizer, x)
+            take_step(*made, x)
+
+    warm_up(world, train)
+    graph = captured(world, lambda: take_step(*made, x))
     for step in range(STEPS):
         x.copy_(training.batches(rank, step)[0])
         graph.replay()
-    got = [each.detach().cpu() for each in model.parameters()]
+    got = [each.detach().cpu() for each in made[0].parameters()]
     assert_equal(got, steps_alone(training, world.size), EXACT, world)
 
 

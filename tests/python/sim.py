@@ -8,6 +8,7 @@ it in processes of ranks.run().
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import sys
@@ -20,6 +21,7 @@ import pytest
 import torch
 
 BUILD = Path(__file__).parents[2] / os.environ.get("FARANDOLE_BUILD", "build/release")
+DEVICE = BUILD / "tests" / "libfarandole_simulated_device.so"
 LIBRARY = BUILD / "tests" / "libfarandole_simulated_torch.so"
 # Built where nccl.h is.
 NCCL = BUILD / "tests" / "libfarandole_simulated_nccl.so"
@@ -37,6 +39,7 @@ def backends(*schedules: str) -> list[Any]:
 def load() -> None:
     if hasattr(torch, "sim"):
         return
+    ctypes.CDLL(str(DEVICE), mode=ctypes.RTLD_GLOBAL)  # groups look up functions by name there
     torch.ops.load_library(LIBRARY)
     torch.utils.rename_privateuse1_backend("sim")
     torch._register_device_module("sim", sys.modules[__name__])
@@ -117,6 +120,29 @@ def reset(device: int = 0) -> None:
 
 
 # What torch expects of torch.<device>.
+
+
+class Graph:
+    """As torch.cuda.CUDAGraph."""
+
+    def __init__(self) -> None:
+        self.captured = torch.classes.farandole_sim.Graph()
+
+    def replay(self) -> None:
+        self.captured.replay()
+
+
+@contextlib.contextmanager
+def graph(graph: Graph) -> Iterator[None]:
+    """As torch.cuda.graph: captures what the body puts on the current stream."""
+    synchronize()
+    gc.collect()
+    with Stream():
+        graph.captured.begin()
+        try:
+            yield
+        finally:
+            graph.captured.end()
 
 
 def is_available() -> bool:

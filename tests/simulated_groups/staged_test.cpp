@@ -14,6 +14,7 @@
 #include "farandole/error.h"
 #include "log.h"
 #include "simulated_groups/device_ranks.h"
+#include "support/simulated_device/memory.h"
 
 namespace farandole::sim {
 namespace {

@@ -1,22 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch.ops.farandole_sim, for tests in Python.
+// torch.ops.farandole_sim and torch.classes.farandole_sim, for tests in Python.
+#include <torch/custom_class.h>
 #include <torch/library.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "support/simulated_device/device.h"
+#include "support/simulated_device/graph.h"
 #include "support/simulated_device/race_detector.h"
 #include "support/simulated_device/schedule.h"
 #include "support/simulated_device/seeded_fault.h"
 #include "support/simulated_device/torch/boxed_kernel.h"
+#include "support/simulated_device/torch/device_guard.h"
 #include "support/simulated_device/torch/generator.h"
 
 namespace farandole::sim {
 namespace {
 
+Stream& current() { return current_stream(static_cast<c10::DeviceIndex>(current_device())); }
+
+/// As torch's CUDAGraph, on the current stream of the current device.
+struct CapturedGraph : torch::CustomClassHolder {
+  void begin() { current().begin_capture(); }
+  void end() { graph = current().end_capture(); }
+  void replay() { graph->replay(current()); }
+
+  std::shared_ptr<Graph> graph;
+};
+
 TORCH_LIBRARY(farandole_sim, m) {
+  m.class_<CapturedGraph>("Graph")
+      .def(torch::init<>())
+      .def("begin", [](const c10::intrusive_ptr<CapturedGraph>& self) { self->begin(); })
+      .def("end", [](const c10::intrusive_ptr<CapturedGraph>& self) { self->end(); })
+      .def("replay", [](const c10::intrusive_ptr<CapturedGraph>& self) { self->replay(); });
   m.def("device_count", [] { return int64_t{kDeviceCount}; });
   m.def("set_schedule", [](int64_t schedule) { set_schedule(static_cast<Schedule>(schedule)); });
   m.def("throw_races", [](bool throws) {
