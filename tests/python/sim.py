@@ -133,11 +133,11 @@ class Graph:
 
 
 @contextlib.contextmanager
-def graph(graph: Graph) -> Iterator[None]:
+def graph(graph: Graph, stream: torch.Stream | None = None) -> Iterator[None]:
     """As torch.cuda.graph: captures what the body puts on the current stream."""
     synchronize()
     gc.collect()
-    with Stream():
+    with stream or Stream():
         graph.captured.begin()
         try:
             yield

@@ -5,6 +5,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -20,6 +21,7 @@
 #include "kernels/norm_kernels.h"
 #include "optim/shards/check_master_weights.h"
 #include "optim/step/most_sums.h"
+#include "process_group/device/stream_capture.h"
 #include "process_group/torch_compat.h"
 
 namespace farandole {
@@ -240,6 +242,7 @@ bool ShardedStep::enter(const std::function<std::string()>& describe) {
   begin_record();
   StepReport report;
   try {
+    check_not_captured();
     prepare();
     report = report_of(describe(), scaled);
     if (ranks_.replica() != nullptr) {
@@ -268,6 +271,17 @@ bool ShardedStep::enter(const std::function<std::string()>& describe) {
   }
   within_step([&] { plan_newly_trainable(); });
   return true;
+}
+
+void ShardedStep::check_not_captured() const {
+  if (!layout_.is_on_accelerator()) return;
+  const c10::Device device = layout_.tensors().front().device();
+  if (!is_captured(c10::impl::VirtualGuardImpl(device.type()).getStream(device))) return;
+  throw NotSupported(
+      "captured-step", "step() of a sharded optimizer cannot be captured into a graph.",
+      "ranks compare each step on the host, which also counts it; replays of a graph "
+      "would do neither.",
+      "capture forward and backward, and call step() after the replay.");
 }
 
 StepReport ShardedStep::report_of(const std::string& description,

@@ -74,6 +74,8 @@ class ShardedStep {
   at::Tensor joined_on_device(const at::Tensor& own, at::Tensor all, double norm_type) const;
   void begin_record();
   bool enter(const std::function<std::string()>& describe);
+  /// Throws NotSupported while a graph captures the current stream.
+  void check_not_captured() const;
   StepReport report_of(const std::string& description, const std::optional<ScaledStep>& scaled);
   void within_step(const std::function<void()>& work);
   void prepare();
