@@ -26,6 +26,7 @@ void DevicePoints::add(const c10::Stream& stream) {
 
 /// Events must not end while another device is current.
 void DevicePoints::wait() {
+  const QueriesWhileOthersCapture allowed;
   for (c10::Event& each : events_) {
     const c10::OptionalDeviceGuard on_device(each.device());
     each.synchronize();
@@ -150,8 +151,17 @@ void GroupCommunicators::connect(c10::Device device) {
 
 std::shared_ptr<comm::DeviceMemory> GroupCommunicators::allocate(c10::Device device, size_t bytes) {
   static constexpr Operation kOperation{c10d::OpType::UNKNOWN, "allocate", "farandole:allocate"};
-  connect(device);
   const c10::Stream caller = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  if (is_captured(caller)) {
+    throw NotSupported("captured-memory",
+                       "group '" + group() + "' on rank " + std::to_string(rank()) +
+                           " cannot allocate memory for collectives now.",
+                       "the current stream is captured into a graph, and the memory is not from "
+                       "torch's allocator, whose memory alone a graph may hold.",
+                       "allocate it before the capture; DistributedDataParallel does in its first "
+                       "backward, so run a step before.");
+  }
+  connect(device);
   std::shared_ptr<comm::DeviceMemory> memory;
   // Ranks agree on it through the host's communicator, maybe on another thread.
   launch({kOperation, {}, /*async=*/false, kNoTimeout, /*cost=*/{}},
@@ -178,23 +188,25 @@ GroupCommunicators::Work GroupCommunicators::launch_on_device(Call& call, Body b
 
 DevicePoints GroupCommunicators::points_on_devices(std::optional<c10::Device> device) const {
   DevicePoints points;
-  const auto add_current = [&](c10::Device of) {
-    const c10::Stream current = c10::impl::VirtualGuardImpl(of.type()).getStream(of);
-    if (is_captured(current)) {
+  const auto add = [&](const c10::Stream& stream) {
+    if (is_captured(stream)) {
       throw NotSupported("captured-barrier",
                          "barrier in group '" + group() + "' on rank " + std::to_string(rank()) +
                              " cannot be captured into a graph.",
                          "it makes the host wait for what the device was given before.",
                          "call it before or after the capture.");
     }
-    points.add(current);
+    points.add(stream);
+  };
+  const auto add_current = [&](c10::Device of) {
+    add(c10::impl::VirtualGuardImpl(of.type()).getStream(of));
   };
   for (const Lane& each : lanes()) {
     const c10::Stream& stream = each->stream();
     if (each->is_staged()) {
       points.add_later(stream);
     } else {
-      points.add(stream);
+      add(stream);
     }
     add_current(stream.device());
     if (device && device->type() == stream.device_type()) device.reset();

@@ -2,14 +2,21 @@
 #include "farandole/process_group/symmetric_tensor.h"
 
 #include <ATen/ops/from_blob.h>
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <exception>
+#include <memory>
+#include <mutex>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "farandole/error.h"
 #include "process_group/device/accelerators.h"
+#include "process_group/device/stream_capture.h"
 #include "process_group/process_group_private.h"
 
 namespace farandole {
@@ -30,12 +37,53 @@ at::Device with_index(at::Device device) {
   return device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
-void release_when_idle(std::shared_ptr<comm::DeviceMemory>&& memory, at::Device device) {
+/// Whether a stream of the device can be asked; not once the device has failed.
+bool answers(at::Device device) {
   try {
-    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
-  } catch (const c10::Error&) {  // it has failed, and runs nothing any more
+    c10::Event event(device.type());
+    event.record(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+    event.query();
+    return true;
+  } catch (const std::exception&) {
+    return false;
   }
-  memory.reset();
+}
+
+/// Waits for all streams. False if that is impossible, because one of them is captured into a
+/// graph.
+bool wait_until_idle(at::Device device) {
+  const QueriesWhileOthersCapture allowed;
+  const c10::impl::VirtualGuardImpl of_type(device.type());
+  if (is_captured(of_type.getStream(device))) return false;
+  try {
+    of_type.synchronizeDevice(device.index());
+    return true;
+  } catch (const std::exception&) {
+    return !answers(device);  // it has failed, and runs nothing any more
+  }
+}
+
+/// Memory that could not be released, because its device was not known to be idle.
+struct Unreleased {
+  std::mutex mutex;
+  std::vector<std::pair<at::Device, std::shared_ptr<comm::DeviceMemory>>> memory;  // under mutex
+};
+
+/// What is released while a graph is captured waits here for the next release after it.
+void release_when_idle(std::shared_ptr<comm::DeviceMemory>&& memory, at::Device device) {
+  static auto* const unreleased = new Unreleased;  // threads may release while the process ends
+  const bool is_idle = wait_until_idle(device);
+  std::vector<std::shared_ptr<comm::DeviceMemory>> released;  // without the mutex
+  const std::lock_guard<std::mutex> lock(unreleased->mutex);
+  auto& waiting = unreleased->memory;
+  waiting.emplace_back(device, std::move(memory));
+  if (!is_idle) return;
+  const auto of_device = std::stable_partition(
+      waiting.begin(), waiting.end(), [&](const auto& each) { return each.first != device; });
+  for (auto each = of_device; each != waiting.end(); ++each) {
+    released.push_back(std::move(each->second));
+  }
+  waiting.erase(of_device, waiting.end());
 }
 
 }  // namespace

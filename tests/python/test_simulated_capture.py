@@ -187,6 +187,8 @@ def check_failed_captures(rank: int, world_size: int) -> None:
         loss.register_hook(lambda gradient: gradient.sum().item())
         loss.backward()
 
+    with pytest.raises(farandole.NotSupported, match="captured-memory"):
+        captured(step)
     for _ in range(STEPS):
         step()
     for body, error in [

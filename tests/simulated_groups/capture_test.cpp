@@ -17,6 +17,7 @@
 #include "simulated_groups/device_ranks.h"
 #include "support/simulated_device/errors.h"
 #include "support/simulated_device/graph.h"
+#include "support/simulated_device/memory.h"
 
 namespace farandole::sim {
 namespace {
@@ -219,6 +220,75 @@ TEST_P(CapturedCollectives, AreLeftAloneByTheWatchdog) {
     EXPECT_TRUE(holds(tensor, 1));
     EXPECT_TRUE(holds(pending.front(), 1));
     all_reduce(group, tensor);
+  });
+}
+
+/// Its thread of the group waits for the device, which the capture allows to it alone.
+TEST_P(CapturedCollectives, AreLeftAloneByABarrierOfAnotherThread) {
+  run_device_ranks(1, [](ProcessGroupFarandole& group) {
+    have_lanes(group);
+    const at::Tensor tensor = full(group, {8}, 1);
+    std::shared_ptr<Graph> graph;
+    {
+      Capturing capture(group, CaptureMode::kGlobal);
+      std::thread([&] { group.barrier(called<c10d::BarrierOptions>(true))->wait(); }).join();
+      all_reduce(group, tensor);
+      std::thread([&] {  // now the group's stream is captured
+        EXPECT_THAT(error_of<NotSupported>([&] { barrier(group); }),
+                    HasSubstr("[captured-barrier]"));
+      })
+          .join();
+      graph = capture.end();
+    }
+    graph->replay(current(group));
+    EXPECT_TRUE(holds(tensor, 1));
+  });
+}
+
+TEST_P(CapturedCollectives, TakeNoCallOfAStreamThatIsNotCaptured) {
+  run_device_ranks(2, [](ProcessGroupFarandole& group) {
+    have_lanes(group);
+    const at::Tensor tensor = full(group, {8}, 1);
+    const at::Tensor other = full(group, {8}, 1);
+    captured(group, [&] {
+      {
+        const c10::StreamGuard before(c10::Stream(c10::Stream::DEFAULT, tensor.device()));
+        all_reduce(group, other);  // the group's stream is not captured yet
+      }
+      all_reduce(group, tensor);
+      const c10::StreamGuard outside(c10::Stream(c10::Stream::DEFAULT, tensor.device()));
+      for (const bool asynchronous : {false, true}) {
+        EXPECT_THAT(error_of<NotSupported>([&] { all_reduce(group, other, asynchronous); }),
+                    HasSubstr("[captured-stream]"));
+      }
+    })->replay(current(group));
+    EXPECT_TRUE(holds(tensor, 2));
+    all_reduce(group, other);
+    EXPECT_TRUE(holds(other, 4));
+  });
+}
+
+TEST_P(CapturedCollectives, NeitherAllocateNorReleaseMemoryOfTheGroup) {
+  run_device_ranks(2, [](ProcessGroupFarandole& group) {
+    have_lanes(group);
+    const int rank = group.getRank();
+    const at::TensorOptions options = at::TensorOptions(at::kFloat).device(device_of(rank));
+    at::Tensor kept = group.allocateTensor(1000, options);
+    at::Tensor released = group.allocateTensor(1000, options);
+    kept.fill_(1);
+    released.fill_(1);
+    constexpr size_t kEach = 1000 * sizeof(float);
+    const auto graph = captured(group, [&] {
+      EXPECT_THAT(error_of<NotSupported>([&] { group.allocateTensor(1000, options); }),
+                  HasSubstr("[captured-memory]"));
+      released.reset();
+      all_reduce(group, kept);
+    });
+    EXPECT_GE(bytes_in_use(rank), 2 * kEach);
+    graph->replay(current(group));
+    EXPECT_TRUE(holds(kept, 2));
+    kept.reset();
+    EXPECT_LT(bytes_in_use(rank), kEach);
   });
 }
 

@@ -47,6 +47,18 @@ void DirectLane::check_usable() const {
   if (const std::exception_ptr failed = failure()) std::rethrow_exception(failed);
 }
 
+/// `call` is on a stream that is not captured. A capture has the lane's stream from its first
+/// operation to its end.
+void DirectLane::check_not_captured(const Call& call) const {
+  if (!is_captured(stream())) return;
+  throw NotSupported("captured-stream",
+                     std::string(call.operation.name) + " in " + own_position() +
+                         " cannot run while other operations of the group are captured.",
+                     "the stream of the group is captured into a graph, and the current stream is "
+                     "not.",
+                     "call it on a stream that the capture holds, or after the capture.");
+}
+
 c10::intrusive_ptr<c10d::Work> DirectLane::launch(Call& call, Body body,
                                                   std::chrono::milliseconds timeout) {
   const std::lock_guard<std::mutex> lock(enqueue_mutex_);
@@ -54,9 +66,10 @@ c10::intrusive_ptr<c10d::Work> DirectLane::launch(Call& call, Body body,
   const Communicator communicator = this->communicator();
   const c10::Stream& own = stream();
   const c10::Stream caller = c10::impl::VirtualGuardImpl(own.device_type()).getStream(own.device());
-  const auto operation =
-      std::make_shared<DeviceOperation>(call.operation.name, call.sequence, timeout, own,
-                                        parts().asks_for_times(), is_captured(caller));
+  const bool captured = is_captured(caller);
+  if (!captured) check_not_captured(call);
+  const auto operation = std::make_shared<DeviceOperation>(
+      call.operation.name, call.sequence, timeout, own, parts().asks_for_times(), captured);
   board_->note(call.sequence, call);
   {
     const c10::StreamGuard on_stream(own);  // copies run there, and temporary tensors belong there

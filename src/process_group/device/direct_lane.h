@@ -44,6 +44,7 @@ class DirectLane final : public DeviceLane {
   std::exception_ptr failure() const;
   std::exception_ptr failure_of_communicator() const;
   void check_usable() const;
+  void check_not_captured(const Call& call) const;
   void check_peers();
   void check_time(const std::shared_ptr<DeviceOperation>& first);
   void fail(const std::exception_ptr& failure);

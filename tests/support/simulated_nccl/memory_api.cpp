@@ -2,6 +2,7 @@
 // Memory of nccl.h: allocation and registration.
 #include <string>
 
+#include "support/simulated_device/capture.h"
 #include "support/simulated_device/device.h"
 #include "support/simulated_device/memory.h"
 #include "support/simulated_nccl/api.h"
@@ -42,6 +43,7 @@ ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
   return guarded([&] {
     const auto injection = injected("ncclMemAlloc", farandole::sim::current_device());
     if (injection) throw Failure(injection->result, "an injected error in ncclMemAlloc.");
+    farandole::sim::check_unsafe_call("ncclMemAlloc");
     *data = memory().allocate(farandole::sim::current_device(), bytes);
     return ncclSuccess;
   });
@@ -49,6 +51,7 @@ ncclResult_t ncclMemAlloc(void** data, size_t bytes) {
 
 ncclResult_t ncclMemFree(void* data) {
   return guarded([&] {
+    farandole::sim::check_unsafe_call("ncclMemFree");
     memory().release(data);
     return ncclSuccess;
   });
