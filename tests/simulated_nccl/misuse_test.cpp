@@ -14,6 +14,7 @@
 #include "simulated_nccl/device_buffer.h"
 #include "simulated_nccl/nccl_ranks.h"
 #include "simulated_nccl/values.h"
+#include "support/simulated_device/capture.h"
 #include "support/simulated_device/errors.h"
 
 namespace farandole::sim {
@@ -202,6 +203,15 @@ std::vector<Case> wrong_calls() {
          EXPECT_EQ(nccl().CommDestroy(p.comm), ncclInvalidUsage);
        },
        {"has a call in progress"}},
+      {"DestroyBeforeItsGraph",
+       true,
+       [](Pair& p) {
+         p.me.stream.begin_capture(CaptureMode::kThreadLocal);
+         EXPECT_EQ(p.all_reduce(1), ncclSuccess);
+         const auto graph = p.me.stream.end_capture();
+         EXPECT_EQ(nccl().CommDestroy(p.comm), ncclInvalidUsage);
+       },
+       {"destroys a communicator that a graph holds"}},
       {"EndOfNoGroup",
        true,
        [](Pair&) { EXPECT_EQ(nccl().GroupEnd(), ncclInvalidUsage); },

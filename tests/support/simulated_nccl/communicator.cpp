@@ -146,6 +146,12 @@ ncclResult_t Communicator::begin_finalize() {
 }
 
 void Communicator::end() {
+  if (order_.use_count() > 1) {
+    throw Misuse(ncclInvalidUsage,
+                 name() +
+                     " destroys a communicator that a graph holds.\nwhy: NCCL waits for the end of "
+                     "graphs that have kernels of it, for ever.\nfix: let go of graphs before.");
+  }
   if (is_stopped()) return;
   const bool was_finalized = finalized_.exchange(true);
   if (poll() == ncclSuccess) {

@@ -74,7 +74,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   /// A call that waits for its kernels, then for all ranks to do the same. Nothing may be called
   /// after it but end() and abort().
   ncclResult_t begin_finalize();
-  /// Finalizes unless that was done, and waits. Throws Misuse in states that only abort() ends.
+  /// Finalizes unless that was done, and waits. Throws Misuse in states that only abort() ends, and
+  /// while a graph holds kernels of it.
   void end();
   /// Ends kernels, for a communicator that will only be shrunk, aborted or destroyed.
   void stop();
@@ -108,7 +109,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> stopped_{false};
   std::atomic<bool> finalized_{false};
-  const std::shared_ptr<LaunchOrder> order_ = std::make_shared<LaunchOrder>();  ///< of kernels
+  /// Of kernels. Those that graphs hold share it.
+  const std::shared_ptr<LaunchOrder> order_ = std::make_shared<LaunchOrder>();
   CallInProgress call_;
   uint64_t calls_ = 0;
   uint64_t host_calls_ = 0;
