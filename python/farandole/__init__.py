@@ -25,7 +25,11 @@ from farandole import c10d, logs  # noqa: E402
 from farandole._C import version as __version__  # noqa: E402
 from farandole.amp import GradScaler, autocast  # noqa: E402
 from farandole.arguments import default_group  # noqa: E402
-from farandole.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from farandole.checkpoint import (  # noqa: E402
+    load_checkpoint,
+    resume_or_start,
+    save_checkpoint,
+)
 from farandole.collectives import (  # noqa: E402
     all_gather,
     all_reduce,
@@ -162,6 +166,7 @@ __all__ = [
     "is_initialized",
     "is_torchelastic_launched",
     "isend",
+    "load_checkpoint",
     "local_rank",
     "local_world_size",
     "monitored_barrier",
@@ -174,6 +179,8 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "reduce_scatter_tensor",
+    "resume_or_start",
+    "save_checkpoint",
     "scatter",
     "scatter_object_list",
     "send",

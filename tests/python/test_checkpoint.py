@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from torch import Tensor, nn, optim
 
 import ranks
 import sim
+import warm_python
 from whole_optimizers import Shampoo
 
 BATCH = 12  # of all ranks together; numbers that bfloat16 has, so that any sum has the same bits
@@ -51,6 +53,11 @@ class Net(nn.Module):
 def model(dtype: torch.dtype = torch.float32, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     return Net().to(dtype)
+
+
+def names_in(path: str) -> list[str]:
+    """Of a folder of checkpoints."""
+    return sorted(each.name for each in Path(path).iterdir() if not each.name.startswith("."))
 
 
 Make = Callable[[Any], optim.Optimizer]
@@ -215,7 +222,7 @@ def _asynchronous(rank: int, size: int, path: str) -> None:
     """Training goes on while a save is under way, and does not change it."""
     net = DistributedDataParallel(model())
     optimizer = OPTIMIZERS["AdamW"](in_groups(net))
-    folders, kept = [], []
+    kept = []
     for save in range(4):
         train(net, optimizer, save, 1)
         kept.append(weights(net.module))
@@ -225,12 +232,10 @@ def _asynchronous(rank: int, size: int, path: str) -> None:
         train(net, optimizer, 10 + save, 1)
         for each, value in zip(net.module.state_dict().values(), kept[-1], strict=True):
             each.copy_(value)  # another batch has no effect on what comes next
-    folders = sorted(each for each in os.listdir(path) if each.startswith("save-"))
     assert pending.wait() == f"{path}/save-{4:08d}"
     assert pending.is_done
     dist.barrier()
-    folders = sorted(each for each in os.listdir(path) if not each.startswith("."))
-    assert folders == ["latest", "save-00000003", "save-00000004"]
+    assert names_in(path) == ["latest", "save-00000003", "save-00000004"]
     for folder, expected in (("save-00000003", kept[2]), ("", kept[3])):
         farandole.load_checkpoint(f"{path}/{folder}", model=net)
         assert all(torch.equal(a, b) for a, b in zip(weights(net.module), expected, strict=True))
@@ -341,7 +346,7 @@ def _other_model(rank: int, size: int, path: str) -> None:
         farandole.load_checkpoint(path, model=net, optimizer=optim.SGD(net.parameters(), lr=1))
     with pytest.raises(CheckpointError, match="in different groups"):
         farandole.load_checkpoint(path, model=net, optimizer=optim.AdamW(net.parameters()))
-    with pytest.raises(CheckpointError, match="no optimizer state of group.0/parameter.0"):
+    with pytest.raises(CheckpointError, match=r"no optimizer state of group\.0/parameter\.0"):
         farandole.load_checkpoint(path, optimizer=optim.AdamW(net.parameters()))
     with pytest.raises(CheckpointError, match="no state of a scaler"):
         farandole.load_checkpoint(path, scaler=farandole.GradScaler())
@@ -359,10 +364,10 @@ def _refused(rank: int, size: int, path: str) -> None:
         farandole.save_checkpoint(path, model=net, keep=0)
     # One rank alone cannot save.
     values = {"hook": object()} if rank == 1 else {}
-    with pytest.raises(farandole.Error, match="failed on rank 1|class object"):
+    with pytest.raises(farandole.Error, match=r"failed on rank 1|class object"):
         farandole.save_checkpoint(path, model=net, values=values)
     farandole.save_checkpoint(path, model=net)
-    assert sorted(each for each in os.listdir(path) if not each.startswith(".")) == [
+    assert names_in(path) == [
         "latest",
         "save-00000001",
     ]
@@ -384,10 +389,10 @@ def _full_disk(rank: int, size: int, path: str, asynchronous: bool) -> None:
     if rank == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-    with pytest.raises(CheckpointError, match="could not be written|failed on rank 1"):
+    with pytest.raises(CheckpointError, match=r"could not be written|failed on rank 1"):
         farandole.save_checkpoint(path, model=large, asynchronous=asynchronous).wait()
     dist.barrier()
-    assert sorted(each for each in os.listdir(path) if not each.startswith(".")) == [
+    assert names_in(path) == [
         "latest",
         "save-00000001",
     ]
@@ -402,11 +407,11 @@ def test_a_full_disk_leaves_the_checkpoint_before(asynchronous: bool, tmp_path: 
 def _saves_for_ever(rank: int, size: int, path: str, asynchronous: bool) -> None:
     net = nn.Linear(400, 300)
     value = 0
-    if os.path.exists(path):
+    if Path(path).exists():
         with torch.no_grad():
             net.weight.fill_(-1)
         value = farandole.load_checkpoint(path, model=net)["value"]
-        assert (net.weight == value).all() and (net.bias == value).all()
+        assert all((each == value).all() for each in net.parameters())
     dist.barrier()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -453,10 +458,10 @@ def _loads_value(rank: int, size: int, path: str) -> None:
     net = nn.Linear(400, 300)
     value = farandole.load_checkpoint(path, model=net)["value"]
     assert value >= 2
-    assert (net.weight == value).all() and (net.bias == value).all()
+    assert all((each == value).all() for each in net.parameters())
     farandole.save_checkpoint(path, model=net, values={"value": value}).wait()
     dist.barrier()
-    assert not [each for each in os.listdir(path) if each.startswith("tmp-")]
+    assert not [each for each in names_in(path) if each.startswith("tmp-")]
 
 
 @pytest.mark.parametrize("backend", sim.backends("lazy"))
@@ -483,6 +488,25 @@ def _on_device(rank: int, size: int, path: str) -> None:
         of.step()
     pairs = zip(weights(other.module), weights(net.module), strict=True)
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in pairs)
+
+
+def test_a_script_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
+    """That of docs/checkpoints.md."""
+    script = Path(__file__).parents[2] / "examples/checkpoint/train.py"
+    for size in (2, 3):
+        done = subprocess.run(
+            [
+                *(warm_python.executable(), "-m", "torch.distributed.run", "--standalone"),
+                *(f"--nproc-per-node={size}", str(script), str(tmp_path / "new")),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("from step 20") == size
+    assert len(list((tmp_path / "new").glob("s*-*"))) == 3
 
 
 def test_the_safetensors_package_reads_it(saved: Path) -> None:

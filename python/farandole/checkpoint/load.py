@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,9 +53,9 @@ def load_checkpoint(
             checkpoint.
         model: Into which parameters and buffers go; the same keys, shapes and dtypes.
         optimizer: Of the class that was saved, sharded or not. Groups may have another order.
-        scheduler: Anything with load_state_dict(), as the next two. What is not given is not loaded.
+        scheduler: Anything with load_state_dict(), as the next two.
         scaler: A GradScaler.
-        sampler: A sampler.
+        sampler: A sampler. What is not given is not loaded.
         rng: Whether the states of random number generators are set, if as many ranks load as saved.
         process_group: The ranks; those of the default group if None.
 
@@ -63,33 +65,112 @@ def load_checkpoint(
     Raises:
         CheckpointError: on all ranks: nothing is there, it is damaged, or belongs to another model.
     """
-    call = "load_checkpoint()"
-    agreeing = writer_of("load_checkpoint", os.fspath(path), process_group)
+    loading = _begun("load_checkpoint", path, process_group)
+    return loading(model, optimizer, scheduler, scaler, sampler, rng)
+
+
+def resume_or_start(
+    path: str | os.PathLike[str],
+    *,
+    model: Models = None,
+    optimizer: Optimizers = None,
+    scheduler: Any = None,
+    scaler: Any = None,
+    sampler: Any = None,
+    rng: bool = True,
+    process_group: dist.ProcessGroup | None = None,
+) -> dict[str, Any] | None:
+    """Load the latest checkpoint if there is one: for scripts that are started again. Collective.
+
+    Args:
+        path: As of load_checkpoint(), as all others; the folder need not be there.
+        model: Likewise.
+        optimizer: Likewise.
+        scheduler: Likewise.
+        scaler: Likewise.
+        sampler: Likewise.
+        rng: Likewise.
+        process_group: Likewise.
+
+    Returns:
+        The program's own values, or None if there is no checkpoint, on any rank.
+
+    Raises:
+        CheckpointError: there is one, and it cannot be loaded.
+    """
+    loading = _begun("resume_or_start", path, process_group)
+    if loading.is_there():
+        return loading(model, optimizer, scheduler, scaler, sampler, rng)
+    return None
+
+
+class _Load:
+    """A load of all ranks."""
+
+    def __init__(self, call: str, path: str, agreeing: _C.CheckpointWriter) -> None:
+        self._call = f"{call}()"
+        self._path = path
+        self._agreeing = agreeing
+
+    def is_there(self) -> bool:
+        """Whether rank 0 finds a checkpoint. Collective."""
+        found = ""
+        if self._agreeing.rank == 0 and Path(self._path).is_dir():
+            try:
+                found = _C.CheckpointReader(self._path).folder
+            except CheckpointError as error:
+                found = "" if "[checkpoint-missing]" in str(error) else "damaged"
+        return bool(self._agreeing.all_gather(found)[0])
+
+    def __call__(
+        self,
+        model: Models,
+        optimizer: Optimizers,
+        scheduler: Any,
+        scaler: Any,
+        sampler: Any,
+        rng: bool,
+    ) -> dict[str, Any]:
+        """Read all, agree, change. Collective."""
+        agreeing = self._agreeing
+        reader = _opened(self._call, self._path, agreeing)
+        loading = _Loading(reader)
+        try:
+            loading.take_models(model)
+            loading.take_optimizers(optimizer, model)
+            for name, holder in (
+                ("scheduler", scheduler),
+                ("scaler", scaler),
+                ("sampler", sampler),
+            ):
+                loading.take_state(name, holder)
+            if rng:
+                states = RngStates(reader, agreeing.rank, agreeing.world_size)
+                loading.changes.append(states.change)
+            values = loading.values()
+        except Exception as met:
+            with contextlib.suppress(CheckpointError):
+                agreeing.agree(self._call, f"{type(met).__qualname__}: {met}")
+            raise
+        agreeing.agree(self._call, "")
+        with torch.no_grad():
+            for change in loading.changes:
+                change()
+        return values
+
+
+def _begun(
+    call: str, path: str | os.PathLike[str], process_group: dist.ProcessGroup | None
+) -> _Load:
+    """After what this program saves there. Collective."""
+    agreeing = writer_of(call, os.fspath(path), process_group)
     error = ""
     try:
-        agreeing.wait()  # for what this program saves there
+        agreeing.wait()
     except Error as met:
         error = str(met)
-    agreeing.agree(call, error)
-    reader = _opened(call, os.path.abspath(os.fspath(path)), agreeing)
-    loading: _Loading | None = None
-    try:
-        loading = _Loading(reader)
-        loading.take_models(model)
-        loading.take_optimizers(optimizer, model)
-        for name, holder in (("scheduler", scheduler), ("scaler", scaler), ("sampler", sampler)):
-            loading.take_state(name, holder)
-        if rng:
-            loading.changes.append(RngStates(reader, agreeing.rank, agreeing.world_size).change)
-        values = loading.values()
-    except Exception as met:
-        agreeing.agree(call, f"{type(met).__qualname__}: {met}")
-        raise
-    agreeing.agree(call, "")
-    with torch.no_grad():
-        for change in loading.changes:
-            change()
-    return values
+    agreeing.agree(f"{call}()", error)
+    return _Load(call, str(Path(path).absolute()), agreeing)
 
 
 def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> _C.CheckpointReader:
@@ -119,7 +200,7 @@ def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> _C.Checkpoin
 
 def _once_visible(folder: str) -> _C.CheckpointReader:
     deadline = time.monotonic() + _VISIBLE_WITHIN_S
-    while not os.path.exists(os.path.join(folder, "index.json")) and time.monotonic() < deadline:
+    while not Path(folder, "index.json").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     return _C.CheckpointReader(folder)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from torch.optim import Optimizer
@@ -22,8 +22,8 @@ def bare(module: nn.Module) -> nn.Module:
     while True:
         if isinstance(module, DistributedDataParallel | TorchDistributedDataParallel):
             module = module.module
-        elif hasattr(module, "_orig_mod"):
-            module = module._orig_mod
+        elif isinstance(getattr(module, "_orig_mod", None), nn.Module):
+            module = cast("nn.Module", module._orig_mod)
         else:
             return module
 
@@ -69,4 +69,3 @@ def names_in_group(groups: list[dict[str, Any]], index: int, known: Mapping[int,
         own = known.get(id(parameter))
         names.append(own or (given[number] if number < len(given) else stands))
     return names
-

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """States of optimizers, sharded or not, in a checkpoint.
 
-Each parameter has a tree, by the names of torch's optimizers: what has the shape of the parameter is
-a tensor of the checkpoint, "<parameter>/<name>"; the rest is in the JSON text. So a state does not
-depend on who has had it: a sharded optimizer of any number of ranks, or an unsharded one.
+Each parameter has a tree, by the names of torch's optimizers: what has the shape of the parameter
+is a tensor of the checkpoint, "<parameter>/<name>"; the rest is in the JSON text. So a state does
+not depend on who has had it: a sharded optimizer of any number of ranks, or an unsharded one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from farandole.optim import ZeroRedundancyOptimizer
 from farandole.optim.gathering import MASTER
 from farandole.optim.parameter_groups import Group, hyperparameters
 from farandole.optim.state_dicts import State, States
-
 
 
 class OptimizerSaver:
@@ -162,9 +161,7 @@ class OptimizerLoader:
 
     def _fitting_groups(self) -> list[Group]:
         """The saved hyperparameters of each present group, whatever the order of the groups."""
-        saved_of = {
-            name: group for group in self._saved["groups"] for name in group["params"]
-        }
+        saved_of = {name: group for group in self._saved["groups"] for name in group["params"]}
         fitting = []
         for index, names in enumerate(self._names):
             missing = [name for name in names if name not in saved_of]

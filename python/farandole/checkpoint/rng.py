@@ -24,9 +24,8 @@ def _key(rank: int, generator: str) -> str:
 
 def _device() -> str | None:
     """The type of the accelerator whose generator the program uses."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return "cuda"
-    return None
+    is_used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return "cuda" if is_used else None
 
 
 def add_states(slices: Slices, rank: int) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from farandole.checkpoint.optimizer_state import OptimizerSaver
 from farandole.checkpoint.rng import add_states
 from farandole.checkpoint.slices import Slices
 from farandole.checkpoint.writers import writer_of
-from farandole.errors import Error, InvalidArgument, sentences
+from farandole.errors import CheckpointError, Error, InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
 
 
@@ -42,7 +43,7 @@ class PendingCheckpoint:
             CheckpointError: the save has failed; the checkpoints before are unchanged.
         """
         self._writer.wait()
-        return self._writer.newest
+        return str(self._writer.newest)
 
     @property
     def is_done(self) -> bool:
@@ -93,14 +94,13 @@ def save_checkpoint(
         Something to wait for.
 
     Raises:
-        CheckpointError: on all ranks, if one could not write; also what the asynchronous save before
-            has met.
+        CheckpointError: on all ranks, if one could not write; also what the asynchronous save
+            before has met.
         InvalidArgument: a value that a checkpoint cannot have.
     """
     _check_counts(step, keep)
     writer = writer_of("save_checkpoint", os.fspath(path), process_group)
     slices = Slices(writer.rank, writer.world_size)
-    error, text = "", ""
     try:
         contents = _Contents(slices)
         contents.add_models(model)
@@ -114,10 +114,10 @@ def save_checkpoint(
     except Exception as met:
         if isinstance(met, Error) and not isinstance(met, InvalidArgument):
             raise  # the other ranks have it too
-        error = f"{type(met).__qualname__}: {met}"
-        writer.agree("save_checkpoint()", error)
+        with contextlib.suppress(CheckpointError):
+            writer.agree("save_checkpoint()", f"{type(met).__qualname__}: {met}")
         raise
-    writer.agree("save_checkpoint()", error)
+    writer.agree("save_checkpoint()", "")
     name = "" if step is None else f"step-{step:08d}"
     writer.save(slices.own, text, name, keep or 0, asynchronous)
     return PendingCheckpoint(writer)
@@ -187,4 +187,3 @@ class _Contents:
         if self._slices.rank == 0:
             self._slices.add_own(at, tensor)
         return at
-

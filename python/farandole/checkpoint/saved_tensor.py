@@ -28,7 +28,8 @@ class SavedTensor(LazyTensor):
     @property
     def dtype(self) -> torch.dtype:
         """Of its elements."""
-        return self._entry.dtype
+        dtype: torch.dtype = self._entry.dtype
+        return dtype
 
     @property
     def _entry(self) -> _C.CheckpointEntry:

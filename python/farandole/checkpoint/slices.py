@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from farandole import _C
@@ -69,9 +67,9 @@ class Slices:
         self._add(key, list(parameter.shape), strides, offset, part.detach().reshape(-1))
 
     def _add(
-        self, key: str, shape: Sequence[int], strides: Sequence[int], offset: int, part: torch.Tensor
+        self, key: str, shape: list[int], strides: list[int], offset: int, part: torch.Tensor
     ) -> None:
-        self.own.append(_C.TensorSlice(key, list(shape), list(strides), offset, part))
+        self.own.append(_C.TensorSlice(key, shape, strides, offset, part))
 
 
 def _strides_of_slot(parameter: torch.Tensor) -> list[int]:

@@ -2,8 +2,8 @@
 """Python values as JSON, with tensors apart.
 
 JSON has no tuples, no keys but strings, no NaN. What it has not becomes an object with one member
-whose name begins with "!": {"!tuple": [...]}, {"!pairs": [[key, value], ...]}, {"!float": "nan"}. So
-C++ and other programs read plain values as they are, and nothing is pickled.
+whose name begins with "!": {"!tuple": [...]}, {"!pairs": [[key, value], ...]}, {"!float": "nan"}.
+So C++ and other programs read plain values as they are, and nothing is pickled.
 """
 
 from __future__ import annotations

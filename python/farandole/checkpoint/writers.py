@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import weakref
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -21,7 +21,7 @@ def writer_of(call: str, path: str, process_group: dist.ProcessGroup | None) -> 
     group = arguments.group_of(call, process_group)
     for each in [key for key, (of_group, _) in _writers.items() if of_group() is None]:
         del _writers[each]
-    key = (os.path.abspath(path), id(group))
+    key = (str(Path(path).absolute()), id(group))
     if key not in _writers:
         _writers[key] = (weakref.ref(group), _C.CheckpointWriter(key[0], group))
     return _writers[key][1]
@@ -34,5 +34,5 @@ def _wait_for_all() -> None:
         try:
             writer.wait()
         except Exception as error:
-            _logger.error("%s", error)  # noqa: TRY400 (the text says all)
+            _logger.error("%s", error)
     _writers.clear()
