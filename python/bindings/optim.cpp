@@ -14,6 +14,7 @@
 #include "farandole/optim/adam.h"
 #include "farandole/optim/lamb.h"
 #include "farandole/optim/lars.h"
+#include "farandole/optim/linear_scaled_lr.h"
 #include "farandole/optim/sgd.h"
 #include "farandole/optim/sharded_optimizer.h"
 #include "farandole/optim/update_parameters.h"
@@ -114,6 +115,12 @@ void bind_update_parameters(py::module_& module) {
       },
       py::arg("rule"), py::arg("parameters"), py::arg("gradients"), py::arg("states"),
       py::arg("steps"), NoGil(), "One step in one process, in place.");
+}
+
+void bind_linear_scaled_lr(py::module_& module) {
+  module.def("linear_scaled_lr", &linear_scaled_lr, py::arg("base_lr"),
+             py::arg("global_batch_size"), py::arg("reference_batch_size"),
+             "The linear scaling rule, arXiv:1706.02677.");
 }
 
 GradientMode mode_of(const std::string& gradients) {
@@ -317,6 +324,7 @@ void bind_optim(py::module_& module) {
   bind_lamb_rule(module);
   bind_lars_rule(module);
   bind_update_parameters(module);
+  bind_linear_scaled_lr(module);
   bind_piece(module);
   OptimizerClass optimizer = bind_construction(module);
   bind_description(optimizer);

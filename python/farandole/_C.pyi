@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -1005,6 +1005,10 @@ def lamb_rule(lr: typing.SupportsFloat = 0.001, beta1: typing.SupportsFloat = 0.
 def lars_rule(lr: typing.SupportsFloat, momentum: typing.SupportsFloat = 0.9, dampening: typing.SupportsFloat = 0.0, weight_decay: typing.SupportsFloat = 0.0, nesterov: bool = False, trust_coefficient: typing.SupportsFloat = 0.001, eps: typing.SupportsFloat = 1e-08, maximize: bool = False) -> UpdateRule:
     """
     That of LARS.
+    """
+def linear_scaled_lr(base_lr: typing.SupportsFloat, global_batch_size: typing.SupportsInt, reference_batch_size: typing.SupportsInt) -> float:
+    """
+    The linear scaling rule, arXiv:1706.02677.
     """
 def local_rank(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
     """
