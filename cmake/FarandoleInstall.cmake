@@ -6,7 +6,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/farandole)
 set(header_filter PATTERN "*.h")
 if(NOT FARANDOLE_TORCH)  # a package of the comm layer alone has no header that needs torch
   list(APPEND header_filter
-    REGEX "include/farandole/(process_group|ddp|optim|amp|farandole\\.h)$" EXCLUDE)
+    REGEX "include/farandole/(process_group|data|ddp|optim|amp|farandole\\.h)$" EXCLUDE)
 endif()
 install(DIRECTORY include/farandole DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING ${header_filter})

@@ -10,6 +10,7 @@ void bind_errors(pybind11::module_& module);
 void bind_logging();  // adds none: what C++ logs goes to Python's logger "farandole"
 void bind_comm(pybind11::module_& module);
 void bind_process_group(pybind11::module_& module);
+void bind_data(pybind11::module_& module);
 void bind_ddp(pybind11::module_& module);
 void bind_optim(pybind11::module_& module);
 void bind_amp(pybind11::module_& module);

@@ -49,6 +49,7 @@ PYBIND11_MODULE(_C, module) {
   farandole::python::bind_logging();
   farandole::python::bind_comm(module);
   farandole::python::bind_process_group(module);
+  farandole::python::bind_data(module);
   farandole::python::bind_ddp(module);
   farandole::python::bind_optim(module);
   farandole::python::bind_amp(module);

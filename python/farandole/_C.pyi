@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -326,6 +326,70 @@ class Launch:
     def world_size(self) -> int:
         """
         All processes.
+        """
+class EpochShare:
+    """
+    The samples of one rank in each epoch.
+    """
+    @staticmethod
+    def of_lengths(lengths: collections.abc.Sequence[typing.SupportsInt], batch_size: typing.SupportsInt, bucket_batches: typing.SupportsInt, shuffle: bool, num_replicas: typing.SupportsInt, rank: typing.SupportsInt, seed: typing.SupportsInt, drop_last: bool, even_divisible: bool) -> EpochShare:
+        """
+        That of a DistributedBucketBatchSampler.
+        """
+    @staticmethod
+    def of_samples(size: typing.SupportsInt, shuffle: bool, num_replicas: typing.SupportsInt, rank: typing.SupportsInt, seed: typing.SupportsInt, drop_last: bool, even_divisible: bool) -> EpochShare:
+        """
+        That of a DistributedSampler.
+        """
+    @staticmethod
+    def of_weights(weights: torch.Tensor, num_samples: typing.SupportsInt, replacement: bool, num_replicas: typing.SupportsInt, rank: typing.SupportsInt, seed: typing.SupportsInt, drop_last: bool, even_divisible: bool) -> EpochShare:
+        """
+        That of a DistributedWeightedRandomSampler.
+        """
+    def begin_batches(self) -> list[list[int]]:
+        """
+        The batches of this rank.
+        """
+    def begin_pass(self) -> list[int]:
+        """
+        The samples of this rank.
+        """
+    def load_state(self, state: collections.abc.Mapping[str, typing.SupportsInt]) -> None:
+        """
+        Begin there.
+        """
+    def set_epoch(self, epoch: typing.SupportsInt) -> None:
+        """
+        Another begins anew.
+        """
+    def state(self, consumed: typing.SupportsInt) -> dict[str, int]:
+        """
+        For a checkpoint.
+        """
+    @property
+    def epoch(self) -> int:
+        """
+        That of the next pass.
+        """
+    @property
+    def length(self) -> int:
+        """
+        Samples, or batches, of this rank.
+        """
+    @property
+    def next_position(self) -> int:
+        """
+        Where the next pass begins.
+        """
+    @property
+    def seed(self) -> int:
+        """
+        That of epoch 0.
+        """
+    @property
+    def total_length(self) -> int:
+        """
+        Those of all ranks.
         """
 class BucketPlan:
     """

@@ -46,6 +46,11 @@ from farandole.collectives import (  # noqa: E402
     source_rank,
     symmetric_empty,
 )
+from farandole.data import (  # noqa: E402
+    DistributedBucketBatchSampler,
+    DistributedSampler,
+    DistributedWeightedRandomSampler,
+)
 from farandole.ddp import (  # noqa: E402
     BackwardTimes,
     BucketTimes,
@@ -118,7 +123,10 @@ __all__ = [
     "BucketTimes",
     "CheckpointError",
     "CommError",
+    "DistributedBucketBatchSampler",
     "DistributedDataParallel",
+    "DistributedSampler",
+    "DistributedWeightedRandomSampler",
     "Error",
     "GradScaler",
     "GroupMember",

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the samplers have in common: epochs, positions in them, and their state."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch.utils.data
+
+from farandole import _C, distributed
+from farandole.arguments import int_of
+
+Item = TypeVar("Item", covariant=True)
+
+
+class EpochSampler(torch.utils.data.DistributedSampler[Item]):
+    """Base of the samplers, with the attributes of torch's DistributedSampler.
+
+    Threads: one call at a time; a DataLoader calls it in the process that iterates.
+    """
+
+    _share: _C.EpochShare
+
+    def __init__(
+        self,
+        num_replicas: int | None,
+        rank: int | None,
+        seed: int,
+        drop_last: bool,
+        even_divisible: bool,
+    ) -> None:
+        """Not torch's: there may be no dataset. Call _begin() after it."""
+        replicas = distributed.world_size() if num_replicas is None else num_replicas
+        self.num_replicas = self._integer("num_replicas", replicas)
+        self.rank = self._integer("rank", distributed.rank() if rank is None else rank)
+        self.seed = self._integer("seed", seed)
+        self.drop_last = bool(drop_last)
+        self.even_divisible = bool(even_divisible)
+        self.epoch = 0
+
+    def _integer(self, name: str, value: object) -> int:
+        return int_of(type(self).__name__, name, value, most=2**63 - 1)
+
+    @abstractmethod
+    def _make_share(self) -> _C.EpochShare:
+        """Of the attributes."""
+
+    def _begin(self) -> None:
+        self._share = self._make_share()
+        self._show_lengths()
+
+    def _show_lengths(self) -> None:
+        self.num_samples = self._share.length
+        self.total_size = self._share.total_length
+
+    def __len__(self) -> int:
+        """Samples (batches of a batch sampler) of this rank in the pass that is next or begun."""
+        return self._share.length
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass, and with it its order.
+
+        Another epoch begins at its beginning; the same one keeps the position of a loaded state.
+        """
+        self.epoch = self._integer("epoch", epoch)
+        self._share.set_epoch(self.epoch)
+        self._show_lengths()
+
+    def state_dict(self, consumed: int) -> dict[str, int]:
+        """The place in the data, from which any number of ranks can go on.
+
+        Args:
+            consumed: Samples that the training of this rank has taken in this pass, as
+                ``batches * batch_size`` (for a batch sampler: batches). The sampler cannot count
+                them itself: workers of a DataLoader ask for more than the training has taken.
+
+        All ranks have consumed as many. With ``even_divisible=False``, where one may have a sample
+        less, save the state of rank 0.
+        """
+        self._share.set_epoch(self.epoch)
+        return self._share.state(self._integer("consumed", consumed))
+
+    def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
+        """Begin the next pass at the position of a state; call it on all ranks.
+
+        The epoch and the seed become those of the state.
+
+        Raises:
+            InvalidArgument: the state is one of other data or another kind of order; nothing is
+                changed.
+        """
+        self._share.load_state(dict(state_dict))
+        self.epoch = self._share.epoch
+        self.seed = self._share.seed
+        self._show_lengths()
+
+    def _begun_share(self) -> _C.EpochShare:
+        """For a new pass."""
+        self._share.set_epoch(self.epoch)  # which a program may have set without set_epoch()
+        return self._share
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which begin their next pass where this one would."""
+        place = self.state_dict(0) | {"position": self._share.next_position}
+        return {**self.__dict__, "_share": place}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of what __getstate__ returned."""
+        place = state.pop("_share")
+        self.__dict__.update(state)
+        self._begin()
+        self.load_state_dict(place)
