@@ -60,6 +60,29 @@ def test_char_lm_says_how_it_is_called() -> None:
         output_of(PROGRAMS / "train_char_lm", deadline_s=RUN_DEADLINE_S)
 
 
+def regression(printed: str) -> tuple[list[int], list[float], list[str]]:
+    """Steps, losses and learning rates."""
+    rows = re.findall(r"^step (\d+): loss (\d+\.\d+), next lr (\S+)$", printed, re.MULTILINE)
+    return [int(row[0]) for row in rows], [float(row[1]) for row in rows], [row[2] for row in rows]
+
+
+@pytest.mark.timeout(3 * RUN_DEADLINE_S)
+def test_regression_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    program = PROGRAMS / "train_regression"
+    steps, losses, rates = regression(run_ranks([program, tmp_path / "whole.pt"], 1)[0])
+    assert steps == list(range(1, 61))
+    assert losses[-1] < 0.05 * losses[0]
+    assert len(set(rates)) == 60
+    at = 0
+    for until, world_size in [(16, 2), (23, 1), (60, 4)]:  # 16 is the end of an epoch
+        printed = run_ranks([program, tmp_path / "parts.pt", f"{until}"], world_size)[0]
+        found = regression(printed)
+        assert found[0] == steps[at:until]
+        assert found[1] == pytest.approx(losses[at:until], abs=2e-4)
+        assert found[2] == rates[at:until]
+        at = until
+
+
 def distillation(printed: str, world_size: int) -> dict[str, str]:
     """Checks what the program printed; returns all but times, as text."""
     assert re.search(r"(?m)^ms of a step, mean +data +forward +backward +optimizer$", printed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that docs/ddp.md, docs/zero.md and docs/amp.md are cut from run."""
+"""The programs that docs/ddp.md, docs/zero.md, docs/amp.md and docs/sampler.md are cut from run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     [
         ("ddp", ["exposed communication"]),
         ("amp", ["on rank 0 is 32768", "on rank 1 is 32768", "of 'bias' (bucket 0) on rank 1."]),
+        (
+            "sampler",
+            ["epoch 1: 4 batches on rank 1", "epoch 2: 7 batches on rank 0", "over 100 samples"],
+        ),
         ("zero", ["bytes of state on rank 1", "have different hyperparameters"]),
     ],
 )
