@@ -79,7 +79,7 @@ def save_checkpoint(
         optimizer: A ZeroRedundancyOptimizer or one of torch's, or several by name.
         scheduler: Anything with state_dict(), as the next two.
         scaler: A GradScaler.
-        sampler: A sampler that knows how far it is.
+        sampler: A sampler that knows how far it is, or the state_dict() of one that is told.
         values: What else the program wants back: numbers, strings, tensors and containers of these.
             Rank 0's are saved.
         step: Names the folder, "step-00001000"; without it saves are numbered.
@@ -175,9 +175,10 @@ class _Contents:
             self.json["optimizers"][prefix] = saver.save()
 
     def add_state(self, name: str, holder: Any) -> None:
-        """What its state_dict() returns."""
+        """What its state_dict() returns, or what the program has made of it."""
         if holder is not None:
-            self.json["states"][name] = tree.encode(holder.state_dict(), name, self._keep)
+            state = holder if isinstance(holder, Mapping) else holder.state_dict()
+            self.json["states"][name] = tree.encode(dict(state), name, self._keep)
 
     def add_values(self, values: Mapping[str, Any] | None) -> None:
         """Those of the program."""
