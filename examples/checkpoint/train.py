@@ -33,3 +33,12 @@ print(f"rank {farandole.rank()}: from step {values['step']}")
 pending = farandole.save_checkpoint(PATH, **training, values=values, asynchronous=True)
 # ... training goes on ...
 folder = pending.wait()
+
+preemption = farandole.CheckpointOnSignal()
+for step in range(values["step"], 30):
+    optimizer.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+    if preemption.requested():
+        farandole.save_checkpoint(PATH, **training, values={"step": step + 1})
+        preemption.exit()

@@ -26,6 +26,7 @@ from farandole._C import version as __version__  # noqa: E402
 from farandole.amp import GradScaler, autocast  # noqa: E402
 from farandole.arguments import default_group  # noqa: E402
 from farandole.checkpoint import (  # noqa: E402
+    CheckpointOnSignal,
     load_checkpoint,
     resume_or_start,
     save_checkpoint,
@@ -122,6 +123,7 @@ __all__ = [
     "BackwardTimes",
     "BucketTimes",
     "CheckpointError",
+    "CheckpointOnSignal",
     "CommError",
     "DistributedBucketBatchSampler",
     "DistributedDataParallel",

@@ -509,6 +509,32 @@ def test_a_script_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
     assert len(list((tmp_path / "new").glob("s*-*"))) == 3
 
 
+def test_a_training_that_is_ended_three_times_ends_as_one_that_is_not(tmp_path: Path) -> None:
+    script = Path(__file__).parent / "interrupted_training.py"
+    ends = []
+    step = 0
+    for how in ("kill", "term", "kill"):
+        step += random.randint(2, 7)
+        ends.append(f"{step}:{how}")
+    results = []
+    for name, arguments in (("whole", []), ("interrupted", ends)):
+        result = tmp_path / f"{name}.txt"
+        done = subprocess.run(
+            [
+                *(warm_python.executable(), "-m", "torch.distributed.run", "--standalone"),
+                *("--nproc-per-node=2", "--max-restarts=3", "--monitor-interval=0.1"),
+                *(str(script), str(tmp_path / name), str(result), *arguments),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == 0, f"{ends}\n{done.stderr[-5000:]}"
+        results.append(result.read_text())
+    assert results[0] == results[1], ends
+
+
 def test_the_safetensors_package_reads_it(saved: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     parts: dict[str, dict[int, Tensor]] = {}

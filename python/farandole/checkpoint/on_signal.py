@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving when a scheduler takes the machine away."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from farandole import arguments
+
+_REQUEUE_STATUS = 75
+"""EX_TEMPFAIL of sysexits.h: try again later."""
+
+
+class CheckpointOnSignal:
+    """Tell all ranks after the same step that one of them is to be ended.
+
+    Schedulers send a signal some time before they take a machine (SLURM: ``--signal=USR1@120``;
+    Kubernetes and spot instances: SIGTERM), often to one rank alone. A rank notes it, and the next
+    ``requested()``, which all ranks call after the same step, says so on all of them::
+
+        preemption = farandole.CheckpointOnSignal()
+        for step in range(first, last):
+            train(step)
+            if preemption.requested():
+                farandole.save_checkpoint(path, **training, values={"step": step + 1})
+                preemption.exit()
+
+    Handlers that the program had set before are called too, but for those that end the process.
+    Threads: the main thread makes it, as Python demands of who sets handlers.
+    """
+
+    def __init__(
+        self,
+        signals: Iterable[int] = (signal.SIGTERM, signal.SIGUSR1),
+        *,
+        file: str | os.PathLike[str] | None = None,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """Take over signals. Local.
+
+        Args:
+            signals: Those that ask for it.
+            file: One that asks for it by being there, on any rank.
+            process_group: The ranks; those of the default group if None.
+        """
+        self._group = arguments.group_of("CheckpointOnSignal", process_group)
+        self._file = Path(file) if file is not None else None
+        self._is_asked = False
+        self._before: dict[int, Any] = {}
+        for number in signals:
+            self._before[number] = signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._is_asked = True
+        before = self._before.get(number)
+        if callable(before) and before is not signal.default_int_handler:
+            before(number, frame)
+
+    def requested(self) -> bool:
+        """Whether any rank was asked, the same on all. Collective: one number to all ranks."""
+        own = self._is_asked or (self._file is not None and self._file.exists())
+        asked = torch.tensor([float(own)])
+        dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._group)
+        return bool(asked.item())
+
+    def exit(self, status: int = _REQUEUE_STATUS) -> None:
+        """End this process, with a status that schedulers take as "try again".
+
+        Args:
+            status: 75 by default (EX_TEMPFAIL).
+
+        Raises:
+            SystemExit: always.
+        """
+        raise SystemExit(status)
+
+    def close(self) -> None:
+        """Give the signals back."""
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before.clear()
