@@ -13,8 +13,10 @@ from typing import Any
 import farandole
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from benchmarks.zero.tasks import TASKS, seeded_model
 
@@ -90,18 +92,18 @@ class OfDcp(Training):
 
     def save(self) -> None:
         """As Training's."""
-        dcp.save(self.state(), storage_writer=dcp.FileSystemWriter(self.folder))
+        save(self.state(), storage_writer=FileSystemWriter(self.folder))
 
     def begin(self) -> Callable[[], object]:
         """As Training's."""
-        future = dcp.async_save(self.state(), storage_writer=dcp.FileSystemWriter(self.folder))
+        future = async_save(self.state(), storage_writer=FileSystemWriter(self.folder))
         assert isinstance(future, Future)
         return future.result
 
     def load(self) -> None:
         """As Training's."""
         state = self.state()
-        dcp.load(state, storage_reader=dcp.FileSystemReader(self.folder))
+        load(state, storage_reader=FileSystemReader(self.folder))
         self.model.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
 
@@ -150,7 +152,7 @@ class OfRaw(Training):
             self.folder.mkdir()
         dist.barrier()
         with self.path.open("wb", buffering=0) as file:
-            data = memoryview(self.memory.numpy()).cast("B")
+            data = memoryview(bytes_of(self.memory)).cast("B")
             while data:
                 data = data[file.write(data) :]
             os.fsync(file.fileno())
@@ -164,10 +166,15 @@ class OfRaw(Training):
     def load(self) -> None:
         """As Training's."""
         with self.path.open("rb", buffering=0) as file:
-            data = memoryview(self.copy.numpy()).cast("B")
+            data = memoryview(bytes_of(self.copy)).cast("B")
             while data:
-                data = data[file.readinto(data) or 0 :]  # type: ignore[attr-defined]
+                data = data[file.readinto(data) or 0 :]
         dist.barrier()
+
+
+def bytes_of(tensor: torch.Tensor) -> Any:
+    """Its memory."""
+    return tensor.numpy()
 
 
 KINDS: dict[str, type[Training]] = {

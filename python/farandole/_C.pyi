@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -1013,6 +1013,100 @@ class GradScaler:
         """
     @state.setter
     def state(self, arg1: GradScalerState) -> None:
+        ...
+class TensorSlice:
+    """
+    What one rank has of a tensor.
+    """
+    def __init__(self, key: str, shape: collections.abc.Sequence[typing.SupportsInt], strides: collections.abc.Sequence[typing.SupportsInt], offset: typing.SupportsInt, elements: torch.Tensor) -> None:
+        ...
+    @property
+    def elements(self) -> torch.Tensor:
+        ...
+    @property
+    def key(self) -> str:
+        ...
+    @property
+    def offset(self) -> int:
+        ...
+    @property
+    def shape(self) -> list[int]:
+        ...
+    @property
+    def strides(self) -> list[int]:
+        ...
+class CheckpointWriter:
+    """
+    Saves checkpoints of all ranks of a group into one folder.
+    """
+    def __init__(self, folder: str, process_group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
+        ...
+    def agree(self, call: str, error: str) -> None:
+        """
+        Raises CheckpointError on all ranks if one has an error. Collective.
+        """
+    def all_gather(self, text: str) -> list[str]:
+        """
+        A text of every rank. Collective.
+        """
+    def save(self, slices: collections.abc.Sequence[TensorSlice], values: str, name: str, keep: typing.SupportsInt, asynchronous: bool) -> None:
+        """
+        Saves slices of this rank. Collective.
+        """
+    def wait(self) -> None:
+        """
+        Returns when the last save is done.
+        """
+    @property
+    def is_saving(self) -> bool:
+        ...
+    @property
+    def newest(self) -> str:
+        ...
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def world_size(self) -> int:
+        ...
+class CheckpointEntry:
+    """
+    A tensor of a checkpoint.
+    """
+    @property
+    def dtype(self) -> torch.dtype:
+        ...
+    @property
+    def shape(self) -> list[int]:
+        ...
+    @property
+    def strides(self) -> list[int]:
+        ...
+class CheckpointReader:
+    """
+    Reads any elements of any tensor of a checkpoint.
+    """
+    def __init__(self, path: str) -> None:
+        ...
+    def read(self, key: str, offset: typing.SupportsInt, elements: typing.SupportsInt) -> torch.Tensor:
+        """
+        Elements of a tensor, in one dimension.
+        """
+    def read_whole(self, key: str) -> torch.Tensor:
+        """
+        A whole tensor.
+        """
+    @property
+    def entries(self) -> dict[str, CheckpointEntry]:
+        ...
+    @property
+    def folder(self) -> str:
+        ...
+    @property
+    def values(self) -> str:
+        ...
+    @property
+    def world_size(self) -> int:
         ...
 def abort(group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
     """

@@ -138,6 +138,19 @@ std::string make_temporary(const std::string& root, const std::string& name) {
   return path;
 }
 
+void remove_leftovers(const std::string& root) noexcept {
+  try {
+    std::vector<std::string> left;
+    std::error_code error;
+    for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
+      const std::string name = at->path().filename().string();
+      if (name.rfind(kTemporary, 0) == 0) left.push_back(at->path().string());
+    }
+    for (const std::string& each : left) remove_folder(each);
+  } catch (...) {  // they stay; nothing can be loaded from them
+  }
+}
+
 int64_t next_number(const std::string& root) {
   const std::vector<std::string> present = checkpoints_in(root);
   return present.empty() ? 1 : number_of(present.back()) + 1;
@@ -156,7 +169,6 @@ void commit(const std::string& root, const std::string& temporary, const std::st
     sync_folder(root);
     remove_folder(temporary);  // the one that was replaced
   }
-  sync_folder(root);
   write_latest(root, name);
   sync_folder(root);
 }

@@ -32,8 +32,10 @@ struct CheckpointIndex {
   static CheckpointIndex read(const std::string& path);
 };
 
-/// A new folder for a save to `root`, which is made if it is not there. Removes what saves of this
-/// host's processes that are gone have left behind.
+/// Removes what saves that were killed have left in `root`. Nobody else must write there. Does not
+/// throw.
+void remove_leftovers(const std::string& root) noexcept;
+/// A new folder for a save to `root`, which is made if it is not there.
 std::string make_temporary(const std::string& root, const std::string& name);
 /// The number of the next save.
 int64_t next_number(const std::string& root);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/checkpoint/checkpoint_reader.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/dtype_names.h"
 #include "checkpoint/format/safetensors.h"
+#include "checkpoint/new_memory.h"
 #include "farandole/error.h"
 
 namespace farandole {
@@ -193,7 +192,7 @@ at::Tensor CheckpointReader::read(const std::string& key, int64_t offset, int64_
             " to " + std::to_string(offset + elements) + " of '" + key + "'.",
         "it has " + std::to_string(whole) + " elements.", "ask for elements that there are.");
   }
-  at::Tensor result = at::empty({elements}, entry.dtype);
+  at::Tensor result = checkpoint::new_memory(elements, entry.dtype);
   impl_->read(key, offset, elements, result.element_size(),
               static_cast<std::byte*>(result.mutable_data_ptr()));
   return result;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/checkpoint/checkpoint_writer.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/folder_lock.h"
+#include "checkpoint/new_memory.h"
 #include "checkpoint/save_job.h"
 #include "checkpoint/store_exchange.h"
 #include "farandole/ddp/replica_group.h"
@@ -115,7 +115,10 @@ SaveJob CheckpointWriter::Impl::begin(const std::vector<TensorSlice>& slices,
     check_name(options.name);
     check_slices(slices);
     if (job.rank == 0) {
-      if (!lock) lock.emplace(root);
+      if (!lock) {
+        lock.emplace(root);
+        if (lock->is_held()) checkpoint::remove_leftovers(root);
+      }
       job.number = checkpoint::next_number(root);
       made = checkpoint::make_temporary(
                  root, options.name.empty() ? numbered(job.number) : options.name) +
@@ -148,7 +151,7 @@ void CheckpointWriter::Impl::stage(std::vector<TensorSlice>& slices) {
   }
   if (!staging.defined() || staging.numel() < bytes) {
     staging.reset();
-    staging = at::empty({bytes}, at::kByte);
+    staging = checkpoint::new_memory(bytes, at::kByte);
   }
   int64_t at = 0;
   for (TensorSlice& slice : slices) {

@@ -15,26 +15,33 @@
 namespace farandole::checkpoint {
 namespace {
 
-int locked_file(const std::string& folder) {
+int open_file(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw_file_error(folder, "could not be made", error.value());
   const std::string path = folder + "/.writer";
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (descriptor < 0) throw_file_error(path, "could not be made", errno);
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  return descriptor;
+}
+
+/// False where the file system knows no locks.
+bool lock(int descriptor, const std::string& folder) {
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno == EWOULDBLOCK) {
     ::close(descriptor);
     throw CheckpointError(
         "checkpoint-in-use", "checkpoints in '" + folder + "' are being saved by another writer.",
         "another job, or another CheckpointWriter of this one, has saved there and is still alive.",
         "save to a folder of its own for each job, or end the other one first.");
   }
-  return descriptor;
+  return false;
 }
 
 }  // namespace
 
-FolderLock::FolderLock(const std::string& folder) : descriptor_(locked_file(folder)) {}
+FolderLock::FolderLock(const std::string& folder)
+    : descriptor_(open_file(folder)), is_held_(lock(descriptor_, folder)) {}
 
 FolderLock::~FolderLock() { ::close(descriptor_); }
 

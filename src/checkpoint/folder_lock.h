@@ -15,8 +15,12 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
+  /// Whether the file system has given it: then nobody else writes there.
+  bool is_held() const { return is_held_; }
+
  private:
   const int descriptor_;
+  bool is_held_;
 };
 
 }  // namespace farandole::checkpoint

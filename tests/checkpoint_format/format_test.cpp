@@ -173,6 +173,25 @@ TEST(Crc32c, IsThatOfTheStandard) {
   EXPECT_EQ(crc32c(nullptr, 0), 0);
 }
 
+/// Bit by bit, as the polynomial is defined.
+uint32_t slow_crc32c(const std::string& data) {
+  uint32_t crc = ~uint32_t{0};
+  for (const char each : data) {
+    crc ^= static_cast<unsigned char>(each);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82f63b78U : 0);
+  }
+  return ~crc;
+}
+
+TEST(Crc32c, HasTheBitsOfItsDefinitionAtAllLengths) {
+  std::mt19937 random(5);
+  std::string data;
+  for (const size_t length : {1, 7, 8, 9, 2047, 2048, 6143, 6144, 6145, 12'288, 20'001}) {
+    while (data.size() < length) data.push_back(static_cast<char>(random()));
+    EXPECT_EQ(crc32c(data.data(), data.size()), slow_crc32c(data)) << length;
+  }
+}
+
 TEST(Crc32c, GoesOnFromWhatCameBefore) {
   std::mt19937 random(3);
   std::string data(100'003, '\0');

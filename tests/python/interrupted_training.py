@@ -50,15 +50,13 @@ def save(step: int, consumed: int) -> None:
 
 step = (farandole.resume_or_start(path, **training, sampler=sampler) or {"step": 0})["step"]
 while step < STEPS:
-    taken = 0
-    for (x,) in DataLoader(data, BATCH, sampler=sampler):
+    for taken, (x,) in enumerate(DataLoader(data, BATCH, sampler=sampler), start=1):
         optimizer.zero_grad()
         scaler.scale(model(x).square().mean()).backward()
         scaler.step(optimizer)
         scaler.update()
         scheduler.step()
         step += 1
-        taken += 1
         if step == int(end_after) and how == "kill" and rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if step == int(end_after) and how == "term" and rank == 0:

@@ -210,6 +210,7 @@ class _Loading:
 
     def __init__(self, reader: _C.CheckpointReader) -> None:
         self._reader = reader
+        self._entries = reader.entries
         self._json = json.loads(reader.values)
         self.changes: list[Any] = []
 
@@ -230,7 +231,7 @@ class _Loading:
 
     def _take_tensor(self, key: str, tensor: torch.Tensor) -> None:
         key = self._json["aliases"].get(key, key)
-        entry = self._reader.entries.get(key)
+        entry = self._entries.get(key)
         if entry is None:
             raise _mismatch(
                 f"no tensor '{key}'", "the model has one", "load it into the model that was saved."
@@ -260,7 +261,7 @@ class _Loading:
                     f"it has {there or 'none'}",
                     "pass optimizers by the names under which they were saved.",
                 )
-            loader = OptimizerLoader(prefix, optimizer, known, self._reader, saved)
+            loader = OptimizerLoader(prefix, optimizer, known, self._reader, self._entries, saved)
             loader.prepare()
             self.changes.append(loader.change)
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from farandole import _C
 from farandole.checkpoint import tree
 from farandole.checkpoint.names import names_in_group
 from farandole.checkpoint.saved_tensor import SavedTensor
@@ -99,12 +100,14 @@ class OptimizerLoader:
         prefix: str,
         optimizer: Optimizer,
         known: Mapping[int, str],
-        reader: Any,
+        reader: _C.CheckpointReader,
+        entries: Mapping[str, _C.CheckpointEntry],
         saved: Mapping[str, Any],
     ) -> None:
         self._prefix = prefix
         self._optimizer = optimizer
         self._reader = reader
+        self._entries = entries
         groups = optimizer.param_groups
         self._names = [names_in_group(groups, index, known) for index in range(len(groups))]
         self._saved = saved
@@ -191,12 +194,21 @@ class OptimizerLoader:
         encoded = self._saved["states"].get(name)
         if not encoded:
             return {}
-        state: State = tree.decode(encoded, lambda key: SavedTensor(self._reader, key))
+        state: State = tree.decode(encoded, self._saved_tensor)
         if not self._keeps_masters():
             state.pop(MASTER, None)
         for key, value in state.items():
             self._check_shape(name, key, value, parameter)
         return state
+
+    def _saved_tensor(self, key: str) -> SavedTensor:
+        if key not in self._entries:
+            raise _mismatch(
+                f"no tensor '{key}', which its index names",
+                "its files are not those that were saved",
+                "load another checkpoint, or restore this one from a copy.",
+            )
+        return SavedTensor(self._reader, key, self._entries[key])
 
     def _keeps_masters(self) -> bool:
         optimizer = self._optimizer

@@ -17,27 +17,25 @@ class SavedTensor(LazyTensor):
 
     reader: _C.CheckpointReader
     key: str
+    entry: _C.CheckpointEntry
+    """Of the key."""
     _read: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     _whole: torch.Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
         """Of the whole tensor."""
-        return torch.Size(self._entry.shape)
+        return torch.Size(self.entry.shape)
 
     @property
     def dtype(self) -> torch.dtype:
         """Of its elements."""
-        dtype: torch.dtype = self._entry.dtype
+        dtype: torch.dtype = self.entry.dtype
         return dtype
-
-    @property
-    def _entry(self) -> _C.CheckpointEntry:
-        return self.reader.entries[self.key]
 
     def _lies_as(self, parameter: torch.Tensor) -> bool:
         """Whether its elements are in the order of the parameter's memory."""
-        saved, own = self._entry.strides, parameter.stride()
+        saved, own = self.entry.strides, parameter.stride()
         sizes = parameter.shape
         return all(a == b for a, b, size in zip(saved, own, sizes, strict=True) if size > 1)
 
