@@ -20,7 +20,11 @@ import torch
 import torch.distributed as dist
 from farandole import CheckpointError, DistributedDataParallel, ZeroRedundancyOptimizer
 from farandole.optim import LAMB
+from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn, optim
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load as load_by_dcp
 
 import ranks
 import sim
@@ -536,12 +540,9 @@ def test_a_training_that_is_ended_three_times_ends_as_one_that_is_not(tmp_path: 
 
 
 def test_the_safetensors_package_reads_it(saved: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
     parts: dict[str, dict[int, Tensor]] = {}
     for file in sorted(saved.glob("*.safetensors")):
-        tensors = safetensors.load_file(file)
-        from safetensors import safe_open
-
+        tensors = load_file(file)
         with safe_open(file, "pt") as opened:
             metadata = opened.metadata()
         described = json.loads(metadata["farandole"])["slices"]
@@ -553,3 +554,32 @@ def test_the_safetensors_package_reads_it(saved: Path) -> None:
     assert "head.weight" not in parts  # it is embed.weight
     joined = torch.cat([part for _, part in sorted(parts["embed.weight/exp_avg"].items())])
     assert joined.numel() == 72
+
+
+def test_readers_of_torch_distributed_checkpoint_read_it(saved: Path) -> None:
+    """What is cut is flat there, in the order of memory."""
+    reader = farandole._C.CheckpointReader(str(saved))
+    found = HuggingFaceStorageReader(str(saved)).read_metadata().state_dict_metadata
+    assert found.keys() == reader.entries.keys()
+    state = {
+        key: torch.empty(each.size, dtype=each.properties.dtype) for key, each in found.items()
+    }
+    load_by_dcp(state, storage_reader=HuggingFaceStorageReader(str(saved)), no_dist=True)
+    for key, value in state.items():
+        own = reader.read(key, 0, value.numel())
+        assert torch.equal(value.reshape(-1), own), key
+
+
+def _differing(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(3 + rank, 2)
+    with pytest.raises(farandole.InvalidArgument, match="other tensors on rank 1"):
+        farandole.save_checkpoint(path, model=net)
+    farandole.save_checkpoint(path, model=nn.Linear(3, 2))
+    for number in range(7):  # each in a folder of its own
+        farandole.save_checkpoint(f"{path}/{number}", model=nn.Linear(3, 2), asynchronous=True)
+    assert farandole.resume_or_start(f"{path}/6") == {}
+    assert farandole.resume_or_start(f"{path}/7") is None
+
+
+def test_ranks_that_differ_are_named_and_folders_may_be_many(tmp_path: Path) -> None:
+    ranks.run(_differing, 2, str(tmp_path))

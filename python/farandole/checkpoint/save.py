@@ -118,6 +118,7 @@ def save_checkpoint(
             writer.agree("save_checkpoint()", f"{type(met).__qualname__}: {met}")
         raise
     writer.agree("save_checkpoint()", "")
+    _check_same(writer.all_gather(slices.digest()))
     name = "" if step is None else f"step-{step:08d}"
     writer.save(slices.own, text, name, keep or 0, asynchronous)
     return PendingCheckpoint(writer)
@@ -132,6 +133,21 @@ def _check_counts(step: int | None, keep: int | None) -> None:
                     f"save_checkpoint() got {name}={value!r}.",
                     f"it is a whole number, at least {least}.",
                     "pass such a number, or leave it out.",
+                )
+            )
+
+
+def _check_same(digests: list[str]) -> None:
+    """Raise on all ranks where one has other tensors: each writes a part of those of all."""
+    for rank, digest in enumerate(digests):
+        if digest != digests[0]:
+            raise InvalidArgument(
+                sentences(
+                    "checkpoint-ranks-differ",
+                    f"save_checkpoint() got other tensors on rank {rank} than on rank 0.",
+                    "each rank writes its part of parameters, and of the state of optimizers that "
+                    "are not sharded; their names, shapes, strides and dtypes must be the same.",
+                    "pass the same model and optimizer on every rank.",
                 )
             )
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 
 from farandole import _C
@@ -40,10 +42,12 @@ class Slices:
         self.rank = rank
         self._world_size = world_size
         self._next = 0  # who writes the next small tensor that all have
+        self._shared = hashlib.sha256()
 
     def add_shared(self, key: str, tensor: torch.Tensor) -> None:
         """Of a tensor that is the same on all ranks, which all of them add."""
         elements, strides = flat(tensor)
+        self._shared.update(f"{key} {tuple(tensor.shape)} {strides} {tensor.dtype}\n".encode())
         if elements.numel() < _CUT_FROM:
             is_mine = self._next == self.rank
             self._next = (self._next + 1) % self._world_size
@@ -55,6 +59,10 @@ class Slices:
                 elements.numel() * each // self._world_size for each in (self.rank, self.rank + 1)
             )
         self._add(key, list(tensor.shape), strides, begin, elements[begin:end])
+
+    def digest(self) -> str:
+        """Of what all ranks must have alike but for the values."""
+        return self._shared.hexdigest()
 
     def add_own(self, key: str, tensor: torch.Tensor) -> None:
         """A whole tensor that this rank alone writes."""

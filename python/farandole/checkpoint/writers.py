@@ -12,6 +12,9 @@ import torch.distributed as dist
 
 from farandole import _C, arguments
 
+_MOST = 4
+"""Writers that are kept; a program may give each checkpoint a folder of its own."""
+
 _logger = logging.getLogger(__name__)
 _writers: dict[tuple[str, int], tuple[weakref.ref[dist.ProcessGroup], _C.CheckpointWriter]] = {}
 
@@ -23,16 +26,23 @@ def writer_of(call: str, path: str, process_group: dist.ProcessGroup | None) -> 
         del _writers[each]
     key = (str(Path(path).absolute()), id(group))
     if key not in _writers:
+        while len(_writers) >= _MOST:  # the same on all ranks
+            _finish(next(iter(_writers)))
         _writers[key] = (weakref.ref(group), _C.CheckpointWriter(key[0], group))
     return _writers[key][1]
+
+
+def _finish(key: tuple[str, int]) -> None:
+    """Forget a writer when its save is done."""
+    _, writer = _writers.pop(key)
+    try:
+        writer.wait()
+    except Exception as error:
+        _logger.error("%s", error)
 
 
 @atexit.register
 def _wait_for_all() -> None:
     """A save that is under way is finished before the process ends."""
-    for _, writer in _writers.values():
-        try:
-            writer.wait()
-        except Exception as error:
-            _logger.error("%s", error)
-    _writers.clear()
+    while _writers:
+        _finish(next(iter(_writers)))

@@ -43,7 +43,7 @@ KernelLaunches::KernelLaunches(c10::Device device, Kind kind, const RuleFormulas
 }
 
 void KernelLaunches::add(const KernelPiece& piece) {
-  if (piece.elements == 0 && kind_ == Kind::kUpdate) return;
+  if (piece.elements == 0) return;
   // Blocks are counted in 32 bits; a piece of 2^43 elements does not exist.
   const int64_t blocks = (piece.elements + kKernelElements - 1) / kKernelElements;
   table_.piece[table_.pieces] = piece;

@@ -22,7 +22,8 @@ class FARANDOLE_API KernelLaunches {
   /// `alike`: what is the same for all of them. `formulas` lives longer.
   KernelLaunches(c10::Device device, Kind kind, const RuleFormulas& formulas,
                  const KernelTable& alike);
-  /// Throws SystemError, as end().
+  /// Does nothing for a piece without elements, whose sums stay as they are. Throws SystemError, as
+  /// end().
   void add(const KernelPiece& piece);
   /// Launches the rest.
   void end();

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python values as JSON (farandole.checkpoint.tree)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from farandole import InvalidArgument
+from farandole.checkpoint import tree
+
+VALUES = [
+    None,
+    True,
+    0,
+    -(2**63),
+    2**63,
+    10**40,
+    1.5,
+    -0.0,
+    math.inf,
+    1 - 2j,
+    "text äöü 𝄞 \x00",
+    b"\x00\xff",
+    [],
+    (),
+    {},
+    set(),
+    [1, (2, [3, {"a": None}])],
+    {"a": 1, "b": {"!tuple": [1]}},
+    {1: "one", (2, "x"): [4], None: 0, False: 1.5},
+    {"!tensor": "no tensor"},
+    Counter({3: 2, 5: 1}),
+    torch.bfloat16,
+    torch.device("cpu", 0),
+    {1, 2, "three"},
+]
+
+
+def there_and_back(value: Any) -> Any:
+    return tree.decode(json.loads(json.dumps(tree.encode(value, "value"))), lambda key: key)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_values_come_back(value: Any) -> None:
+    got = there_and_back(value)
+    assert got == value
+    assert type(got) is type(value)
+    assert repr(got) == repr(value)
+
+
+def test_nan_and_ordered_dictionaries_come_back() -> None:
+    assert math.isnan(there_and_back(math.nan))
+    got = there_and_back(OrderedDict(b=1, a=2))
+    assert list(got.items()) == [("b", 1), ("a", 2)]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(3.5),
+        torch.arange(6).reshape(2, 3).t(),
+        torch.zeros(0, 4, dtype=torch.int8),
+        torch.tensor([True, False]),
+        torch.tensor([1 + 2j]),
+        torch.tensor([0.1], dtype=torch.bfloat16),
+    ],
+    ids=repr,
+)
+def test_small_tensors_come_back(tensor: torch.Tensor) -> None:
+    got = there_and_back(tensor)
+    assert got.dtype == tensor.dtype
+    assert torch.equal(got, tensor)
+
+
+def test_other_objects_are_named() -> None:
+    for value in (object(), [1, {"a": lambda: 0}], {"a": (1, type)}):
+        with pytest.raises(InvalidArgument, match="value"):
+            tree.encode(value, "value")
