@@ -33,12 +33,13 @@ endef
 of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl)$$')
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
-# Of Python tests, those of programs that start others, of pages and of builds; the simulated device
-# runs under half of its schedules.
-torch_free_tests := run run_parts run_hosts launchers cmake_project nccl_plugin gpu_check \
-	gpu_benchmark docs benchmark mpi
+# Of Python tests, those of programs that start others, of pages, of builds and of formulas; the
+# simulated device runs under one of its schedules.
+torch_free_tests := run run_parts run_hosts launchers restarts cmake_project packaging nccl_plugin \
+	gpu_check gpu_benchmark docs page_examples cpp_examples demo doctor benchmark mpi \
+	checkpoint_values lr_schedulers samplers simulated_faults simulated_capture
 not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
-export FARANDOLE_TEST_SCHEDULES := $(if $(suffix),lazy slow_side)
+export FARANDOLE_TEST_SCHEDULES := $(if $(suffix),lazy)
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
 cpp_files = $(shell find $(cpp_folders) -name '*.h' -o -name '*.cpp')
 # clang-tidy takes a second for each of them; 10 s for each source that includes torch.

@@ -47,14 +47,22 @@ if(farandole_has_cuda)
     execute_process(COMMAND ${FARANDOLE_NVCC} --version OUTPUT_VARIABLE nvcc_version ERROR_QUIET)
     string(REGEX MATCH "release ([0-9]+[.][0-9]+)" nvcc_version "${nvcc_version}")
     if(CMAKE_MATCH_1 VERSION_GREATER_EQUAL 12.8 AND EXISTS ${FARANDOLE_CUDA_INCLUDE_DIR}/cuda.h)
-      set(farandole_has_kernels TRUE)
+      # nvcc refuses host compilers that are newer than it.
+      set(probe ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/farandole_nvcc_probe)
+      file(WRITE ${probe}.cu "#include <cstdint>\n__global__ void f(int* p) { *p = 1; }\n")
+      execute_process(COMMAND ${FARANDOLE_NVCC} -ccbin ${CMAKE_CXX_COMPILER} -std=c++17 -fatbin
+                              -gencode=arch=compute_75,code=compute_75 -o ${probe}.out ${probe}.cu
+        RESULT_VARIABLE nvcc_failed OUTPUT_QUIET ERROR_QUIET)
+      if(NOT nvcc_failed)
+        set(farandole_has_kernels TRUE)
+      endif()
     endif()
   endif()
   if(farandole_has_kernels)
     message(STATUS "Farandole: building kernels for GPUs with ${FARANDOLE_NVCC}, ${nvcc_version}")
   else()
     message(STATUS "Farandole: building without kernels for GPUs: no nvcc of CUDA 12.8 or newer with "
-                   "cuda.h was found; steps on GPUs will use torch's")
+                   "cuda.h was found that takes this compiler; steps on GPUs will use torch's")
   endif()
 endif()
 

@@ -17,8 +17,10 @@
 #include <utility>
 
 #include "checkpoint/file_error.h"
+#include "checkpoint/format/checksum.h"
 #include "farandole/error.h"
 #include "farandole/version.h"
+#include "log.h"
 
 namespace farandole::checkpoint {
 namespace {
@@ -46,9 +48,14 @@ std::string text_of_file(const std::string& path) {
   return text.str();
 }
 
+/// Throws CheckpointError if that cannot be told: what cannot be read is not taken for nothing.
 bool is_checkpoint(const fs::path& path) {
   std::error_code error;
-  return fs::exists(path / kIndexName, error);
+  const bool is_there = fs::exists(path / kIndexName, error);
+  const bool is_none =
+      error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !is_none) throw_file_error(path.string(), "could not be read", error.value());
+  return is_there;
 }
 
 /// As "tmp-step-00001000-4711-0123456789abcdef": the process and random bits.
@@ -81,28 +88,42 @@ void write_latest(const std::string& root, const std::string& name) {
   }
 }
 
+constexpr const char* kSumMember = ",\"crc32c\":";
+
+/// Throws JsonError unless the text ends with its checksum.
+void check_sum(const std::string& text) {
+  const size_t end = text.rfind(kSumMember);
+  if (end == std::string::npos) throw JsonError("it does not end with its checksum");
+  const std::string expected = kSumMember + std::to_string(crc32c(text.data(), end)) + "}\n";
+  if (text.substr(end) != expected)
+    throw JsonError("it has another checksum than when it was saved");
+}
+
 int64_t number_of(const std::string& folder) {
   return CheckpointIndex::read(folder + "/" + kIndexName).number;
 }
 
 }  // namespace
 
+/// Its last member is the checksum of all before it.
 std::string CheckpointIndex::to_text() const {
   Json::Array records;
   for (const FileRecord& file : files) records.push_back(file.to_json());
-  return Json(Json::Object{{"format_version", kFormatVersion},
-                           {"farandole", version()},
-                           {"number", number},
-                           {"world_size", int64_t{world_size}},
-                           {"files", std::move(records)},
-                           {"values", values}})
-             .dump() +
-         "\n";
+  std::string text = Json(Json::Object{{"format_version", kFormatVersion},
+                                       {"farandole", version()},
+                                       {"number", number},
+                                       {"world_size", int64_t{world_size}},
+                                       {"files", std::move(records)},
+                                       {"values", values}})
+                         .dump();
+  text.pop_back();
+  return text + kSumMember + std::to_string(crc32c(text.data(), text.size())) + "}\n";
 }
 
 CheckpointIndex CheckpointIndex::read(const std::string& path) {
   const std::string text = text_of_file(path);
   try {
+    check_sum(text);
     const Json json = Json::parse(text);
     const int64_t format = json.at("format_version").integer("format_version");
     if (format > kFormatVersion) {
@@ -178,8 +199,9 @@ void remove_old(const std::string& root, int keep) {
   const size_t kept = std::min(present.size(), static_cast<size_t>(keep));
   present.resize(present.size() - kept);
   for (const std::string& each : present) {
-    // Without its index it is no checkpoint any more, whatever happens next.
-    if (::unlink((each + "/" + kIndexName).c_str()) == 0) remove_folder(each);
+    // Under such a name it is no checkpoint any more, and goes with the next save if not now.
+    const std::string aside = root + "/" + temporary_name("old");
+    if (::rename(each.c_str(), aside.c_str()) == 0) remove_folder(aside);
   }
 }
 
@@ -199,9 +221,13 @@ std::vector<std::string> checkpoints_in(const std::string& root) {
     if (name.rfind(kTemporary, 0) == 0 || !is_checkpoint(at->path())) continue;
     try {
       found.emplace_back(number_of(at->path().string()), at->path().string());
-    } catch (const CheckpointError&) {  // damaged, or of another program: not ours to count
+    } catch (const CheckpointError& damaged) {  // or of another program
+      log(LogLevel::kWarning, std::string("a checkpoint is not counted: ") + damaged.what());
     }
   }
+  const bool is_none =
+      error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !is_none) throw_file_error(root, "could not be read", error.value());
   std::sort(found.begin(), found.end());
   std::vector<std::string> paths;
   for (auto& [number, path] : found) paths.push_back(std::move(path));

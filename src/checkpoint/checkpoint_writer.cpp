@@ -120,9 +120,8 @@ SaveJob CheckpointWriter::Impl::begin(const std::vector<TensorSlice>& slices,
         if (lock->is_held()) checkpoint::remove_leftovers(root);
       }
       job.number = checkpoint::next_number(root);
-      made = checkpoint::make_temporary(
-                 root, options.name.empty() ? numbered(job.number) : options.name) +
-             "\n" + std::to_string(job.number);
+      const std::string name = options.name.empty() ? numbered(job.number) : options.name;
+      made = std::to_string(job.number) + "\n" + checkpoint::make_temporary(root, name);
     }
   } catch (const std::exception& met) {
     error = met.what();
@@ -130,14 +129,14 @@ SaveJob CheckpointWriter::Impl::begin(const std::vector<TensorSlice>& slices,
   const std::vector<std::string> errors = ranks.all_gather(error);
   const std::vector<std::string> folders = ranks.all_gather(made);
   const size_t end = folders[0].find('\n');
-  job.temporary = folders[0].substr(0, end);
+  if (end != std::string::npos) job.temporary = folders[0].substr(end + 1);
   try {
     checkpoint::throw_first(errors, job.rank, "save_checkpoint()");
   } catch (...) {
     if (job.rank == 0 && !made.empty()) checkpoint::remove_folder(job.temporary);
     throw;
   }
-  job.number = std::stoll(folders[0].substr(end + 1));
+  job.number = std::stoll(folders[0].substr(0, end));
   if (job.name.empty()) job.name = numbered(job.number);
   return job;
 }

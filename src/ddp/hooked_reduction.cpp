@@ -216,11 +216,16 @@ void HookedReduction::note_failure(size_t bucket, std::exception_ptr error) {
   failed_bucket_ = bucket;
 }
 
+/// Whether the peers' collectives cannot be ended by another one of this rank.
+bool HookedReduction::are_uncompared() const {
+  return group_->has_uncompared(buckets_->flat(0).device().type());
+}
+
 /// Starts a barrier in place of a collective that this rank should have started. Does nothing over
-/// other backends.
+/// other backends, nor where collectives are not compared: there make_up() ends the group.
 void HookedReduction::start_barrier() {
   const auto backend = own_backend();
-  if (!backend) return;
+  if (!backend || are_uncompared()) return;
   ++left_out_;
   c10d::BarrierOptions options;
   options.asyncOp = true;
@@ -228,13 +233,16 @@ void HookedReduction::start_barrier() {
 }
 
 /// Starts as many collectives as the rank that has started the most, so that the group can be used
-/// again after a failure.
+/// again after a failure. Where they are not compared, those of the peers would never end, or meet
+/// another one of this rank, so the group ends.
 void HookedReduction::make_up() {
   uint64_t most = 0;
   for (int rank = 0; rank < group_->world_size(); ++rank) {
     most = std::max(most, reports_.head(rank).started);
   }
-  for (uint64_t i = reports_.head(group_->rank()).started; i < most; ++i) start_barrier();
+  const uint64_t own = reports_.head(group_->rank()).started;
+  if (own < most && own_backend() && are_uncompared()) return own_backend()->abort();
+  for (uint64_t i = own; i < most; ++i) start_barrier();
   for (const auto& barrier : std::exchange(barriers_, {})) {
     try {
       barrier->wait();

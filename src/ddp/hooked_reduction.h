@@ -82,6 +82,7 @@ class HookedReduction final : public BucketConsumer {
   uint64_t started() const;
   void start_barrier();
   void make_up();
+  bool are_uncompared() const;
   void poison();
   void poison_on_device();
   void collect(size_t bucket);

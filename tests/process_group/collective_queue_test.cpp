@@ -27,10 +27,10 @@ TEST(CollectiveQueue, LetsTheCallerRunWhenNothingIsAhead) {
 }
 
 TEST(CollectiveQueue, GivesOneTurnAtATime) {
+  std::promise<void> ran;
   CollectiveQueue queue("default");
   ASSERT_EQ(queue.try_begin(), 1u);
   EXPECT_EQ(queue.try_begin(), 0u);
-  std::promise<void> ran;
   EXPECT_EQ(queue.push([&] { ran.set_value(); }), 2u);
   auto future = ran.get_future();
   EXPECT_EQ(future.wait_for(milliseconds(50)), std::future_status::timeout);
@@ -40,9 +40,9 @@ TEST(CollectiveQueue, GivesOneTurnAtATime) {
 }
 
 TEST(CollectiveQueue, IsNotBusyWithTheLastLinesOfATask) {
-  CollectiveQueue queue("default");
   std::promise<void> ended;
   std::promise<void> go;
+  CollectiveQueue queue("default");
   queue.push([&, wait = go.get_future().share()] {
     queue.collective_ended();
     ended.set_value();
@@ -101,10 +101,10 @@ TEST(CollectiveQueue, NeverRunsTwoAtOnceWhenManyThreadsIssue) {
 }
 
 TEST(CollectiveQueue, LetsATaskIssueCollectivesItself) {
-  CollectiveQueue queue("default");
-  std::vector<int> order;
   std::promise<void> queued;
   std::promise<void> done;
+  CollectiveQueue queue("default");
+  std::vector<int> order;
   queue.push([&] {
     order.push_back(1);
     queued.get_future().wait();

@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn, optim
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load as load_by_dcp
+from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
 
 import ranks
 import sim
@@ -285,10 +286,27 @@ def remove_file(folder: Path) -> None:
     (folder / "rank-00001-of-00002.safetensors").unlink()
 
 
+def write_index(folder: Path, index: dict[str, Any]) -> None:
+    """With the checksum that it must end with."""
+    index.pop("crc32c")
+    text = json.dumps(index)[:-1]
+    crc = 0xFFFFFFFF
+    for byte in text.encode():
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    (folder / "index.json").write_text(f'{text},"crc32c":{crc ^ 0xFFFFFFFF}}}\n')
+
+
 def make_newer(folder: Path) -> None:
     index = json.loads((folder / "index.json").read_text())
     index["format_version"] = 99
-    (folder / "index.json").write_text(json.dumps(index))
+    write_index(folder, index)
+
+
+def change_rate(folder: Path) -> None:
+    text = (folder / "index.json").read_text()
+    (folder / "index.json").write_text(text.replace("0.25", "0.35"))
 
 
 def cut_index(folder: Path) -> None:
@@ -303,7 +321,13 @@ def remove_index(folder: Path) -> None:
 def lose_rank(folder: Path) -> None:
     index = json.loads((folder / "index.json").read_text())
     del index["files"][1]
-    (folder / "index.json").write_text(json.dumps(index))
+    write_index(folder, index)
+
+
+def make_foreign(folder: Path) -> None:
+    index = json.loads((folder / "index.json").read_text())
+    index["values"] = "{}"
+    write_index(folder, index)
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -313,6 +337,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a file is gone": (remove_file, "could not be opened"),
     "a newer format": (make_newer, "newer format"),
     "half of the index": (cut_index, "damaged"),
+    "another learning rate": (change_rate, "checksum"),
+    "of another program": (make_foreign, "could not be taken"),
     "no index": (remove_index, "there is no checkpoint"),
     "a file is not in the index": (lose_rank, "lacks a part"),
 }
@@ -334,9 +360,16 @@ def test_damaged_checkpoints_are_refused(damage: str, saved: Path, tmp_path: Pat
     ranks.run(_bad, 2, str(folder), failing)
 
 
+class WithMore(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Parameter(torch.ones(1))
+
+
 def _other_model(rank: int, size: int, path: str) -> None:
     for net, failing in (
-        (nn.Linear(8, 9), r"no tensor 'weight'"),
+        (nn.Linear(8, 9), r"nothing of that name"),
+        (WithMore(), r"no tensor 'more'"),
         (model(torch.bfloat16), "with the dtype torch.float32"),
     ):
         with pytest.raises(CheckpointError, match=failing):
@@ -362,6 +395,15 @@ def test_what_does_not_fit_is_named(saved: Path) -> None:
 
 def _refused(rank: int, size: int, path: str) -> None:
     net = model()
+    overlapping = nn.Module()
+    overlapping.register_buffer("all", torch.zeros(1).expand(4))
+    with pytest.raises(farandole.InvalidArgument, match="'all', elements of which share"):
+        farandole.save_checkpoint(path, model=overlapping)
+    zero = TorchZeroRedundancyOptimizer(net.parameters(), optim.AdamW)
+    with pytest.raises(farandole.InvalidArgument, match="torch's own ZeroRedundancyOptimizer"):
+        farandole.save_checkpoint(path, optimizer=zero)
+    with pytest.raises(farandole.InvalidArgument, match="other arguments or tensors on rank 1"):
+        farandole.save_checkpoint(path, model=net, step=rank)
     with pytest.raises(farandole.Error, match="values/hook of the class function"):
         farandole.save_checkpoint(path, model=net, values={"hook": _refused})
     with pytest.raises(farandole.InvalidArgument, match="got keep=0"):
@@ -572,7 +614,7 @@ def test_readers_of_torch_distributed_checkpoint_read_it(saved: Path) -> None:
 
 def _differing(rank: int, size: int, path: str) -> None:
     net = nn.Linear(3 + rank, 2)
-    with pytest.raises(farandole.InvalidArgument, match="other tensors on rank 1"):
+    with pytest.raises(farandole.InvalidArgument, match="other arguments or tensors on rank 1"):
         farandole.save_checkpoint(path, model=net)
     farandole.save_checkpoint(path, model=nn.Linear(3, 2))
     for number in range(7):  # each in a folder of its own
@@ -583,3 +625,68 @@ def _differing(rank: int, size: int, path: str) -> None:
 
 def test_ranks_that_differ_are_named_and_folders_may_be_many(tmp_path: Path) -> None:
     ranks.run(_differing, 2, str(tmp_path))
+
+
+class WithState(nn.Module):
+    """What it saves is not its own tensors."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+        self.weight = nn.Parameter(torch.full((2,), number))
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.number)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.number = state.item()
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "weight"] = self.weight * 2
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
+        own = prefix + "weight"
+        halved = {key: value / 2 if key == own else value for key, value in state.items()}
+        super()._load_from_state_dict(halved, prefix, *others)
+
+
+class Unwilling:
+    """A scheduler of another training, on rank 1."""
+
+    def __init__(self, raises: bool) -> None:
+        self.raises = raises
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"a": 1}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.raises:
+            raise ValueError("another length")
+
+
+def _odd_parts(rank: int, size: int, path: str) -> None:
+    net = nn.ModuleDict({"a": WithState(3.0), "b": WithState(5.0)})
+    values = {"weight": {1: torch.ones(2), "1": torch.zeros(2)}, "set": {frozenset({1})}}
+    farandole.save_checkpoint(
+        path, model=net, scheduler=Unwilling(False), scaler=farandole.GradScaler(), values=values
+    )
+    other = nn.ModuleDict({"a": WithState(1.0), "b": WithState(1.0)})
+    scaler = farandole.GradScaler(init_scale=4.0)
+    with pytest.raises(CheckpointError, match="another length"):
+        farandole.load_checkpoint(path, model=other, scaler=scaler, scheduler=Unwilling(rank == 1))
+    assert other["a"].number == 1.0
+    assert scaler.get_scale() == 4.0
+    got = farandole.load_checkpoint(path, model=other, scaler=scaler)
+    assert [each.number for each in other.values()] == [3.0, 5.0]
+    assert [each.weight[0].item() for each in other.values()] == [3.0, 5.0]
+    assert scaler.get_scale() == 2.0**16
+    assert torch.equal(got["weight"][1], torch.ones(2))
+    assert torch.equal(got["weight"]["1"], torch.zeros(2))
+    assert got["set"] == {frozenset({1})}
+    with pytest.raises(CheckpointError, match="nothing of that name"):
+        farandole.load_checkpoint(path, model=nn.ModuleDict({"a": WithState(1.0)}))
+
+
+def test_modules_load_what_they_have_made_for_it(tmp_path: Path) -> None:
+    ranks.run(_odd_parts, 2, str(tmp_path / "with\na line"))

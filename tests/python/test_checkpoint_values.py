@@ -38,6 +38,9 @@ VALUES = [
     torch.bfloat16,
     torch.device("cpu", 0),
     {1, 2, "three"},
+    frozenset({1, frozenset({2})}),
+    {frozenset({1}): 2},
+    10**5000,
 ]
 
 
@@ -45,12 +48,13 @@ def there_and_back(value: Any) -> Any:
     return tree.decode(json.loads(json.dumps(tree.encode(value, "value"))), lambda key: key)
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_values_come_back(value: Any) -> None:
     got = there_and_back(value)
     assert got == value
     assert type(got) is type(value)
-    assert repr(got) == repr(value)
+    if not isinstance(value, int):
+        assert repr(got) == repr(value)
 
 
 def test_nan_and_ordered_dictionaries_come_back() -> None:
@@ -81,3 +85,10 @@ def test_other_objects_are_named() -> None:
     for value in (object(), [1, {"a": lambda: 0}], {"a": (1, type)}):
         with pytest.raises(InvalidArgument, match="value"):
             tree.encode(value, "value")
+
+
+def test_what_has_itself_within_it_is_refused() -> None:
+    own: list[Any] = []
+    own.append(own)
+    with pytest.raises(InvalidArgument, match="has itself within it"):
+        tree.encode(own, "value")

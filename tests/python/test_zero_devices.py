@@ -315,3 +315,33 @@ def _refused(rank: int, world_size: int) -> None:
 
 def test_what_cannot_be_on_an_accelerator_is_told() -> None:
     ranks.run(_refused, 1, setup=ranks.Setup(backend="sim-eager"))
+
+
+def _other_streams(rank: int, world_size: int) -> None:
+    """Clips, steps and rebuilds run on streams of their own, each ordered behind the one before."""
+    torch.set_default_device("cpu")
+    device = torch.device("sim", rank)
+    main, side = torch.Stream(device), torch.Stream(device)
+    for gradients in ("full", "shard"):
+        for optimizer, options in CASES[:-1]:
+            model = DistributedDataParallel(_model().to(device))
+            sharded = ZeroRedundancyOptimizer(
+                model.parameters(), optimizer, gradients=gradients, **options
+            )
+            inputs = torch.randn(4, 7).to(device)
+            for _ in range(3):
+                sharded.zero_grad()
+                model(inputs).square().mean().backward()
+                main.wait_stream(torch.sim.current_stream())
+                with main:
+                    sharded.clip_grad_norm_(0.5)
+                side.wait_stream(main)
+                with side:
+                    sharded.step()
+                torch.sim.current_stream().wait_stream(side)
+            sharded.rebuild()
+
+
+@pytest.mark.parametrize("backend", DEVICES)
+def test_calls_may_be_on_different_streams(backend: str) -> None:
+    ranks.run(_other_streams, 2, setup=ranks.Setup(backend=backend))

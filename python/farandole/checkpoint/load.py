@@ -4,21 +4,24 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from farandole import _C
 from farandole.checkpoint import tree
 from farandole.checkpoint.names import (
     Models,
     Optimizers,
+    is_own_tensor,
     models_of,
     optimizers_of,
     parameter_names,
@@ -114,12 +117,13 @@ class _Load:
 
     def is_there(self) -> bool:
         """Whether rank 0 finds a checkpoint. Collective."""
-        found = ""
-        if self._agreeing.rank == 0 and Path(self._path).is_dir():
+        found, error = "", ""
+        if self._agreeing.rank == 0:
             try:
                 found = _C.CheckpointReader(self._path).folder
-            except CheckpointError as error:
-                found = "" if "[checkpoint-missing]" in str(error) else "damaged"
+            except CheckpointError as met:
+                error = "" if "[checkpoint-missing]" in str(met) else str(met)
+        self._agreeing.agree(self._call, error)
         return bool(self._agreeing.all_gather(found)[0])
 
     def __call__(
@@ -134,29 +138,59 @@ class _Load:
         """Read all, agree, change. Collective."""
         agreeing = self._agreeing
         reader = _opened(self._call, self._path, agreeing)
-        loading = _Loading(reader)
-        try:
+        with self._together():
+            loading = _Loading(reader)
             loading.take_models(model)
             loading.take_optimizers(optimizer, model)
-            for name, holder in (
-                ("scheduler", scheduler),
-                ("scaler", scaler),
-                ("sampler", sampler),
-            ):
-                loading.take_state(name, holder)
-            if rng:
-                states = RngStates(reader, agreeing.rank, agreeing.world_size)
-                loading.changes.append(states.change)
+            holders = {"sampler": sampler, "scheduler": scheduler, "scaler": scaler}
+            states = {
+                name: loading.state(name) for name, each in holders.items() if each is not None
+            }
             values = loading.values()
-        except Exception as met:
-            with contextlib.suppress(CheckpointError):
-                agreeing.agree(self._call, f"{type(met).__qualname__}: {met}")
+            if rng:
+                generators = RngStates(reader, agreeing.rank, agreeing.world_size)
+        # What may refuse a state comes first, and is put back if any does.
+        before = {name: copy.copy(vars(holders[name])) for name in states if vars_of(holders[name])}
+        try:
+            with self._together():
+                for name, state in states.items():
+                    holders[name].load_state_dict(state)
+        except Exception:
+            for name, saved in before.items():
+                vars(holders[name]).update(saved)
             raise
-        agreeing.agree(self._call, "")
         with torch.no_grad():
             for change in loading.changes:
                 change()
+        if rng:
+            generators.change()
         return values
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """All ranks do it, or all raise. Collective at the end."""
+        try:
+            yield
+        except Exception as met:
+            error = met
+            if not isinstance(met, Error):
+                error = CheckpointError(
+                    sentences(
+                        "checkpoint-unknown",
+                        f"the checkpoint at '{self._path}' could not be taken.",
+                        f"{type(met).__qualname__}: {met}.",
+                        "load what save_checkpoint() has saved, into what was given to it.",
+                    )
+                )
+            with contextlib.suppress(CheckpointError):
+                self._agreeing.agree(self._call, str(error))
+            raise error from met
+        self._agreeing.agree(self._call, "")
+
+
+def vars_of(holder: object) -> bool:
+    """Whether it has attributes that can be put back."""
+    return hasattr(holder, "__dict__")
 
 
 def _begun(
@@ -170,7 +204,7 @@ def _begun(
     except Error as met:
         error = str(met)
     agreeing.agree(f"{call}()", error)
-    return _Load(call, str(Path(path).absolute()), agreeing)
+    return _Load(call, str(Path(path).resolve()), agreeing)
 
 
 def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> _C.CheckpointReader:
@@ -217,17 +251,24 @@ class _Loading:
     def take_models(self, models: Models) -> None:
         """Read all tensors of the models."""
         for prefix, model in models_of(models).items():
+            state = model.state_dict(keep_vars=True)
+            for name in self._json["models"].get(prefix, []):
+                if name not in state:
+                    raise _mismatch(
+                        f"'{prefix}{name}' of a model",
+                        "the model that is to be loaded into has nothing of that name",
+                        "load it into the model that was saved.",
+                    )
             seen: set[int] = set()
-            states: dict[str, Any] = {}
-            for name, value in model.state_dict(keep_vars=True).items():
-                if isinstance(value, torch.Tensor):
-                    if id(value) not in seen:
-                        seen.add(id(value))
-                        self._take_tensor(prefix + name, value)
-                else:
-                    states[name] = self._state(f"model/{prefix}{name}")
-            if states:
-                self.changes.append(_setter_of(model, states))
+            others: dict[str, Any] = {}
+            for name, value in state.items():
+                if not is_own_tensor(model, name, value):
+                    others[name] = self.state(f"model/{prefix}{name}")
+                elif id(value) not in seen:
+                    seen.add(id(value))
+                    self._take_tensor(prefix + name, value)
+            if others:  # the module's own methods know what to do with them
+                self.changes.append(partial(model.load_state_dict, others, strict=False))
 
     def _take_tensor(self, key: str, tensor: torch.Tensor) -> None:
         key = self._json["aliases"].get(key, key)
@@ -265,13 +306,8 @@ class _Loading:
             loader.prepare()
             self.changes.append(loader.change)
 
-    def take_state(self, name: str, holder: Any) -> None:
-        """Read what goes to load_state_dict()."""
-        if holder is not None:
-            state = self._state(name)
-            self.changes.append(lambda: holder.load_state_dict(state))
-
-    def _state(self, name: str) -> Any:
+    def state(self, name: str) -> Any:
+        """What goes to load_state_dict()."""
         if name not in self._json["states"]:
             raise _mismatch(
                 f"no state of a {name}",
@@ -284,17 +320,6 @@ class _Loading:
         """Those of the program."""
         values: dict[str, Any] = tree.decode(self._json["values"], self._reader.read_whole)
         return values
-
-
-def _setter_of(model: nn.Module, states: dict[str, Any]) -> Any:
-    """Sets what modules save beside tensors (get_extra_state())."""
-
-    def set_states() -> None:
-        for name, state in states.items():
-            module, _, _ = name.rpartition("_extra_state")
-            model.get_submodule(module.rstrip(".")).set_extra_state(state)
-
-    return set_states
 
 
 def _mismatch(has: str, why: str, fix: str) -> CheckpointError:

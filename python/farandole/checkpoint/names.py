@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -69,3 +70,23 @@ def names_in_group(groups: list[dict[str, Any]], index: int, known: Mapping[int,
         own = known.get(id(parameter))
         names.append(own or (given[number] if number < len(given) else stands))
     return names
+
+
+def is_own_tensor(model: nn.Module, name: str, value: object) -> bool:
+    """Whether a value of state_dict() is a parameter or buffer itself, not made for it."""
+    if not isinstance(value, torch.Tensor):
+        return False
+    of, _, last = name.rpartition(".")
+    try:
+        module = model.get_submodule(of)
+    except AttributeError:  # a hook has given it another name
+        return False
+    return module._parameters.get(last) is value or module._buffers.get(last) is value
+
+
+def is_torchs_zero(optimizer: Optimizer) -> bool:
+    """Whether each rank has the state of other parameters, of which only rank 0 may learn."""
+    return any(
+        each.__name__ == "ZeroRedundancyOptimizer" and each.__module__.startswith("torch.")
+        for each in type(optimizer).__mro__
+    )

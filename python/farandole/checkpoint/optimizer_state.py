@@ -16,14 +16,26 @@ from torch.optim import Optimizer
 
 from farandole import _C
 from farandole.checkpoint import tree
-from farandole.checkpoint.names import names_in_group
+from farandole.checkpoint.names import is_torchs_zero, names_in_group
 from farandole.checkpoint.saved_tensor import SavedTensor
 from farandole.checkpoint.slices import Slices
-from farandole.errors import CheckpointError, sentences
+from farandole.errors import CheckpointError, InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
 from farandole.optim.gathering import MASTER
 from farandole.optim.parameter_groups import Group, hyperparameters
 from farandole.optim.state_dicts import State, States
+
+
+def _check_kind(optimizer: Optimizer) -> None:
+    if is_torchs_zero(optimizer):
+        raise InvalidArgument(
+            sentences(
+                "checkpoint-torch-zero",
+                "a checkpoint got torch's own ZeroRedundancyOptimizer.",
+                "each rank has the state of parameters of its own there, and keeps it to itself.",
+                "use farandole.ZeroRedundancyOptimizer, which takes the same arguments.",
+            )
+        )
 
 
 class OptimizerSaver:
@@ -32,6 +44,7 @@ class OptimizerSaver:
     def __init__(
         self, prefix: str, optimizer: Optimizer, known: Mapping[int, str], slices: Slices
     ) -> None:
+        _check_kind(optimizer)
         self._prefix = prefix
         self._optimizer = optimizer
         self._slices = slices
@@ -104,6 +117,7 @@ class OptimizerLoader:
         entries: Mapping[str, _C.CheckpointEntry],
         saved: Mapping[str, Any],
     ) -> None:
+        _check_kind(optimizer)
         self._prefix = prefix
         self._optimizer = optimizer
         self._reader = reader
@@ -136,6 +150,14 @@ class OptimizerLoader:
             for parameter, state in zip(group["params"], states, strict=True):
                 for name, value in state.items():
                     state[name] = _whole(value, parameter)
+                if not state:
+                    state.update(self._initial_state(parameter))
+
+    def _initial_state(self, parameter: torch.Tensor) -> State:
+        """What the constructor of some optimizers makes (Adagrad), until a step has used it."""
+        state = self._optimizer.state.get(parameter, {})
+        is_initial = "step" in state and int(state["step"]) == 0
+        return dict(state) if is_initial else {}
 
     def change(self) -> None:
         """Take it over. Local, or collective as load_state_dict() of a sharded optimizer."""

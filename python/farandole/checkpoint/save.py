@@ -18,6 +18,7 @@ from farandole.checkpoint import tree
 from farandole.checkpoint.names import (
     Models,
     Optimizers,
+    is_own_tensor,
     models_of,
     optimizers_of,
     parameter_names,
@@ -98,10 +99,10 @@ def save_checkpoint(
             before has met.
         InvalidArgument: a value that a checkpoint cannot have.
     """
-    _check_counts(step, keep)
     writer = writer_of("save_checkpoint", os.fspath(path), process_group)
     slices = Slices(writer.rank, writer.world_size)
     try:
+        _check_counts(step, keep)
         contents = _Contents(slices)
         contents.add_models(model)
         contents.add_optimizers(optimizer, model)
@@ -118,7 +119,7 @@ def save_checkpoint(
             writer.agree("save_checkpoint()", f"{type(met).__qualname__}: {met}")
         raise
     writer.agree("save_checkpoint()", "")
-    _check_same(writer.all_gather(slices.digest()))
+    _check_same(writer.all_gather(f"{step} {keep} {bool(asynchronous)} {slices.digest()}"))
     name = "" if step is None else f"step-{step:08d}"
     writer.save(slices.own, text, name, keep or 0, asynchronous)
     return PendingCheckpoint(writer)
@@ -144,10 +145,12 @@ def _check_same(digests: list[str]) -> None:
             raise InvalidArgument(
                 sentences(
                     "checkpoint-ranks-differ",
-                    f"save_checkpoint() got other tensors on rank {rank} than on rank 0.",
-                    "each rank writes its part of parameters, and of the state of optimizers that "
-                    "are not sharded; their names, shapes, strides and dtypes must be the same.",
-                    "pass the same model and optimizer on every rank.",
+                    f"save_checkpoint() got other arguments or tensors on rank {rank} than on rank "
+                    "0.",
+                    "step, keep and asynchronous must be the same; and each rank writes its part "
+                    "of parameters, and of the state of optimizers that are not sharded, whose "
+                    "names, shapes, strides and dtypes must be the same.",
+                    "pass the same on every rank.",
                 )
             )
 
@@ -157,20 +160,23 @@ class _Contents:
 
     def __init__(self, slices: Slices) -> None:
         self._slices = slices
-        self.json: dict[str, Any] = {"aliases": {}, "optimizers": {}, "states": {}, "values": {}}
+        self.json: dict[str, Any] = {"aliases": {}, "models": {}, "optimizers": {}, "states": {}}
 
     def add_models(self, models: Models) -> None:
         """Every tensor of state_dict() once, however many names it has."""
         for prefix, model in models_of(models).items():
             known: dict[int, str] = {}
             parameters = {id(each) for each in model.parameters()}
-            for name, value in model.state_dict(keep_vars=True).items():
+            state = model.state_dict(keep_vars=True)
+            self.json["models"][prefix] = list(state)
+            for name, value in state.items():
                 key = prefix + name
-                if not isinstance(value, torch.Tensor):
+                if not is_own_tensor(model, name, value):
                     self.json["states"][f"model/{key}"] = tree.encode(value, key, self._keep)
                 elif id(value) in known:
                     self.json["aliases"][key] = known[id(value)]
                 else:
+                    _check_apart(key, value)
                     known[id(value)] = key
                     self._add_tensor(key, value, id(value) in parameters)
 
@@ -201,6 +207,23 @@ class _Contents:
         self.json["values"] = tree.encode(dict(values or {}), "values", self._keep)
 
     def _keep(self, at: str, tensor: torch.Tensor) -> str:
+        """Rank 0's, whose JSON is saved."""
+        key = self._slices.new_key(at)
         if self._slices.rank == 0:
-            self._slices.add_own(at, tensor)
-        return at
+            self._slices.add_own(key, tensor)
+        return key
+
+
+def _check_apart(key: str, tensor: torch.Tensor) -> None:
+    overlaps = any(
+        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+    if overlaps:
+        raise InvalidArgument(
+            sentences(
+                "checkpoint-overlapping",
+                f"the checkpoint got '{key}', elements of which share memory.",
+                "it was made by expand(); nothing could be loaded into it.",
+                "clone() it where the module registers it.",
+            )
+        )

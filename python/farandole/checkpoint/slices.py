@@ -43,10 +43,12 @@ class Slices:
         self._world_size = world_size
         self._next = 0  # who writes the next small tensor that all have
         self._shared = hashlib.sha256()
+        self._keys: set[str] = set()  # of all ranks
 
     def add_shared(self, key: str, tensor: torch.Tensor) -> None:
         """Of a tensor that is the same on all ranks, which all of them add."""
         elements, strides = flat(tensor)
+        self._keys.add(key)
         self._shared.update(f"{key} {tuple(tensor.shape)} {strides} {tensor.dtype}\n".encode())
         if elements.numel() < _CUT_FROM:
             is_mine = self._next == self.rank
@@ -59,6 +61,15 @@ class Slices:
                 elements.numel() * each // self._world_size for each in (self.rank, self.rank + 1)
             )
         self._add(key, list(tensor.shape), strides, begin, elements[begin:end])
+
+    def new_key(self, wanted: str) -> str:
+        """One that no other tensor has, the same on all ranks."""
+        key, number = wanted, 1
+        while key in self._keys:
+            number += 1
+            key = f"{wanted}#{number}"
+        self._keys.add(key)
+        return key
 
     def digest(self) -> str:
         """Of what all ranks must have alike but for the values."""

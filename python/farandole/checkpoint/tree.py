@@ -37,16 +37,30 @@ def encode(value: Any, at: str, keep: TensorSink | None = None) -> Any:
     Raises:
         InvalidArgument: it has an object of another class.
     """
+    try:
+        return _encoded(value, at, keep)
+    except RecursionError:
+        raise InvalidArgument(
+            sentences(
+                "checkpoint-nested",
+                f"the checkpoint got {at}, which is nested too deeply or has itself within it.",
+                "it is written as JSON, where values are within values some hundred times at most.",
+                "save it in a flatter form.",
+            )
+        ) from None
+
+
+def _encoded(value: Any, at: str, keep: TensorSink | None) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
-        return int(value) if -(2**63) <= value < 2**63 else {"!int": str(value)}
+        return int(value) if -(2**63) <= value < 2**63 else {"!int": hex(value)}
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"!float": str(float(value))}
     if isinstance(value, torch.Tensor):
         return _encoded_tensor(value, at, keep)
     if isinstance(value, complex):
-        return {"!complex": [encode(value.real, at), encode(value.imag, at)]}
+        return {"!complex": [_encoded(value.real, at, None), _encoded(value.imag, at, None)]}
     if isinstance(value, bytes):
         return {"!bytes": base64.b64encode(value).decode()}
     if isinstance(value, torch.dtype | torch.device):
@@ -55,12 +69,15 @@ def encode(value: Any, at: str, keep: TensorSink | None = None) -> Any:
     if isinstance(value, dict):
         return _encoded_dict(value, at, keep)
     if isinstance(value, list | tuple):
-        each = [encode(one, f"{at}/{i}", keep) for i, one in enumerate(value)]
+        each = [_encoded(one, f"{at}/{i}", keep) for i, one in enumerate(value)]
         return each if isinstance(value, list) else {"!tuple": each}
     if isinstance(value, set | frozenset):
-        return {"!set": [encode(one, f"{at}/{i}", keep) for i, one in enumerate(value)]}
+        kind = "!set" if isinstance(value, set) else "!frozenset"
+        return {kind: [_encoded(one, f"{at}/{i}", keep) for i, one in enumerate(value)]}
     if type(value).__module__ == "numpy" and hasattr(value, "item") and not value.shape:
-        return encode(value.item(), at, keep)  # a scalar
+        scalar = value.item()
+        if type(scalar) is not type(value):
+            return _encoded(scalar, at, keep)
     raise InvalidArgument(
         sentences(
             "checkpoint-value",
@@ -75,8 +92,11 @@ def encode(value: Any, at: str, keep: TensorSink | None = None) -> Any:
 def _encoded_dict(value: dict[Any, Any], at: str, keep: TensorSink | None) -> Any:
     plain = type(value) in (dict, OrderedDict)
     if plain and all(isinstance(key, str) and not key.startswith("!") for key in value):
-        return {key: encode(each, f"{at}/{key}", keep) for key, each in value.items()}
-    pairs = [[encode(key, at), encode(each, f"{at}/{key}", keep)] for key, each in value.items()]
+        return {key: _encoded(each, f"{at}/{key}", keep) for key, each in value.items()}
+    pairs = [
+        [_encoded(key, at, None), _encoded(each, f"{at}/{key}", keep)]
+        for key, each in value.items()
+    ]
     return {"!counter" if isinstance(value, Counter) else "!pairs": pairs}
 
 
@@ -132,7 +152,7 @@ def _pairs(content: Any, tensor: TensorSource) -> dict[Any, Any]:
 
 
 _DECODERS: dict[str, Callable[[Any, TensorSource], Any]] = {
-    "!int": lambda content, _: int(content),
+    "!int": lambda content, _: int(content, 16),
     "!float": lambda content, _: float(content),
     "!complex": lambda content, tensor: complex(*(decode(each, tensor) for each in content)),
     "!bytes": lambda content, _: base64.b64decode(content),
@@ -140,6 +160,7 @@ _DECODERS: dict[str, Callable[[Any, TensorSource], Any]] = {
     "!device": lambda content, _: torch.device(content),
     "!tuple": lambda content, tensor: tuple(decode(each, tensor) for each in content),
     "!set": lambda content, tensor: {decode(each, tensor) for each in content},
+    "!frozenset": lambda content, tensor: frozenset(decode(each, tensor) for each in content),
     "!pairs": _pairs,
     "!counter": lambda content, tensor: Counter(_pairs(content, tensor)),
     "!inline": _inline,

@@ -24,7 +24,7 @@ def writer_of(call: str, path: str, process_group: dist.ProcessGroup | None) -> 
     group = arguments.group_of(call, process_group)
     for each in [key for key, (of_group, _) in _writers.items() if of_group() is None]:
         del _writers[each]
-    key = (str(Path(path).absolute()), id(group))
+    key = (str(Path(path).resolve()), id(group))
     if key not in _writers:
         while len(_writers) >= _MOST:  # the same on all ranks
             _finish(next(iter(_writers)))

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "ddp/stream_use.h"
 #include "optim/state/gather_shards.h"
 
 namespace farandole {
@@ -53,6 +54,7 @@ void move_state(const ShardLayout::Part& old, const ShardRanks& ranks, ShardLayo
   for (size_t bucket = 0; bucket < plan.groups.size(); ++bucket) {
     for (const std::string& name : old.state->names(bucket)) {
       const at::Tensor shard = old.state->array(name, bucket);
+      keep_for_current_stream(shard);  // it goes when the former plan does
       const at::Tensor all = gather_bucket(ranks, plan, bucket, shard, /*to=*/-1,
                                            gather_space(ranks, plan, bucket, shard, /*to=*/-1));
       for (const auto& slot : plan.buckets.buckets[bucket].slots) {

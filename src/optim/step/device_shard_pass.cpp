@@ -23,6 +23,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ddp/stream_use.h"
 #include "farandole/config.h"
 #include "log.h"
 #include "optim/device/kernel_launch.h"
@@ -102,6 +103,9 @@ void DeviceShardPass::make(const UpdateRules& rules, const GradientSources& grad
   pieces_.clear();
   auto forget_half_made = c10::make_scope_exit([this] { pieces_.clear(); });
   changes_ = &changes;
+  for (const GradientChange& change : changes) {  // of a clip, maybe on another stream
+    if (change.factor.defined()) keep_for_current_stream(change.factor);
+  }
   const double divisor = gradients.divisor();
   for (const ShardLayout::Part& part : layout_.parts()) {
     for (const ShardPiece& piece : part.flat->pieces()) {

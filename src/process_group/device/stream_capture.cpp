@@ -13,6 +13,7 @@ namespace {
 struct Runtime {
   explicit Runtime(c10::DeviceType type)
       : is_capturing(find<int(void*, int*)>(type, "StreamIsCapturing")),
+        forget_error(find<int()>(type, "GetLastError")),
         exchange_mode(find<int(int*)>(type, "ThreadExchangeStreamCaptureMode")) {}
 
   template <class Function>
@@ -22,6 +23,7 @@ struct Runtime {
   }
 
   int (*is_capturing)(void* stream, int* status);
+  int (*forget_error)();
   int (*exchange_mode)(int* mode);
 };
 
@@ -38,9 +40,14 @@ const Runtime& runtime_of(c10::DeviceType type) {
 }  // namespace
 
 bool is_captured(const c10::Stream& stream) {
-  const auto ask = runtime_of(stream.device_type()).is_capturing;
+  constexpr int kCaptureImplicit = 906;  // the legacy stream, while one that waits for it captures
+  const Runtime& runtime = runtime_of(stream.device_type());
+  if (runtime.is_capturing == nullptr) return false;
   int status = 0;  // cudaStreamCaptureStatusNone
-  return ask != nullptr && ask(stream.native_handle(), &status) == 0 && status != 0;
+  const int error = runtime.is_capturing(stream.native_handle(), &status);
+  if (error == 0) return status != 0;
+  if (runtime.forget_error != nullptr) runtime.forget_error();  // torch would find it later
+  return error == kCaptureImplicit;
 }
 
 QueriesWhileOthersCapture::QueriesWhileOthersCapture() { exchange_modes(); }

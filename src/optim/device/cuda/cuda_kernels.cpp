@@ -81,6 +81,7 @@ class Driver {
     look("cuCtxSetCurrent", set_current_context_);
     look("cuLibraryLoadData", load_library_);
     look("cuLibraryGetKernel", get_kernel_);
+    look("cuKernelGetFunction", get_function_);
     look("cuLaunchKernel", launch_kernel_);
     look("cuGetErrorString", error_string_);
   }
@@ -101,37 +102,65 @@ class Driver {
       return "GPU " + std::to_string(index) + " has compute capability " + std::to_string(major) +
              "." + std::to_string(minor) + ", and 7.5 is the oldest that they are built for.";
     }
-    return {};
+    const CUresult result = load_on(device);
+    if (result == CUDA_SUCCESS) return {};
+    return "the CUDA driver does not take them for GPU " + std::to_string(index) + ": " +
+           text_of(result) + ".";
+  }
+
+  /// Loads all kernels on a device, which would otherwise happen in the first step. mutex_ is held.
+  CUresult load_on(CUdevice device) {
+    CUcontext context = nullptr;
+    CUcontext before = nullptr;
+    CUresult result = retain_context_(&context, device);  // torch keeps it for the process too
+    if (result != CUDA_SUCCESS) return result;
+    contexts_[device] = context;
+    current_context_(&before);
+    result = set_current_context_(context);
+    if (result == CUDA_SUCCESS && library_ == nullptr) {
+      result =
+          load_library_(&library_, farandole_kernel_code, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    }
+    CUkernel kernel = nullptr;
+    CUfunction function = nullptr;
+    if (result == CUDA_SUCCESS) result = get_kernel_(&kernel, library_, "farandole_add_sums");
+    if (result == CUDA_SUCCESS) result = get_function_(&function, kernel);
+    set_current_context_(before);
+    return result;
   }
 
   CUfunction find(const std::string& name) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (library_ == nullptr) {
-      check(
-          load_library_(&library_, farandole_kernel_code, nullptr, nullptr, 0, nullptr, nullptr, 0),
-          name.c_str());
-    }
     CUkernel& kernel = kernels_[name];
     if (kernel == nullptr) check(get_kernel_(&kernel, library_, name.c_str()), name.c_str());
     return reinterpret_cast<CUfunction>(kernel);
   }
 
-  /// A thread that has called nothing of the CUDA runtime has no context.
+  /// A thread that has called nothing of the CUDA runtime has no context, and one that uses another
+  /// library may have one of that.
   void make_current(int index) {
-    CUcontext context = nullptr;
-    if (current_context_(&context) == CUDA_SUCCESS && context != nullptr) return;
     CUdevice device = 0;
-    check(device_get_(&device, index), "a context");
-    check(retain_context_(&context, device), "a context");  // torch keeps it for the process too
-    check(set_current_context_(context), "a context");
+    check(device_get_(&device, index), "a kernel");
+    CUcontext wanted = nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      wanted = contexts_.at(device);
+    }
+    CUcontext context = nullptr;
+    if (current_context_(&context) == CUDA_SUCCESS && context == wanted) return;
+    check(set_current_context_(wanted), "a kernel");
+  }
+
+  std::string text_of(CUresult result) const {
+    const char* text = nullptr;
+    error_string_(result, &text);
+    return text != nullptr ? text : "an unknown error";
   }
 
   void check(CUresult result, const char* of) const {
     if (result == CUDA_SUCCESS) return;
-    const char* text = nullptr;
-    error_string_(result, &text);
     fail(std::string("The CUDA driver could not launch ") + of + ".",
-         std::string("it answers: ") + (text != nullptr ? text : "an unknown error") + ".");
+         "it answers: " + text_of(result) + ".");
   }
 
   std::string missing_;
@@ -142,6 +171,7 @@ class Driver {
   CUresult (*set_current_context_)(CUcontext) = nullptr;
   decltype(&cuLibraryLoadData) load_library_ = nullptr;
   decltype(&cuLibraryGetKernel) get_kernel_ = nullptr;
+  decltype(&cuKernelGetFunction) get_function_ = nullptr;
   CUresult (*launch_kernel_)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                              unsigned, CUstream, void**, void**) = nullptr;
   decltype(&cuGetErrorString) error_string_ = nullptr;
@@ -150,6 +180,7 @@ class Driver {
   CUlibrary library_ = nullptr;              ///< guarded by mutex_, as those below
   std::map<std::string, CUkernel> kernels_;  ///< those looked up
   std::map<int, std::string> obstacles_;
+  std::map<CUdevice, CUcontext> contexts_;  ///< the primary ones
 };
 
 }  // namespace
