@@ -8,7 +8,7 @@ import copy
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -149,15 +149,16 @@ class _Load:
             values = loading.values()
             if rng:
                 generators = RngStates(reader, agreeing.rank, agreeing.world_size)
-        # What may refuse a state comes first, and is put back if any does.
-        before = {name: copy.copy(vars(holders[name])) for name in states if vars_of(holders[name])}
+        # What may refuse a state comes first, and is put back if any does, on any rank.
+        undo = [_undoing(holders[name]) for name in states]
         try:
             with self._together():
                 for name, state in states.items():
                     holders[name].load_state_dict(state)
         except Exception:
-            for name, saved in before.items():
-                vars(holders[name]).update(saved)
+            for each in undo:
+                with contextlib.suppress(Exception):  # one that refuses its own state, too
+                    each()
             raise
         with torch.no_grad():
             for change in loading.changes:
@@ -188,9 +189,14 @@ class _Load:
         self._agreeing.agree(self._call, "")
 
 
-def vars_of(holder: object) -> bool:
-    """Whether it has attributes that can be put back."""
-    return hasattr(holder, "__dict__")
+def _undoing(holder: Any) -> Callable[[], None]:
+    """What puts it back to how it is now."""
+    try:
+        state = copy.deepcopy(holder.state_dict())
+    except TypeError:  # a sampler, which asks how far the program is
+        attributes = copy.copy(vars(holder))
+        return partial(vars(holder).update, attributes)
+    return partial(holder.load_state_dict, state)
 
 
 def _begun(
