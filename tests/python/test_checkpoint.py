@@ -503,7 +503,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(round_: int, tmp_path: P
 def _loads_value(rank: int, size: int, path: str) -> None:
     net = nn.Linear(400, 300)
     value = farandole.load_checkpoint(path, model=net)["value"]
-    assert value >= 2
+    assert value >= 1  # that of 2 was begun when it was killed
     assert all((each == value).all() for each in net.parameters())
     farandole.save_checkpoint(path, model=net, values={"value": value}).wait()
     dist.barrier()
