@@ -35,6 +35,8 @@ data = TensorDataset(torch.randn(100, 6, generator=generator))
 sampler = farandole.data.DistributedSampler(data, seed=3)
 training = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
 preemption = farandole.CheckpointOnSignal()
+# A DataLoader that begins draws a seed for its workers; not from the generator of dropout.
+seeds = torch.Generator()
 
 
 def save(step: int, consumed: int) -> None:
@@ -50,7 +52,9 @@ def save(step: int, consumed: int) -> None:
 
 step = (farandole.resume_or_start(path, **training, sampler=sampler) or {"step": 0})["step"]
 while step < STEPS:
-    for taken, (x,) in enumerate(DataLoader(data, BATCH, sampler=sampler), start=1):
+    for taken, (x,) in enumerate(
+        DataLoader(data, BATCH, sampler=sampler, generator=seeds), start=1
+    ):
         optimizer.zero_grad()
         scaler.scale(model(x).square().mean()).backward()
         scaler.step(optimizer)

@@ -552,7 +552,7 @@ def test_a_script_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.count("from step 20") == size
-    assert len(list((tmp_path / "new").glob("s*-*"))) == 3
+    assert len(list((tmp_path / "new").glob("s*-*"))) == 4
 
 
 def test_a_training_that_is_ended_three_times_ends_as_one_that_is_not(tmp_path: Path) -> None:
