@@ -110,8 +110,8 @@ class FARANDOLE_API SystemError : public CommError {
 };
 
 /// A checkpoint could not be saved or loaded: a file or folder cannot be written or read, is
-/// damaged, incomplete, or of a newer format. What was saved before is as it was, and so is what was
-/// to be loaded into.
+/// damaged, incomplete, or of a newer format. What was saved before is as it was, and so is what
+/// was to be loaded into.
 class FARANDOLE_API CheckpointError : public Error {
  public:
   using Error::Error;
