@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "checkpoint/checked_file.h"
 #include "checkpoint/file_error.h"
 #include "checkpoint/format/checksum.h"
 #include "farandole/error.h"
@@ -143,9 +144,7 @@ CheckpointIndex CheckpointIndex::read(const std::string& path) {
     index.values = json.at("values").string("values");
     return index;
   } catch (const JsonError& error) {
-    throw CheckpointError("checkpoint-damaged", "the checkpoint's '" + path + "' is damaged.",
-                          std::string(error.what()) + ".",
-                          "load another checkpoint, or restore this one from a copy.");
+    throw_damaged(path, error.what());
   }
 }
 

@@ -22,6 +22,7 @@ from farandole.checkpoint.slices import Slices
 from farandole.errors import CheckpointError, InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
 from farandole.optim.gathering import MASTER
+from farandole.optim.lazy_tensor import materialized
 from farandole.optim.parameter_groups import Group, hyperparameters
 from farandole.optim.state_dicts import State, States
 
@@ -149,7 +150,7 @@ class OptimizerLoader:
         for group, states in zip(self._optimizer.param_groups, self._states, strict=True):
             for parameter, state in zip(group["params"], states, strict=True):
                 for name, value in state.items():
-                    state[name] = _whole(value, parameter)
+                    state[name] = materialized(value)
                 if not state:
                     state.update(self._initial_state(parameter))
 
@@ -252,16 +253,6 @@ def _may_have_other_shapes(optimizer: Optimizer) -> bool:
     if isinstance(optimizer, ZeroRedundancyOptimizer):
         return optimizer.partition == "parameters"
     return True  # torch's load_state_dict() takes all
-
-
-def _whole(value: Any, parameter: torch.Tensor) -> Any:
-    if isinstance(value, SavedTensor):
-        return value.whole()
-    if isinstance(value, dict):
-        return {key: _whole(each, parameter) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_whole(each, parameter) for each in value)
-    return value
 
 
 def _no_tensor(key: str) -> Any:

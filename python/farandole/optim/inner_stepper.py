@@ -17,7 +17,7 @@ from farandole import _C
 from farandole.errors import Error
 from farandole.optim.full_state import OnDevice, gather_whole, moved
 from farandole.optim.gathering import MASTER, gather, gather_masters, load_masters, masters_of
-from farandole.optim.lazy_tensor import LazyTensor
+from farandole.optim.lazy_tensor import LazyTensor, materialized
 from farandole.optim.memory_order import part_of
 from farandole.optim.owned_state import OwnedState
 from farandole.optim.parameter_groups import Group, describe, hyperparameters
@@ -261,7 +261,7 @@ class InnerStepper:
                         {
                             name: moved(value, shard.device)
                             if has_moved and name not in SCALARS
-                            else deepcopy(_materialized(value))
+                            else deepcopy(materialized(value))
                             for name, value in own.items()
                         },
                     )
@@ -298,17 +298,6 @@ def _is_cut(value: object, shard: torch.Tensor) -> bool:
 def _dtype_in(state: State, name: str) -> torch.dtype | None:
     value = state.get(name)
     return value if isinstance(value, torch.dtype) else None
-
-
-def _materialized(value: Any) -> Any:
-    """The same with what is read of a checkpoint in place of what is to be read."""
-    if isinstance(value, LazyTensor):
-        return value.whole()
-    if isinstance(value, dict):
-        return {key: _materialized(each) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_materialized(each) for each in value)
-    return value
 
 
 def _cut_value(name: str, value: Any, parameter: torch.Tensor, piece: _C.Piece) -> Any:

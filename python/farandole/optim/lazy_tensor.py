@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 import torch
 
@@ -26,3 +27,14 @@ class LazyTensor(abc.ABC):
     @abc.abstractmethod
     def whole(self) -> torch.Tensor:
         """All elements; on the CPU."""
+
+
+def materialized(value: Any) -> Any:
+    """The same with what is read of a checkpoint in place of what is to be read."""
+    if isinstance(value, LazyTensor):
+        return value.whole()
+    if isinstance(value, dict):
+        return {key: materialized(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(materialized(each) for each in value)
+    return value

@@ -32,7 +32,7 @@ from farandole.optim.fused_stepper import FusedStepper
 from farandole.optim.gathering import MASTER, state_dtype
 from farandole.optim.inner_stepper import InnerStepper
 from farandole.optim.joining import JoinedRank
-from farandole.optim.lazy_tensor import LazyTensor
+from farandole.optim.lazy_tensor import LazyTensor, materialized
 from farandole.optim.owned_state import OwnedState
 from farandole.optim.parameter_groups import Group, hyperparameters, names_of
 from farandole.optim.state_dicts import States, groups_of, states_of
@@ -544,7 +544,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                     if is_cut and isinstance(value, LazyTensor):
                         value.stage(parameter, piece.offset, piece.elements)
                     else:
-                        _stage_whole(value)
+                        materialized(value)  # which keeps what it reads
 
     def __getstate__(self) -> NoReturn:
         raise InvalidArgument(
@@ -590,17 +590,6 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 "leave the hook out, and call step() after backward.",
             )
         )
-
-
-def _stage_whole(value: Any) -> None:
-    if isinstance(value, LazyTensor):
-        value.stage_whole()
-    elif isinstance(value, dict):
-        for each in value.values():
-            _stage_whole(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            _stage_whole(each)
 
 
 def _be_taken_for_torchs() -> None:
