@@ -26,6 +26,7 @@ void BucketLauncher::begin(bool is_joined) {
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
     for (const auto& slot : buckets[bucket].slots) {
       Progress& progress = progress_[slot.parameter];
+      gradients_[slot.parameter].note_written();
       progress.is_ready = plan_.expected[slot.parameter] == 0 && !is_joined;
       if (progress.is_ready) {
         gradients_.fill_missing(slot.parameter, is_joined);
@@ -86,6 +87,9 @@ void BucketLauncher::launch_full(size_t bucket) {
   is_launched_[bucket] = true;
   streams_[bucket].join();
   gradients_.finish_moves(bucket);
+  for (const auto& slot : plan_.buckets->plan().buckets[bucket].slots) {
+    gradients_[slot.parameter].note_written();
+  }
   plan_.consumer->launch(bucket);
 }
 

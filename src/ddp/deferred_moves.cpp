@@ -36,7 +36,10 @@ void DeferredMoves::finish(size_t bucket) {
 }
 
 void DeferredMoves::finish_all() {
-  for (size_t bucket = 0; bucket < of_bucket_.size(); ++bucket) finish(bucket);
+  for (size_t bucket = 0; bucket < of_bucket_.size(); ++bucket) {
+    for (Move& move : of_bucket_[bucket].moves) move.slot = move.slot.variable_data();
+    finish(bucket);
+  }
 }
 
 }  // namespace farandole

@@ -28,7 +28,8 @@ class DeferredMoves {
   }
   /// Copies what waits for the bucket.
   void finish(size_t bucket);
-  /// Copies all that waits.
+  /// Copies all that waits, unseen by the version counters of the slots, which still tell whether
+  /// the program has written there.
   void finish_all();
 
  private:

@@ -46,6 +46,11 @@ int64_t GradientStore::bytes() const {
   return bytes;
 }
 
+bool GradientStore::has_accelerators() const {
+  return !std::all_of(parameters_.begin(), parameters_.end(),
+                      [](const auto& parameter) { return parameter->parameter().is_cpu(); });
+}
+
 bool GradientStore::has_changed() const {
   return std::any_of(parameters_.begin(), parameters_.end(),
                      [](const auto& parameter) { return parameter->has_changed(); });
@@ -111,10 +116,6 @@ void GradientStore::move_into_slots() {
 }
 
 void GradientStore::leave_slots() noexcept {
-  try {
-    moves_.finish_all();
-  } catch (const std::exception&) {  // the device has failed
-  }
   for (const auto& parameter : parameters_) {
     try {
       parameter->leave_slot();

@@ -35,6 +35,8 @@ class GradientStore {
   std::vector<at::Tensor> parameters() const;
   /// Of all parameters, without gaps.
   int64_t bytes() const;
+  /// Whether a parameter is on one.
+  bool has_accelerators() const;
   /// Whether a parameter has changed what a plan depends on since its last renew().
   bool has_changed() const;
   std::vector<ParameterKind> kinds() const;
@@ -60,12 +62,16 @@ class GradientStore {
   /// Into all buckets.
   void finish_moves() { moves_.finish_all(); }
   /// A gradient of the parameter has arrived.
-  void touch(size_t index) { was_touched_[index] = true; }
+  void touch(size_t index) {
+    was_touched_[index] = true;
+    parameters_[index]->note_written();
+  }
   /// Whether one has since the last synchronized backward.
   bool was_touched(size_t index) const { return was_touched_[index]; }
   /// Moves every p.grad that the program has set to another tensor into its slot.
   void move_into_slots();
-  /// Moves every p.grad out of its slot, where averages may still be stored. Does not throw.
+  /// Moves every p.grad out of its slot, where averages may still be stored. What the program has
+  /// set to zeros since its gradient arrived becomes zeros again. Does not throw.
   void leave_slots() noexcept;
   /// p.grad of all active parameters = None.
   void drop();

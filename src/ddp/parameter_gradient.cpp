@@ -133,8 +133,15 @@ void ParameterGradient::expose_slot() {
   if (!parameter_.grad().is_same(slot())) parameter_.mutable_grad() = slot_;
 }
 
+void ParameterGradient::note_written() {
+  if (parameter_.is_cpu() || !parameter_.grad().defined()) return;
+  written_version_ = parameter_.grad()._version();
+}
+
 void ParameterGradient::leave_slot() {
-  if (has_slot() && is_in_slot()) parameter_.mutable_grad() = saved();
+  if (!has_slot() || !is_in_slot()) return;
+  const bool is_cleared = !parameter_.is_cpu() && parameter_.grad()._version() != written_version_;
+  parameter_.mutable_grad() = is_cleared ? at::zeros_like(parameter_.grad()) : saved();
 }
 
 void ParameterGradient::note_result() {

@@ -69,7 +69,11 @@ class ParameterGradient {
   void clear_slot();
   /// p.grad = the slot.
   void expose_slot();
-  /// Moves p.grad elsewhere if it is the slot, so that stores of other ranks do not change it.
+  /// This library, or autograd, has written p.grad. Nothing is noted on the CPU.
+  void note_written();
+  /// Moves p.grad elsewhere if it is the slot, so that stores of other ranks do not change it. On
+  /// accelerators they may have: there it becomes zeros if the program has written it since
+  /// note_written(), by autograd's version counter, since what a program writes then are zeros.
   void leave_slot();
   /// Whether p.grad is the slot.
   bool is_in_slot() const { return is_slot(parameter_.grad()); }
@@ -108,6 +112,7 @@ class ParameterGradient {
   std::vector<int64_t> strides_;  ///< of the slot
   std::shared_ptr<AliasedSlot> aliased_slot_;
   int64_t version_ = 0;            ///< of p.grad in note_result()
+  int64_t written_version_ = 0;    ///< of p.grad in note_written()
   int64_t finite_version_ = -1;    ///< of p.grad in note_finite(); -1: it was not finite
   const void* address_ = nullptr;  ///< of the slot, as the ranks have agreed; null if it is empty
 };

@@ -139,7 +139,7 @@ void Reducer::begin_backward() {
       },
       [self, backward] {
         const std::lock_guard lock(self->mutex_);
-        if (self->tracker_->is_in(backward)) self->abandon();
+        if (self->tracker_->is_in(backward)) self->abandon(/*beside_program=*/true);
       });
   if (plan_->consumer) start_buckets();
   plan_->births.begin();
@@ -194,7 +194,7 @@ void Reducer::end_backward(uint32_t flags) {
   const auto whatever_happens = c10::make_scope_exit([&] {
     reset();
     tracker_->end();
-    if (is_abandoned) abandon();
+    if (is_abandoned) abandon(/*beside_program=*/false);
   });
   tracker_->last_gradient_arrived();
   nonfinite_->forget_averages();
@@ -426,18 +426,25 @@ void Reducer::await_failed_backward() const {
 
 /// An exception has left this backward. Until the other ranks know, averages are stored into
 /// buckets: by them where they were launched, by hooks when they are. So p.grad leaves its slot:
-/// zeros that the program writes stay zeros. Does not throw.
-void Reducer::abandon() {
+/// zeros that the program writes stay zeros. `beside_program`: this may be autograd's thread of an
+/// accelerator while the program goes on and has p.grad to itself, until it calls us. Does not
+/// throw.
+void Reducer::abandon(bool beside_program) {
   tracker_->abandon();
   plan_->births.end();
   if (plan_->consumer) plan_->consumer->join_streams();
-  gradients_->leave_slots();
+  try {
+    gradients_->finish_moves();
+  } catch (const std::exception&) {  // the device has failed
+  }
+  if (!beside_program || !gradients_->has_accelerators()) gradients_->leave_slots();
 }
 
 /// Ends a backward that an exception has left: peers wait in it, unless a mismatch has told them.
 /// Collective if there is one.
 void Reducer::tell_of_abandoned() {
   if (!tracker_->is_abandoned()) return;
+  gradients_->leave_slots();
   if (!plan_->consumer || plan_->consumer->is_awaited()) {
     return end_backward(BackwardReport::kAbandoned);
   }

@@ -8,6 +8,7 @@ which the device is one more parameter.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import ranks
@@ -215,15 +217,30 @@ def check_nonfinite(rank: int, world_size: int) -> None:
         assert bool(parameter.grad.isnan().all())
 
 
-def check_abandoned(rank: int, world_size: int) -> None:
+class SlowEnd:
+    """Destroyed with a graph task: keeps autograd's thread in it while the program goes on."""
+
+    def __call__(self) -> None:
+        pass
+
+    def __del__(self) -> None:
+        time.sleep(0.05)
+
+
+def check_abandoned(rank: int, world_size: int, set_to_none: bool = True) -> None:
     """A backward that an exception leaves, then one that goes well."""
     ddp = wrapped(bucket_cap_mb=0.0005)
+
+    def fail(gradient: Tensor) -> None:
+        Variable._execution_engine.queue_callback(SlowEnd())
+        raise ZeroDivisionError
+
     for step in range(4):
-        ddp.zero_grad()
+        ddp.zero_grad(set_to_none=set_to_none)
         loss = square(ddp(batch(rank, step, 4, 8)))
         if step == 2:
             if rank == 0:
-                handle = next(ddp.parameters()).register_hook(lambda g: 1 / 0)
+                handle = next(ddp.parameters()).register_hook(fail)
                 with pytest.raises(ZeroDivisionError):
                     loss.backward()
                 handle.remove()
@@ -250,6 +267,13 @@ def run_checks(rank: int, world_size: int) -> None:
         check_streams_and_hooks,
         check_hooks_behind,
         check_nonfinite,
-        check_abandoned,
     ):
         check(rank, world_size)
+    for _ in range(3):
+        check_abandoned(rank, world_size)
+    # The program's zeros race with all_reduces whose result nobody will see.
+    sim.throw_races(False)
+    for _ in range(3):
+        check_abandoned(rank, world_size, set_to_none=False)
+    sim.throw_races(True)
+    assert all("'zero_'" in report and "'ncclAllReduce'" in report for report in sim.take_reports())

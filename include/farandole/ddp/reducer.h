@@ -184,7 +184,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void reset();
 
   void await_failed_backward() const;
-  void abandon();
+  void abandon(bool beside_program);
   void tell_of_abandoned();
   void end_sharding();
   void tell_hook_of_plan() const;
