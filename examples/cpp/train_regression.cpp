@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fits a line with a warm-up and a cosine, and goes on from a checkpoint in the middle of an epoch:
 //
-//   ./train_regression checkpoint.pt 30                                      # 30 of 60 steps
-//   torchrun --nproc-per-node 2 --no-python ./train_regression checkpoint.pt  # the others
+//   ./train_regression checkpoints 30                                      # 30 of 60 steps
+//   torchrun --nproc-per-node 2 --no-python ./train_regression checkpoints  # the others
 //
 // Every step has a batch of 32 samples, however many ranks share them out, and a checkpoint may be
 // loaded by another number of ranks than has saved it. So the losses are always the same, but for
@@ -12,7 +12,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 
 constexpr int64_t kBatch = 32;  // samples of one step, over all ranks
@@ -34,27 +33,12 @@ struct Sums : torch::data::datasets::Dataset<Sums> {
   torch::Tensor features, sums;
 };
 
-/// Writes or reads a part of a checkpoint.
-template <class Part>
-void save(torch::serialize::OutputArchive& archive, const char* name, const Part& part) {
-  torch::serialize::OutputArchive written;
-  part.save(written);
-  archive.write(name, written);
-}
-
-template <class Part>
-void load(torch::serialize::InputArchive& archive, const char* name, Part& part) {
-  torch::serialize::InputArchive read;
-  archive.read(name, read);
-  part.load(read);
-}
-
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s CHECKPOINT [STEPS]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s CHECKPOINTS [STEPS]\n", argv[0]);
     return 1;
   }
-  const std::string checkpoint = argv[1];
+  const std::string checkpoints = argv[1];  // a folder
   const int64_t last_step = argc > 2 ? std::atoll(argv[2]) : kSteps;
   const auto world = farandole::init_process_group();
   const int64_t batch_size = kBatch / farandole::world_size();
@@ -76,25 +60,23 @@ int main(int argc, char** argv) {
   auto loader = torch::data::make_data_loader(Sums().map(torch::data::transforms::Stack<>()),
                                               sampler, static_cast<size_t>(batch_size));
 
-  if (std::filesystem::exists(checkpoint)) {
-    torch::serialize::InputArchive archive;
-    archive.load_from(checkpoint);
-    load(archive, "model", *net);
-    load(archive, "optimizer", optimizer);
-    load(archive, "scheduler", scheduler);
-    load(archive, "sampler", sampler);
-  }
+  farandole::Training training;
+  training.model = net.get();
+  training.optimizer = &optimizer;
+  training.scheduler = &scheduler;
+  training.sampler = &sampler;
+  farandole::resume_or_start(checkpoints, training);
   int64_t step = scheduler.last_epoch();
   for (size_t epoch = sampler.epoch(); step < last_step; ++epoch) {
     sampler.set_epoch(epoch);
-    size_t consumed = 0;  // samples of this rank since the pass began
+    training.consumed = 0;  // samples of this rank since the pass began
     for (const auto& batch : *loader) {
       const auto loss = torch::mse_loss(model.forward(batch.data), batch.target);
       optimizer.zero_grad();
       loss.backward();
       optimizer.step();
       scheduler.step();
-      consumed += static_cast<size_t>(batch.data.size(0));
+      training.consumed += static_cast<size_t>(batch.data.size(0));
       const auto average = loss.detach() / farandole::world_size();
       farandole::all_reduce(average);
       ++step;
@@ -104,14 +86,6 @@ int main(int argc, char** argv) {
       }
       if (step == last_step) break;
     }
-    if (step < last_step || farandole::rank() != 0) continue;
-    torch::serialize::OutputArchive archive;
-    save(archive, "model", *net);
-    save(archive, "optimizer", optimizer);
-    save(archive, "scheduler", scheduler);
-    torch::serialize::OutputArchive place;
-    sampler.save(place, consumed);
-    archive.write("sampler", place);
-    archive.save_to(checkpoint);
+    if (step == last_step) farandole::save_checkpoint(checkpoints, training);
   }
 }

@@ -7,6 +7,8 @@
 #include "farandole/amp/grad_scaler.h"
 #include "farandole/checkpoint/checkpoint_reader.h"
 #include "farandole/checkpoint/checkpoint_writer.h"
+#include "farandole/checkpoint/load_checkpoint.h"
+#include "farandole/checkpoint/save_checkpoint.h"
 #include "farandole/config.h"
 #include "farandole/data/distributed_bucket_batch_sampler.h"
 #include "farandole/data/distributed_sampler.h"

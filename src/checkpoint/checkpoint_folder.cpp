@@ -233,6 +233,10 @@ std::vector<std::string> checkpoints_in(const std::string& root) {
   return paths;
 }
 
+bool has_checkpoint(const std::string& path) {
+  return is_checkpoint(path) || !checkpoints_in(path).empty();
+}
+
 std::string find_checkpoint(const std::string& path) {
   if (is_checkpoint(path)) return path;
   std::ifstream file(path + "/" + kLatest);

@@ -48,6 +48,8 @@ void remove_old(const std::string& root, int keep);
 /// Removes a folder with all in it. Does not throw.
 void remove_folder(const std::string& path) noexcept;
 
+/// Whether there is a checkpoint at `path`.
+bool has_checkpoint(const std::string& path);
 /// The folder of the checkpoint at `path`: itself, or the latest in it.
 std::string find_checkpoint(const std::string& path);
 /// All checkpoints in `root`, the oldest first.

@@ -65,6 +65,15 @@ std::string numbered(int64_t number) {
   return name;
 }
 
+/// By which the ranks' threads tell each other.
+void check_store(c10d::ProcessGroup& group) {
+  if (group.getStore()) return;
+  throw InvalidArgument("checkpoint-store",
+                        "an asynchronous save was asked for over a group without a store.",
+                        "its threads tell each other through the store that they have written.",
+                        "make the group with init_process_group(), or save synchronously.");
+}
+
 /// Below what trains: IOPRIO_CLASS_IDLE, and the lowest share of the CPU.
 void be_idle() {
   constexpr int kOfProcess = 1;
@@ -114,6 +123,7 @@ SaveJob CheckpointWriter::Impl::begin(const std::vector<TensorSlice>& slices,
   try {
     check_name(options.name);
     check_slices(slices);
+    if (options.asynchronous) check_store(*ranks.of_program());
     if (job.rank == 0) {
       if (!lock) {
         lock.emplace(root);

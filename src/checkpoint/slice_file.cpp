@@ -98,7 +98,7 @@ class NewFile {
   std::vector<std::byte> small_;
 };
 
-Json::Array json_of(const std::vector<int64_t>& numbers) {
+Json::Array array_of(const std::vector<int64_t>& numbers) {
   return {numbers.begin(), numbers.end()};
 }
 
@@ -134,9 +134,9 @@ SafetensorsHeader header_of(const std::vector<TensorSlice>& slices) {
     const std::vector<int64_t> offsets(stored.shape.size(), 0);
     of_dcp.emplace_back(
         slice.key,
-        Json::Object{{"saved_offsets", has_shape ? json_of(offsets) : Json::Array{slice.offset}}});
-    own.emplace_back(slice.key, Json::Object{{"shape", json_of(slice.shape)},
-                                             {"strides", json_of(slice.strides)},
+        Json::Object{{"saved_offsets", has_shape ? array_of(offsets) : Json::Array{slice.offset}}});
+    own.emplace_back(slice.key, Json::Object{{"shape", array_of(slice.shape)},
+                                             {"strides", array_of(slice.strides)},
                                              {"offset", slice.offset}});
     header.tensors.push_back(std::move(stored));
   }

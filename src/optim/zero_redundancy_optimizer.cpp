@@ -419,23 +419,34 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
     }
   }
   check_states(states, format, draft.param_groups());
-  forget_consolidated();
   for (size_t i = 0; i < param_groups_.size(); ++i) {
     format.copy(draft.param_groups()[i].options(), param_groups_[i].options());
   }
+  take_states(WholeStates(states, format, param_groups_));
+}
+
+std::vector<OwnedState> ZeroRedundancyOptimizer::owned_states() {
+  if (!engine_->shard_rank_of(0)) return {};
+  return stepper_->owned();
+}
+
+const StateFormat& ZeroRedundancyOptimizer::state_format() const { return stepper_->format(); }
+
+void ZeroRedundancyOptimizer::take_states(const SavedStates& states) {
+  forget_consolidated();
   plan_frozen(states);
   stepper_->load(states);
 }
 
 /// Makes shards for parameters that have a state, also while they are frozen. Collective if there
 /// are any.
-void ZeroRedundancyOptimizer::plan_frozen(const FullStates& states) {
+void ZeroRedundancyOptimizer::plan_frozen(const SavedStates& states) {
   bool has_frozen = false;
-  for (size_t i = 0; i < states.size(); ++i) {
+  for (size_t i = 0; i < param_groups_.size(); ++i) {
     std::vector<int64_t> steps = engine_->steps(i);
     const std::vector<bool> planned = engine_->are_planned(i);
-    for (size_t j = 0; j < states[i].size(); ++j) {
-      if (!states[i][j].state || planned[j]) continue;
+    for (size_t j = 0; j < param_groups_[i].params().size(); ++j) {
+      if (planned[j] || !states.outline(i, j).exists) continue;
       has_frozen = true;
       steps[j] = std::max<int64_t>(steps[j], 1);
     }

@@ -69,13 +69,13 @@ def regression(printed: str) -> tuple[list[int], list[float], list[str]]:
 @pytest.mark.timeout(3 * RUN_DEADLINE_S)
 def test_regression_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     program = PROGRAMS / "train_regression"
-    steps, losses, rates = regression(run_ranks([program, tmp_path / "whole.pt"], 1)[0])
+    steps, losses, rates = regression(run_ranks([program, tmp_path / "whole"], 1)[0])
     assert steps == list(range(1, 61))
     assert losses[-1] < 0.05 * losses[0]
     assert len(set(rates)) == 60
     at = 0
     for until, world_size in [(16, 2), (23, 1), (60, 4)]:  # 16 is the end of an epoch
-        printed = run_ranks([program, tmp_path / "parts.pt", f"{until}"], world_size)[0]
+        printed = run_ranks([program, tmp_path / "parts", f"{until}"], world_size)[0]
         found = regression(printed)
         assert found[0] == steps[at:until]
         assert found[1] == pytest.approx(losses[at:until], abs=2e-4)

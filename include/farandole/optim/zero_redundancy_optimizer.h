@@ -21,8 +21,10 @@
 
 namespace farandole {
 
+class SavedStates;
 class ShardStepper;
-struct FullState;
+class StateFormat;
+struct OwnedState;
 
 struct ZeroOptions {
   /// The ranks; if empty, those of the parameters' DistributedDataParallel, or the default group.
@@ -131,6 +133,14 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
   /// Local, unless frozen parameters have a state.
   void load(torch::serialize::InputArchive& archive) override;
 
+  // Of checkpoints; the types belong to src/optim/state.
+  /// What this rank has of the state; nothing where rank 0's host has all. Local.
+  std::vector<OwnedState> owned_states();
+  /// Takes this rank's pieces. Local, unless frozen parameters have a state.
+  void take_states(const SavedStates& states);
+  /// Throws NotSupported for optimizers of a Factory other than LibTorch's.
+  const StateFormat& state_format() const;
+
   /// Bytes of the state on this rank.
   int64_t state_bytes() const;
   int rank() const;
@@ -151,7 +161,7 @@ class FARANDOLE_API ZeroRedundancyOptimizer final : public torch::optim::Optimiz
   ShardedOptimizer::ParameterGroup planned_group(size_t index) const;
   void take_new_groups();
   void prepare_step();
-  void plan_frozen(const std::vector<std::vector<FullState>>& states);
+  void plan_frozen(const SavedStates& states);
   void forget_consolidated();
   void save_steps(torch::serialize::OutputArchive& archive) const;
 

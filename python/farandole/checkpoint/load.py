@@ -283,11 +283,13 @@ class _Loading:
             raise _mismatch(
                 f"no tensor '{key}'", "the model has one", "load it into the model that was saved."
             )
+        is_count = tensor.dim() == 0 and not isinstance(tensor, torch.nn.Parameter)
         for what, saved, own in (
             ("shape", tuple(entry.shape), tuple(tensor.shape)),
             ("dtype", entry.dtype, tensor.dtype),
         ):
-            if saved != own:
+            # LibTorch's to(dtype) makes num_batches_tracked a floating-point number.
+            if saved != own and not (what == "dtype" and is_count and self._is_exact(key, tensor)):
                 raise _mismatch(
                     f"'{key}' with the {what} {saved}",
                     f"the model's has the {what} {own}",
@@ -295,6 +297,10 @@ class _Loading:
                 )
         value = self._reader.read_whole(key)
         self.changes.append(lambda: tensor.detach().copy_(value))
+
+    def _is_exact(self, key: str, tensor: torch.Tensor) -> bool:
+        value = self._reader.read_whole(key)
+        return torch.equal(value.to(tensor.dtype).to(value.dtype), value)
 
     def take_optimizers(self, optimizers: Optimizers, models: Models) -> None:
         """Read what this rank needs of their states."""

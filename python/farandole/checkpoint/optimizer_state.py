@@ -210,7 +210,8 @@ class OptimizerLoader:
                     "differ.",
                 )
             values = tree.decode(found[0]["hyperparameters"], _no_tensor) if found else {}
-            fitting.append(values)
+            # What is not in C++, and what a scheduler keeps there, stays.
+            fitting.append({**hyperparameters(self._optimizer.param_groups[index]), **values})
         return fitting
 
     def _state(self, name: str, parameter: torch.Tensor) -> State:

@@ -45,19 +45,6 @@ bool is_half(const at::Tensor& parameter) {
   return c10::isReducedFloatingType(parameter.scalar_type());
 }
 
-/// The master weights of this rank's pieces; undefined if there are none.
-std::vector<at::Tensor> masters_of(const ShardedOptimizer& engine, size_t group,
-                                   const std::vector<at::Tensor>& parameters) {
-  const std::vector<at::Tensor> present = engine.state(group, kMasterParameter);
-  std::vector<at::Tensor> masters;
-  size_t next = 0;
-  for (const auto& piece : engine.pieces(group)) {
-    const bool has_one = is_half(parameters[piece.parameter]) && next < present.size();
-    masters.push_back(has_one ? present[next++] : at::Tensor());
-  }
-  return masters;
-}
-
 /// The name that messages use.
 std::string text_of(size_t group, size_t parameter) {
   return "parameter " + std::to_string(parameter) + " of group " + std::to_string(group);
@@ -131,16 +118,50 @@ void gather_masters(const ShardedOptimizer& engine, size_t group,
   for (size_t i = 0; i < states.size(); ++i) states[i].master = whole[i];
 }
 
+std::vector<at::Tensor> masters_of(const ShardedOptimizer& engine, size_t group,
+                                   const std::vector<at::Tensor>& parameters) {
+  const std::vector<at::Tensor> present = engine.state(group, kMasterParameter);
+  std::vector<at::Tensor> masters;
+  size_t next = 0;
+  for (const auto& piece : engine.pieces(group)) {
+    const bool has_one = is_half(parameters[piece.parameter]) && next < present.size();
+    masters.push_back(has_one ? present[next++] : at::Tensor());
+  }
+  return masters;
+}
+
 void load_masters(const ShardedOptimizer& engine, size_t group,
-                  const std::vector<at::Tensor>& parameters, const std::vector<FullState>& states) {
+                  const std::vector<at::Tensor>& parameters, const SavedStates& states) {
   const std::vector<at::Tensor> masters = masters_of(engine, group, parameters);
   const Pieces pieces = engine.pieces(group);
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (!masters[i].defined()) continue;
     const at::Tensor& parameter = parameters[pieces[i].parameter];
-    const at::Tensor& saved = states[pieces[i].parameter].master;
-    masters[i].copy_(part_of(saved.defined() ? saved : parameter, parameter, pieces[i]));
+    const at::Tensor saved = states.part(group, pieces[i], kMasterParameter);
+    masters[i].copy_(saved.defined() ? saved : part_of(parameter, parameter, pieces[i]));
   }
+}
+
+SavedStates::Outline WholeStates::outline(size_t group, size_t parameter) const {
+  const FullState& whole = states_[group][parameter];
+  const int64_t* const step = whole.state ? format_.fields(*whole.state).step : nullptr;
+  const int64_t known = !whole.state ? 0 : step == nullptr ? 1 : *step;
+  return {whole.state != nullptr, whole.steps.value_or(known), whole.master.defined()};
+}
+
+at::Tensor WholeStates::part(size_t group, const ShardedOptimizer::Piece& piece,
+                             const std::string& name) const {
+  const FullState& whole = states_[group][piece.parameter];
+  at::Tensor value;
+  if (name == kMasterParameter) {
+    value = whole.master;
+  } else if (whole.state) {
+    for (const auto& [field, tensor] : format_.fields(*whole.state).tensors) {
+      if (field == name) value = *tensor;
+    }
+  }
+  if (!value.defined()) return value;
+  return part_of(value, groups_[group].params()[piece.parameter], piece);
 }
 
 void check_states(const FullStates& states, const StateFormat& format,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "farandole/optim/sharded_optimizer.h"
+#include "optim/state/saved_states.h"
 #include "optim/state/state_format.h"
 
 namespace farandole {
@@ -46,14 +47,35 @@ std::vector<FullState> gather_states(
 void gather_masters(const ShardedOptimizer& engine, size_t group,
                     const std::vector<at::Tensor>& parameters, std::vector<FullState>& states,
                     int to);
+/// Those of this rank's pieces; undefined if there are none. Local.
+std::vector<at::Tensor> masters_of(const ShardedOptimizer& engine, size_t group,
+                                   const std::vector<at::Tensor>& parameters);
 /// Takes this rank's part of what was saved, or else of the parameters. Local.
 void load_masters(const ShardedOptimizer& engine, size_t group,
-                  const std::vector<at::Tensor>& parameters, const std::vector<FullState>& states);
+                  const std::vector<at::Tensor>& parameters, const SavedStates& states);
 
 /// Throws InvalidArgument unless the loaded states have the shapes of the parameters of `groups`,
 /// and what the rules of its options need.
 void check_states(const FullStates& states, const StateFormat& format,
                   const StateFormat::Groups& groups);
+
+/// Whole states, as a rank takes its pieces of them.
+class WholeStates final : public SavedStates {
+ public:
+  /// All outlive this.
+  WholeStates(const FullStates& states, const StateFormat& format,
+              const StateFormat::Groups& groups)
+      : states_(states), format_(format), groups_(groups) {}
+
+  Outline outline(size_t group, size_t parameter) const override;
+  at::Tensor part(size_t group, const ShardedOptimizer::Piece& piece,
+                  const std::string& name) const override;
+
+ private:
+  const FullStates& states_;
+  const StateFormat& format_;
+  const StateFormat::Groups& groups_;
+};
 
 /// The elements of `value`, of the parameter's shape, that belong to `piece`: one dimension.
 at::Tensor part_of(const at::Tensor& value, const at::Tensor& parameter,

@@ -6,21 +6,10 @@
 #include <algorithm>
 
 #include "farandole/optim/rule_of_options.h"
+#include "optim/shards/shard_tensors.h"
 #include "optim/state/shard_state.h"
 
 namespace farandole {
-namespace {
-
-/// The tensor with this name; null if the state has none.
-const at::Tensor* field_of(const StateFields& fields, const std::string& name) {
-  for (const auto& [field, tensor] : fields.tensors) {
-    if (field == name) return tensor->defined() ? tensor : nullptr;
-  }
-  return nullptr;
-}
-
-}  // namespace
-
 FusedStepper::FusedStepper(ShardedOptimizer& engine, const Groups& groups)
     : engine_(engine), groups_(groups) {}
 
@@ -79,39 +68,61 @@ std::vector<StateOutline> FusedStepper::outlines(size_t group) const {
   return outlines;
 }
 
-void FusedStepper::load(const FullStates& states) {
+std::vector<OwnedState> FusedStepper::owned() {
+  read();
+  engine_.make_state(rules_);
+  const bool counts = format().fields(*format().make_state()).step != nullptr ||
+                      engine_.master_weights().stochastic_rounding;  // which goes on from there
+  std::vector<OwnedState> all;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    std::vector<std::pair<std::string, std::vector<at::Tensor>>> arrays;
+    for (const std::string& name : rules_[group]->state_names()) {
+      arrays.emplace_back(name, engine_.state(group, name));
+    }
+    const std::vector<int64_t> steps = engine_.steps(group);
+    const auto pieces = engine_.pieces(group);
+    const auto masters = masters_of(engine_, group, groups_[group].params());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const int64_t step = steps[pieces[i].parameter];
+      if (step == 0) continue;
+      OwnedState own{group, pieces[i], {}, counts ? std::optional(step) : std::nullopt};
+      for (const auto& [name, array] : arrays) own.parts.emplace_back(name, array[i]);
+      if (masters[i].defined()) own.parts.emplace_back(kMasterParameter, masters[i]);
+      all.push_back(std::move(own));
+    }
+  }
+  return all;
+}
+
+void FusedStepper::load(const SavedStates& states) {
   const c10::NoGradGuard no_grad;
   read();
   engine_.make_state(rules_);
-  for (size_t group = 0; group < groups_.size(); ++group) load_group(group, states[group]);
+  for (size_t group = 0; group < groups_.size(); ++group) load_group(group, states);
 }
 
-void FusedStepper::load_group(size_t group, const std::vector<FullState>& states) {
-  const std::vector<at::Tensor>& parameters = groups_[group].params();
-  const auto pieces = engine_.pieces(group);
+void FusedStepper::load_group(size_t group, const SavedStates& states) {
   std::vector<int64_t> steps;
   std::vector<bool> has_state;
-  for (const FullState& whole : states) {
-    const int64_t* const step = whole.state ? format().fields(*whole.state).step : nullptr;
-    const int64_t known = !whole.state ? 0 : step == nullptr ? 1 : *step;
-    const int64_t least = whole.master.defined() ? 1 : 0;  // only those of stepped ones are saved
-    steps.push_back(std::max(whole.steps.value_or(known), least));
-    has_state.push_back(whole.state != nullptr);
+  for (size_t i = 0; i < groups_[group].params().size(); ++i) {
+    const SavedStates::Outline outline = states.outline(group, i);
+    const int64_t least = outline.has_master ? 1 : 0;  // only those of stepped ones are saved
+    steps.push_back(std::max(outline.step, least));
+    has_state.push_back(outline.exists);
   }
+  const auto pieces = engine_.pieces(group);
   for (const std::string& name : rules_[group]->state_names()) {
     const std::vector<at::Tensor> arrays = engine_.state(group, name);
     for (size_t i = 0; i < pieces.size(); ++i) {
-      const size_t parameter = pieces[i].parameter;
-      const auto& state = states[parameter].state;
-      const at::Tensor* const saved = state ? field_of(format().fields(*state), name) : nullptr;
-      if (saved == nullptr) {
-        arrays[i].zero_();
+      const at::Tensor saved = states.part(group, pieces[i], name);
+      if (saved.defined()) {
+        arrays[i].copy_(saved);
       } else {
-        arrays[i].copy_(part_of(*saved, parameters[parameter], pieces[i]));
+        arrays[i].zero_();
       }
     }
   }
-  load_masters(engine_, group, parameters, states);
+  load_masters(engine_, group, groups_[group].params(), states);
   engine_.set_steps(group, steps, has_state);
 }
 

@@ -21,13 +21,14 @@ class FusedStepper final : public ShardStepper {
   void rebuild(const Group& group) override;
   int64_t state_bytes() const override { return engine_.state_bytes(); }
   FullStates gather(int to) override;
-  void load(const FullStates& states) override;
+  std::vector<OwnedState> owned() override;
+  void load(const SavedStates& states) override;
   const StateFormat& format() const override { return *state_format_of(groups_.front().options()); }
 
  private:
   std::vector<FullState> gather_group(size_t group, int to);
   std::vector<StateOutline> outlines(size_t group) const;
-  void load_group(size_t group, const std::vector<FullState>& states);
+  void load_group(size_t group, const SavedStates& states);
   std::vector<std::string> field_names() const;
 
   ShardedOptimizer& engine_;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "farandole/error.h"
+#include "optim/shards/shard_tensors.h"
 
 namespace farandole {
 namespace {
@@ -144,7 +145,7 @@ void InnerStepper::rebuild(const Group& group) {
   std::unique_ptr<torch::optim::Optimizer> fresh;
   engine_.finish_rebuild([&] {
     fresh = make_on_shards();
-    if (has_state) put_states(*fresh, states);
+    if (has_state) put_states(*fresh, WholeStates(states, format(), groups_));
   });
   optimizer_ = std::move(fresh);
 }
@@ -221,41 +222,69 @@ std::vector<std::vector<StateOutline>> InnerStepper::common_outlines() const {
   return outlines;
 }
 
-void InnerStepper::load(const FullStates& states) {
+std::vector<OwnedState> InnerStepper::owned() {
+  const StateFormat& format = this->format();
+  catch_up();
+  std::vector<OwnedState> all;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const std::vector<at::Tensor>& shards = optimizer_->param_groups()[group].params();
+    const std::vector<int64_t> steps = engine_.steps(group);
+    const auto pieces = engine_.pieces(group);
+    const auto masters = masters_of(engine_, group, groups_[group].params());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (steps[pieces[i].parameter] == 0) continue;
+      OwnedState own{group, pieces[i], {}, {}};
+      if (State* const state = state_of(shards[i])) {
+        const StateFields fields = format.fields(*state);
+        if (fields.step != nullptr) own.step = *fields.step;
+        for (const auto& [name, tensor] : fields.tensors) {
+          if (tensor->defined()) own.parts.emplace_back(name, elements_of(*tensor, shards[i]));
+        }
+      }
+      if (masters[i].defined()) own.parts.emplace_back(kMasterParameter, masters[i]);
+      if (!own.parts.empty()) all.push_back(std::move(own));
+    }
+  }
+  return all;
+}
+
+void InnerStepper::load(const SavedStates& states) {
   const c10::NoGradGuard no_grad;
   read();
   auto fresh = make_on_shards();
   put_states(*fresh, states);
   optimizer_ = std::move(fresh);
   for (size_t group = 0; group < groups_.size(); ++group) {
-    load_masters(engine_, group, groups_[group].params(), states[group]);
+    load_masters(engine_, group, groups_[group].params(), states);
     std::vector<int64_t> steps;
-    for (const FullState& whole : states[group]) {
-      steps.push_back(whole.state || whole.master.defined() ? 1 : 0);
+    for (size_t i = 0; i < groups_[group].params().size(); ++i) {
+      const SavedStates::Outline outline = states.outline(group, i);
+      steps.push_back(outline.exists || outline.has_master ? 1 : 0);
     }
     engine_.set_steps(group, steps);
   }
 }
 
 /// Gives each shard a copy of its part.
-void InnerStepper::put_states(torch::optim::Optimizer& optimizer, const FullStates& states) const {
+void InnerStepper::put_states(torch::optim::Optimizer& optimizer, const SavedStates& states) const {
   const StateFormat& format = this->format();
   for (size_t group = 0; group < groups_.size(); ++group) {
     const std::vector<at::Tensor>& shards = optimizer.param_groups()[group].params();
     const auto pieces = engine_.pieces(group);
     for (size_t i = 0; i < pieces.size(); ++i) {
-      const at::Tensor& parameter = groups_[group].params()[pieces[i].parameter];
-      const auto& whole = states[group][pieces[i].parameter].state;
-      if (!whole) continue;
-      auto part = whole->clone();
-      for (const auto& [name, tensor] : format.fields(*part).tensors) {
-        if (!tensor->defined()) continue;
-        const at::Tensor copy = at::empty_strided(shards[i].sizes(), shards[i].strides(),
-                                                  tensor->options().device(shards[i].device()));
-        elements_of(copy, shards[i]).copy_(part_of(*tensor, parameter, pieces[i]));
-        *tensor = copy;
+      const SavedStates::Outline outline = states.outline(group, pieces[i].parameter);
+      if (!outline.exists) continue;
+      auto state = format.make_state();
+      const StateFields fields = format.fields(*state);
+      if (fields.step != nullptr) *fields.step = outline.step;
+      for (const auto& [name, tensor] : fields.tensors) {
+        const at::Tensor part = states.part(group, pieces[i], name);
+        if (!part.defined()) continue;
+        *tensor = at::empty_strided(shards[i].sizes(), shards[i].strides(),
+                                    part.options().device(shards[i].device()));
+        elements_of(*tensor, shards[i]).copy_(part);
       }
-      optimizer.state()[shards[i].unsafeGetTensorImpl()] = std::move(part);
+      optimizer.state()[shards[i].unsafeGetTensorImpl()] = std::move(state);
     }
   }
 }

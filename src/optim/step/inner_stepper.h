@@ -25,7 +25,8 @@ class InnerStepper final : public ShardStepper {
   void rebuild(const Group& group) override;
   int64_t state_bytes() const override;
   FullStates gather(int to) override;
-  void load(const FullStates& states) override;
+  std::vector<OwnedState> owned() override;
+  void load(const SavedStates& states) override;
   const StateFormat& format() const override;
 
  private:
@@ -38,7 +39,7 @@ class InnerStepper final : public ShardStepper {
   State* state_of(const at::Tensor& shard) const;
   std::string own_outlines() const;
   std::vector<std::vector<StateOutline>> common_outlines() const;
-  void put_states(torch::optim::Optimizer& optimizer, const FullStates& states) const;
+  void put_states(torch::optim::Optimizer& optimizer, const SavedStates& states) const;
 
   ShardedOptimizer& engine_;
   const Groups& groups_;

@@ -7,6 +7,8 @@
 
 #include "farandole/optim/sharded_optimizer.h"
 #include "optim/state/full_state.h"
+#include "optim/state/owned_state.h"
+#include "optim/state/saved_states.h"
 
 namespace farandole {
 
@@ -31,8 +33,10 @@ class ShardStepper {
   virtual int64_t state_bytes() const = 0;
   /// States of whole parameters on rank `to` (-1: all), empty elsewhere. Collective.
   virtual FullStates gather(int to) = 0;
+  /// What this rank has of parameters that have been stepped. Local.
+  virtual std::vector<OwnedState> owned() = 0;
   /// Takes this rank's part of states that were checked. Local.
-  virtual void load(const FullStates& states) = 0;
+  virtual void load(const SavedStates& states) = 0;
   /// The format of saved states. Throws NotSupported for unknown optimizers.
   virtual const StateFormat& format() const = 0;
 };

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/checkpoint/load_checkpoint.h"
+
+#include <ATen/ops/equal.h>
+#include <c10/core/GradMode.h>
+#include <torch/serialize/archive.h>
+
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/format/json.h"
+#include "checkpoint/training/holder_states.h"
+#include "checkpoint/training/optimizer_states.h"
+#include "checkpoint/training/parameter_names.h"
+#include "checkpoint/training/rng_states.h"
+#include "checkpoint/training/values_json.h"
+#include "checkpoint/training/writers.h"
+#include "farandole/checkpoint/checkpoint_reader.h"
+#include "farandole/error.h"
+
+namespace farandole {
+
+using checkpoint::Json;
+using checkpoint::JsonError;
+using checkpoint::ModelTensor;
+
+namespace {
+
+using Change = std::function<void()>;
+
+/// How long a folder that rank 0 sees may take to be seen by others, as on NFS.
+constexpr std::chrono::seconds kVisibleWithin{10};
+
+CheckpointError other_model(const std::string& has, const std::string& why,
+                            const std::string& fix) {
+  return {"checkpoint-other-model", "the checkpoint has " + has + ".", why + ".", fix};
+}
+
+std::string text_of(at::IntArrayRef shape) { return c10::str(shape); }
+
+/// What is read, and how it is taken over. Local.
+class Loading {
+ public:
+  explicit Loading(const CheckpointReader& reader)
+      : reader_(reader), json_(Json::parse(reader.values())) {}
+
+  void take_models(const NamedParts<torch::nn::Module>& models) {
+    for (const auto& [name, model] : models.by_name()) {
+      take_model(checkpoint::model_prefix(name), *model);
+    }
+  }
+
+  void take_optimizers(const Training& training) {
+    const auto known = checkpoint::parameter_names(training.model);
+    const Json& saved = json_.at("optimizers");
+    for (const auto& [name, optimizer] : training.optimizer.by_name()) {
+      const Json* const own = saved.find(checkpoint::optimizer_prefix(name));
+      if (own == nullptr) {
+        std::string there;
+        for (const auto& [prefix, each] : saved.object()) {
+          there += (there.empty() ? "'" : ", '") + prefix.substr(0, prefix.find(':')) + "'";
+        }
+        throw other_model("no optimizer '" + name + "'",
+                          "it has " + (there.empty() ? "none" : there),
+                          "pass optimizers by the names under which they were saved.");
+      }
+      changes.push_back(checkpoint::load_optimizer(*optimizer, known, reader_, *own));
+    }
+  }
+
+  const Json& state(const char* name) const {
+    const Json* const state = json_.at("states").find(name);
+    if (state != nullptr) return *state;
+    throw other_model("no state of a " + std::string(name), "it was not given to save_checkpoint()",
+                      "leave " + std::string(name) + " out, and begin with a new one.");
+  }
+
+  CheckpointValues values() const {
+    return checkpoint::values_of(json_.at("values"),
+                                 [this](const std::string& key) { return reader_.read(key); });
+  }
+
+  std::vector<Change> changes;
+
+ private:
+  void take_model(const std::string& prefix, const torch::nn::Module& model) {
+    const std::vector<ModelTensor> tensors = checkpoint::tensors_of(model, prefix);
+    std::set<std::string> keys;
+    for (const ModelTensor& each : tensors) keys.insert(each.key);
+    if (const Json* const names = json_.at("models").find(prefix)) {
+      for (const Json& name : names->array()) {
+        if (keys.count(prefix + name.string("a name")) > 0) continue;
+        throw other_model("'" + prefix + name.string() + "' of a model",
+                          "the model that is to be loaded into has nothing of that name",
+                          "load it into the model that was saved.");
+      }
+    }
+    std::set<const void*> seen;
+    for (const ModelTensor& each : tensors) {
+      if (seen.insert(each.tensor.unsafeGetTensorImpl()).second) take_tensor(each);
+    }
+  }
+
+  void take_tensor(const ModelTensor& each) {
+    const Json* const alias = json_.at("aliases").find(each.key);
+    const std::string& key = alias != nullptr ? alias->string("an alias") : each.key;
+    const auto found = reader_.entries().find(key);
+    if (found == reader_.entries().end()) {
+      throw other_model("no tensor '" + key + "'", "the model has one",
+                        "load it into the model that was saved.");
+    }
+    const CheckpointReader::Entry& entry = found->second;
+    const at::IntArrayRef shape(entry.shape);
+    if (shape != each.tensor.sizes()) {
+      throw differs(key, "shape", text_of(shape), text_of(each.tensor.sizes()));
+    }
+    const at::Tensor value = reader_.read(key);
+    if (entry.dtype != each.tensor.scalar_type() && !is_count_of(value, each)) {
+      throw differs(key, "dtype", c10::toString(entry.dtype),
+                    c10::toString(each.tensor.scalar_type()));
+    }
+    changes.emplace_back([to = each.tensor.detach(), value] { to.copy_(value); });
+  }
+
+  /// LibTorch's to(dtype) makes num_batches_tracked a floating-point number, Python's does not.
+  static bool is_count_of(const at::Tensor& value, const ModelTensor& each) {
+    if (each.is_parameter || value.dim() != 0) return false;
+    const at::Tensor converted = value.to(each.tensor.scalar_type());
+    return at::equal(converted.to(value.scalar_type()), value);
+  }
+
+  static CheckpointError differs(const std::string& key, const std::string& what,
+                                 const std::string& saved, const std::string& own) {
+    return other_model("'" + key + "' with the " + what + " " + saved,
+                       "the model's has the " + what + " " + own,
+                       "load it into the model that was saved, and convert that afterwards.");
+  }
+
+  const CheckpointReader& reader_;
+  const Json json_;
+};
+
+/// A load of all ranks.
+class JointLoad {
+ public:
+  JointLoad(std::string call, std::string path, const Group& group)
+      : call_(std::move(call)),
+        path_(std::move(path)),
+        ranks_(checkpoint::writer_of(path_, group)) {
+    std::string error;
+    try {
+      ranks_->wait();  // for what this program saves there
+    } catch (const std::exception& met) {
+      error = met.what();
+    }
+    ranks_->agree(call_, error);
+  }
+
+  /// Whether rank 0 finds a checkpoint. Collective.
+  bool is_there() const {
+    std::string found;
+    together([&] {
+      if (ranks_->rank() == 0 && checkpoint::has_checkpoint(path_)) found = "yes";
+    });
+    return !ranks_->all_gather(found)[0].empty();
+  }
+
+  /// Reads all, agrees, changes. Collective.
+  CheckpointValues run(const Training& training, bool rng) const {
+    const std::unique_ptr<CheckpointReader> reader = opened();
+    std::optional<Loading> loading;
+    CheckpointValues values;
+    std::optional<LRSchedulerState> scheduler;
+    std::optional<GradScalerState> scaler;
+    std::optional<SamplerState> sampler;
+    Change set_rng = [] {};
+    together([&] {
+      loading.emplace(*reader);
+      loading->take_models(training.model);
+      loading->take_optimizers(training);
+      if (training.scheduler != nullptr) {
+        scheduler = checkpoint::scheduler_state_of(loading->state("scheduler"),
+                                                   training.scheduler->state());
+      }
+      if (training.scaler != nullptr)
+        scaler = checkpoint::scaler_state_of(loading->state("scaler"));
+      if (training.sampler != nullptr) {
+        sampler = checkpoint::sampler_state_of(loading->state("sampler"));
+      }
+      values = loading->values();
+      if (rng) set_rng = checkpoint::load_rng(*reader, ranks_->rank(), ranks_->world_size());
+    });
+    // What may refuse a state comes first, and is put back if any does, on any rank.
+    const std::vector<Change> undo = undoing(training);
+    try {
+      together([&] {
+        if (scheduler) training.scheduler->load_state(*scheduler);
+        if (sampler) training.sampler->load_state(*sampler);
+        if (scaler) training.scaler->load_state(*scaler);
+      });
+    } catch (...) {
+      for (const Change& change : undo) change();
+      throw;
+    }
+    for (const Change& change : loading->changes) change();
+    set_rng();
+    return values;
+  }
+
+ private:
+  /// All ranks do it, or all throw. Collective at the end.
+  void together(const std::function<void()>& body) const {
+    std::exception_ptr own;
+    std::string error;
+    try {
+      body();
+    } catch (const JsonError& met) {
+      const CheckpointError typed("checkpoint-unknown",
+                                  "the checkpoint at '" + path_ + "' could not be taken.",
+                                  std::string(met.what()) + ".",
+                                  "load what save_checkpoint() has saved, into what was given to "
+                                  "it.");
+      own = std::make_exception_ptr(typed);
+      error = typed.what();
+    } catch (const std::exception& met) {
+      own = std::current_exception();
+      error = met.what();
+    }
+    try {
+      ranks_->agree(call_, error);
+    } catch (const CheckpointError&) {
+      if (!own) throw;
+    }
+    if (own) std::rethrow_exception(own);
+  }
+
+  /// The checkpoint that rank 0 finds, on all ranks. Collective.
+  std::unique_ptr<CheckpointReader> opened() const {
+    std::unique_ptr<CheckpointReader> reader;
+    together([&] {
+      if (ranks_->rank() == 0) reader = std::make_unique<CheckpointReader>(path_);
+    });
+    const std::string folder = ranks_->all_gather(reader ? reader->folder() : "")[0];
+    together([&] {
+      if (!reader) reader = once_visible(folder);
+    });
+    return reader;
+  }
+
+  static std::unique_ptr<CheckpointReader> once_visible(const std::string& folder) {
+    const auto deadline = std::chrono::steady_clock::now() + kVisibleWithin;
+    const std::filesystem::path index = std::filesystem::path(folder) / checkpoint::kIndexName;
+    while (!std::filesystem::exists(index) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    return std::make_unique<CheckpointReader>(folder);
+  }
+
+  static std::vector<Change> undoing(const Training& training) {
+    std::vector<Change> undo;
+    if (auto* const scheduler = training.scheduler) {
+      undo.emplace_back([scheduler, state = scheduler->state()] { scheduler->load_state(state); });
+    }
+    if (auto* const sampler = training.sampler) {
+      torch::serialize::OutputArchive archive;
+      sampler->save(archive);
+      std::stringstream bytes;
+      archive.save_to(bytes);
+      undo.emplace_back([sampler, text = bytes.str()] {
+        std::istringstream saved(text);
+        torch::serialize::InputArchive before;
+        before.load_from(saved);
+        sampler->load(before);
+      });
+    }
+    if (auto* const scaler = training.scaler) {
+      undo.emplace_back([scaler, state = scaler->state()] { scaler->load_state(state); });
+    }
+    return undo;
+  }
+
+  const std::string call_;
+  const std::string path_;
+  const std::shared_ptr<CheckpointWriter> ranks_;
+};
+
+}  // namespace
+
+CheckpointValues load_checkpoint(const std::string& path, const Training& training,
+                                 const LoadCheckpointOptions& options) {
+  const c10::NoGradGuard no_grad;
+  return JointLoad("load_checkpoint()", path, options.group).run(training, options.rng);
+}
+
+std::optional<CheckpointValues> resume_or_start(const std::string& path, const Training& training,
+                                                const LoadCheckpointOptions& options) {
+  const c10::NoGradGuard no_grad;
+  const JointLoad load("resume_or_start()", path, options.group);
+  if (!load.is_there()) return std::nullopt;
+  return load.run(training, options.rng);
+}
+
+}  // namespace farandole

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/training/slice_list.h"
+
+namespace farandole::checkpoint {
+namespace {
+
+constexpr int64_t kCutFrom = 1 << 16;  // elements from which on all ranks write a shared tensor
+
+bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
+
+/// The elements in the order of memory, without a copy if they lie close.
+at::Tensor flat(const at::Tensor& tensor) {
+  const at::Tensor dense = is_dense(tensor) ? tensor.detach() : tensor.detach().contiguous();
+  return dense.as_strided({dense.numel()}, {1});
+}
+
+std::string text_of(at::IntArrayRef numbers) {
+  std::string text;
+  for (const int64_t number : numbers) text += std::to_string(number) + ",";
+  return text;
+}
+
+}  // namespace
+
+std::vector<int64_t> saved_strides(const at::Tensor& tensor) {
+  return (is_dense(tensor) ? tensor : at::Tensor(tensor.detach().contiguous())).strides().vec();
+}
+
+void SliceList::add_shared(const std::string& key, const at::Tensor& tensor) {
+  const at::Tensor elements = flat(tensor);
+  const std::vector<int64_t> strides = saved_strides(tensor);
+  keys_.insert(key);
+  common_ += key + " " + text_of(tensor.sizes()) + " " + text_of(strides) + " " +
+             std::string(c10::toString(tensor.scalar_type())) + "\n";
+  int64_t begin = 0;
+  int64_t end = elements.numel();
+  if (end < kCutFrom) {
+    const bool is_mine = next_ == rank_;
+    next_ = (next_ + 1) % world_size_;
+    if (!is_mine) return;
+  } else {
+    begin = elements.numel() * rank_ / world_size_;
+    end = elements.numel() * (rank_ + 1) / world_size_;
+  }
+  own_.push_back(
+      {key, tensor.sizes().vec(), strides, begin, elements.narrow(0, begin, end - begin)});
+}
+
+void SliceList::add_own(const std::string& key, const at::Tensor& tensor) {
+  own_.push_back({key, tensor.sizes().vec(), saved_strides(tensor), 0, flat(tensor)});
+}
+
+void SliceList::add_part(const std::string& key, const at::Tensor& parameter, int64_t offset,
+                         const at::Tensor& elements) {
+  own_.push_back(
+      {key, parameter.sizes().vec(), saved_strides(parameter), offset, elements.detach()});
+}
+
+std::string SliceList::new_key(const std::string& wanted) {
+  std::string key = wanted;
+  for (int number = 2; !keys_.insert(key).second; ++number) {
+    key = wanted + "#" + std::to_string(number);
+  }
+  return key;
+}
+
+}  // namespace farandole::checkpoint

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/rmsprop.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "farandole/checkpoint/load_checkpoint.h"
+#include "farandole/checkpoint/save_checkpoint.h"
+#include "farandole/data/distributed_sampler.h"
+#include "farandole/error.h"
+#include "farandole/optim/lr_scheduler/reduce_lr_on_plateau.h"
+#include "farandole/optim/lr_scheduler/step_lr.h"
+#include "farandole/optim/zero_redundancy_optimizer.h"
+#include "optim/bowl.h"
+
+namespace farandole {
+namespace {
+
+namespace optim = torch::optim;
+
+using test::Bowl;
+using test::bowl;
+using test::run_replicas;
+using testing::HasSubstr;
+
+using Zero = ZeroRedundancyOptimizer;
+using Ddp = DistributedDataParallel<Bowl>;
+
+/// A folder for each test.
+class TrainingCheckpoint : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
+    path_ = testing::TempDir() + "farandole-" + test->name();
+    std::filesystem::remove_all(path_);
+  }
+  void TearDown() override { std::filesystem::remove_all(path_); }
+
+  std::string path_;
+};
+
+const std::vector<test::BowlWeight> kHalves = {
+    {{33, 17}, at::kBFloat16}, {{129}}, {{6}, at::kHalf}};
+
+/// What one rank trains: the same data everywhere, so that any number of ranks has the same bits.
+struct Rank {
+  std::shared_ptr<Bowl> model;
+  std::unique_ptr<Ddp> ddp;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  Training training;
+
+  Rank(const Group& group, const optim::OptimizerOptions& options, GradientMode mode,
+       const std::vector<test::BowlWeight>& specs = test::kOddWeights)
+      : model(bowl(specs)), ddp(std::make_unique<Ddp>(model, group)) {
+    ZeroOptions zero;
+    zero.gradients = mode;
+    optimizer = std::make_unique<Zero>(*ddp, options, zero);
+    describe();
+  }
+  /// Without shards, by a function that makes the optimizer of the parameters.
+  template <class Make>
+  Rank(const Group& group, const Make& make)
+      : model(bowl(test::kOddWeights)), ddp(std::make_unique<Ddp>(model, group)) {
+    optimizer = make(model->parameters());
+    describe();
+  }
+  void describe() {
+    training.model = model.get();
+    training.optimizer = optimizer.get();
+  }
+  void step(int number) {
+    optimizer->zero_grad();
+    ddp->forward(0, number).backward();
+    optimizer->step();
+  }
+  std::vector<at::Tensor> weights() const {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& weight : model->weights) copies.push_back(weight.detach().clone());
+    return copies;
+  }
+};
+
+void expect_same(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& wanted) {
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_TRUE(at::equal(found[i], wanted[i])) << "weight " << i;
+  }
+}
+
+/// But for the rounding of sums over other numbers of ranks.
+void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& wanted) {
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_TRUE(at::allclose(found[i], wanted[i], 1e-5, 1e-6)) << "weight " << i;
+  }
+}
+
+SaveCheckpointOptions on(const Group& group) {
+  SaveCheckpointOptions options;
+  options.group = group;
+  return options;
+}
+
+LoadCheckpointOptions from(const Group& group) {
+  LoadCheckpointOptions options;
+  options.group = group;
+  return options;
+}
+
+std::vector<std::shared_ptr<optim::OptimizerOptions>> all_options() {
+  return {std::make_shared<SGDOptions>(SGDOptions(0.125).momentum(0.5)),
+          std::make_shared<SGDOptions>(0.125),
+          std::make_shared<AdamOptions>(AdamOptions(0.05).amsgrad(true)),
+          std::make_shared<AdamWOptions>(0.05),
+          std::make_shared<LambOptions>(0.05),
+          std::make_shared<LarsOptions>(0.05),
+          std::make_shared<optim::RMSpropOptions>(0.05),
+          std::make_shared<optim::AdagradOptions>(0.1)};
+}
+
+TEST_F(TrainingCheckpoint, GoesOnWithAnyNumberOfRanks) {
+  int folder = 0;
+  for (const auto& options : all_options()) {
+    for (const auto& [before, after] : {std::pair(4, 2), std::pair(1, 4), std::pair(2, 8)}) {
+      const std::string path = path_ + "/" + std::to_string(folder++);
+      const bool shards = folder % 2 == 0;
+      std::vector<at::Tensor> wanted;
+      run_replicas("shm", before, [&](const Group& group) {
+        Rank rank(group, *options, shards ? GradientMode::kShard : GradientMode::kFull);
+        for (int step = 0; step < 3; ++step) rank.step(step);
+        save_checkpoint(path, rank.training, on(group)).wait();
+        for (int step = 3; step < 5; ++step) rank.step(step);
+        if (group->getRank() == 0) wanted = rank.weights();
+      });
+      run_replicas("shm", after, [&](const Group& group) {
+        Rank rank(group, *options, shards ? GradientMode::kFull : GradientMode::kShard);
+        rank.step(7);  // what there is goes
+        load_checkpoint(path, rank.training, from(group));
+        for (int step = 3; step < 5; ++step) rank.step(step);
+        SCOPED_TRACE(path + ": " + std::to_string(before) + " to " + std::to_string(after));
+        expect_close(rank.weights(), wanted);
+      });
+    }
+  }
+}
+
+TEST_F(TrainingCheckpoint, KeepsMasterWeights) {
+  std::vector<at::Tensor> wanted;
+  const AdamWOptions options(0.001);
+  run_replicas("shm", 2, [&](const Group& group) {
+    Rank rank(group, options, GradientMode::kFull, kHalves);
+    for (int step = 0; step < 3; ++step) rank.step(step);
+    save_checkpoint(path_, rank.training, on(group));
+    for (int step = 3; step < 9; ++step) rank.step(step);
+    if (group->getRank() == 0) wanted = rank.weights();
+  });
+  run_replicas("shm", 4, [&](const Group& group) {
+    Rank rank(group, options, GradientMode::kShard, kHalves);
+    load_checkpoint(path_, rank.training, from(group));
+    for (int step = 3; step < 9; ++step) rank.step(step);
+    expect_same(rank.weights(), wanted);
+  });
+}
+
+TEST_F(TrainingCheckpoint, LeavesShardsForPlainOptimizersAndBack) {
+  const auto plain = [](std::vector<at::Tensor> parameters) {
+    return std::make_unique<optim::SGD>(std::move(parameters), SGDOptions(0.125).momentum(0.5));
+  };
+  std::vector<at::Tensor> wanted;
+  run_replicas("shm", 2, [&](const Group& group) {
+    Rank rank(group, SGDOptions(0.125).momentum(0.5), GradientMode::kFull);
+    for (int step = 0; step < 2; ++step) rank.step(step);
+    save_checkpoint(path_, rank.training, on(group));
+    for (int step = 2; step < 6; ++step) rank.step(step);
+    if (group->getRank() == 0) wanted = rank.weights();
+  });
+  run_replicas("shm", 2, [&](const Group& group) {
+    Rank rank(group, plain);
+    load_checkpoint(path_, rank.training, from(group));
+    for (int step = 2; step < 4; ++step) rank.step(step);
+    save_checkpoint(path_, rank.training, on(group));
+  });
+  run_replicas("shm", 4, [&](const Group& group) {
+    Rank rank(group, SGDOptions(0.125).momentum(0.5), GradientMode::kShard);
+    load_checkpoint(path_, rank.training, from(group));
+    for (int step = 4; step < 6; ++step) rank.step(step);
+    expect_same(rank.weights(), wanted);
+  });
+}
+
+TEST_F(TrainingCheckpoint, BringsBackWhatIsBesideModelAndOptimizer) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    torch::manual_seed(static_cast<uint64_t>(group->getRank()));
+    Rank rank(group, SGDOptions(0.5), GradientMode::kFull);
+    StepLR scheduler(*rank.optimizer, 2, 0.5);
+    GradScaler scaler;
+    DistributedSamplerOptions sharing;
+    sharing.num_replicas = 2;
+    sharing.rank = group->getRank();
+    DistributedSampler sampler(20, sharing);
+    rank.training.scheduler = &scheduler;
+    rank.training.scaler = &scaler;
+    rank.training.sampler = &sampler;
+    for (int i = 0; i < 3; ++i) scheduler.step();
+    GradScalerState scaling = scaler.state();
+    scaling.scale = 8;
+    scaling.growth_tracker = 3;
+    scaler.load_state(scaling);
+    rank.training.consumed = 4;
+    save_checkpoint(path_, rank.training, on(group));
+    const auto state = scheduler.state();
+
+    scheduler.step();
+    scaling.scale = 16;
+    scaler.load_state(scaling);
+    load_checkpoint(path_, rank.training, from(group));
+    EXPECT_EQ(scheduler.state(), state);
+    EXPECT_EQ(rank.optimizer->param_groups()[0].options().get_lr(), 0.25);
+    EXPECT_EQ(scaler.get_scale(), 8);
+    EXPECT_EQ(scaler.state().growth_tracker, 3);
+    EXPECT_EQ(sampler.state(0).at("position"), 8);
+  });
+}
+
+TEST_F(TrainingCheckpoint, KeepsAPlateau) {
+  run_replicas("shm", 1, [&](const Group& group) {
+    Rank rank(group, SGDOptions(0.5), GradientMode::kFull);
+    ReduceLROnPlateauOptions options;
+    options.is_max = true;
+    options.patience = 1;
+    ReduceLROnPlateau scheduler(*rank.optimizer, options);
+    rank.training.scheduler = &scheduler;
+    for (const bool has_best : {false, true}) {
+      if (has_best) scheduler.step(0.5);
+      const auto state = scheduler.state();
+      save_checkpoint(path_, rank.training, on(group));
+      for (int i = 0; i < 4; ++i) scheduler.step(0.25);
+      load_checkpoint(path_, rank.training, from(group));
+      EXPECT_EQ(scheduler.state(), state);
+    }
+  });
+}
+
+TEST_F(TrainingCheckpoint, BringsBackTheProgramsValues) {
+  run_replicas("shm", 1, [&](const Group& group) {
+    SaveCheckpointOptions options = on(group);
+    c10::Dict<std::string, double> losses;
+    losses.insert("train", 0.5);
+    losses.insert("!odd", std::numeric_limits<double>::infinity());
+    options.values = {{"epoch", int64_t{3}},
+                      {"loss", 0.1},
+                      {"nan", std::nan("")},
+                      {"name", "a \"name\"\n"},
+                      {"done", false},
+                      {"none", c10::IValue()},
+                      {"list", std::vector<int64_t>{1, 2}},
+                      {"tuple", std::make_tuple(1.5, std::string("x"))},
+                      {"losses", losses},
+                      {"scalar", at::scalar_tensor(2.5, at::kHalf)},
+                      {"matrix", at::arange(6).view({2, 3}).t()}};
+    save_checkpoint(path_, {}, options);
+    const CheckpointValues values = load_checkpoint(path_, {}, from(group));
+    EXPECT_EQ(values.size(), options.values.size());
+    EXPECT_EQ(values.at("epoch").toInt(), 3);
+    EXPECT_EQ(values.at("loss").toDouble(), 0.1);
+    EXPECT_TRUE(std::isnan(values.at("nan").toDouble()));
+    EXPECT_EQ(values.at("name").toStringRef(), "a \"name\"\n");
+    EXPECT_FALSE(values.at("done").toBool());
+    EXPECT_TRUE(values.at("none").isNone());
+    EXPECT_EQ(values.at("list").toListRef()[1].toInt(), 2);
+    EXPECT_EQ(values.at("tuple").toTupleRef().elements()[1].toStringRef(), "x");
+    EXPECT_TRUE(std::isinf(values.at("losses").toGenericDict().at("!odd").toDouble()));
+    EXPECT_TRUE(at::equal(values.at("scalar").toTensor(), at::scalar_tensor(2.5, at::kHalf)));
+    EXPECT_TRUE(at::equal(values.at("matrix").toTensor(), at::arange(6).view({2, 3}).t()));
+  });
+}
+
+TEST_F(TrainingCheckpoint, RefusesValuesThatItCannotHave) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    SaveCheckpointOptions options = on(group);
+    if (group->getRank() == 0) options.values = {{"stream", c10::Stream::unpack3(0, 0, at::kCPU)}};
+    try {
+      save_checkpoint(path_, {}, options);
+      ADD_FAILURE() << "saved";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(group->getRank(), 0);
+      EXPECT_THAT(error.what(), HasSubstr("values/stream of the class Stream"));
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(group->getRank(), 1);
+      EXPECT_THAT(error.what(), HasSubstr("values/stream of the class Stream"));
+    }
+    EXPECT_FALSE(resume_or_start(path_, {}, from(group)).has_value());
+  });
+}
+
+TEST_F(TrainingCheckpoint, ChangesNothingThatDoesNotFitOnOneRank) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    Rank rank(group, AdamWOptions(0.05), GradientMode::kFull);
+    StepLR scheduler(*rank.optimizer, 2, 0.5);
+    rank.training.scheduler = &scheduler;
+    rank.step(0);
+    save_checkpoint(path_, rank.training, on(group));
+    for (int step = 1; step < 3; ++step) rank.step(step);
+    scheduler.step();
+    const auto weights = rank.weights();
+    const auto state = scheduler.state();
+
+    const auto expect_refused = [&](const Training& training, const std::string& text) {
+      try {
+        load_checkpoint(path_, training, from(group));
+        ADD_FAILURE() << "loaded";
+      } catch (const CheckpointError& error) {
+        EXPECT_THAT(error.what(), HasSubstr(text));
+      }
+      expect_same(rank.weights(), weights);
+      EXPECT_EQ(scheduler.state(), state);
+    };
+    Training training = rank.training;
+    torch::nn::Module other;
+    other.register_parameter("weight0", at::zeros({2}));
+    if (group->getRank() == 1) training.model = &other;
+    expect_refused(training, "weight1' of a model.");
+    training = rank.training;
+    optim::SGD sgd(rank.model->parameters(), SGDOptions(0.5));
+    if (group->getRank() == 1) training.optimizer = &sgd;
+    expect_refused(training, "the state of an optimizer AdamW.");
+    training = rank.training;
+    GradScaler scaler;
+    if (group->getRank() == 1) training.scaler = &scaler;
+    expect_refused(training, "no state of a scaler.");
+    // The optimizer's state is as it was, too.
+    rank.step(3);
+    Rank again(group, AdamWOptions(0.05), GradientMode::kFull);
+    for (int step = 0; step < 4; ++step) again.step(step);
+    expect_same(rank.weights(), again.weights());
+  });
+}
+
+TEST_F(TrainingCheckpoint, SavesBesideTheTraining) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  run_replicas("shm", 2, [&](const Group& without_store) {
+    const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, without_store->getRank(),
+                                                               without_store->getSize());
+    group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                      without_store->getBackend(at::kCPU));
+    Rank rank(group, SGDOptions(0.5).momentum(0.5), GradientMode::kFull);
+    SaveCheckpointOptions options = on(group);
+    options.asynchronous = true;
+    options.keep = 2;
+    std::vector<at::Tensor> weights;
+    for (int step = 0; step < 6; ++step) {
+      rank.step(step);
+      options.step = step;
+      weights = rank.weights();
+      save_checkpoint(path_, rank.training, options);
+    }
+    rank.step(9);
+    load_checkpoint(path_, rank.training, from(group));  // which waits
+    expect_same(rank.weights(), weights);
+    size_t present = 0;
+    for (const auto& each : std::filesystem::directory_iterator(path_)) {
+      if (each.path().filename().string().rfind("step-", 0) == 0) ++present;
+    }
+    EXPECT_EQ(present, 2U);
+  });
+}
+
+TEST_F(TrainingCheckpoint, NeedsAStoreBesideTheTraining) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    SaveCheckpointOptions options = on(group);
+    options.asynchronous = true;
+    EXPECT_THROW(save_checkpoint(path_, {}, options), Error);
+    options.asynchronous = false;
+    save_checkpoint(path_, {}, options);
+  });
+}
+
+TEST_F(TrainingCheckpoint, GoesOnWithTheSameRandomNumbers) {
+  run_replicas("shm", 1, [&](const Group& group) {
+    torch::manual_seed(3);
+    torch::randn({4});
+    save_checkpoint(path_, {}, on(group));
+    const at::Tensor wanted = torch::randn({8});
+    torch::manual_seed(4);
+    load_checkpoint(path_, {}, from(group));
+    EXPECT_TRUE(at::equal(torch::randn({8}), wanted));
+    LoadCheckpointOptions without = from(group);
+    without.rng = false;
+    load_checkpoint(path_, {}, without);
+    EXPECT_FALSE(at::equal(torch::randn({8}), wanted));
+  });
+}
+
+TEST_F(TrainingCheckpoint, HasNamedModelsWithTiedWeights) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    const auto make = [](double value) {
+      auto module = std::make_shared<torch::nn::Module>();
+      const at::Tensor weight = at::full({3, 2}, value);
+      module->register_parameter("in", weight);
+      module->register_parameter("out", module->named_parameters()["in"]);
+      module->register_buffer("count", at::full({}, value));
+      return module;
+    };
+    const auto a = make(1);
+    const auto b = make(2);
+    Training training;
+    training.model = std::map<std::string, torch::nn::Module*>{{"a", a.get()}, {"b", b.get()}};
+    save_checkpoint(path_, training, on(group));
+    const c10::NoGradGuard no_grad;
+    for (const auto& model : {a, b}) {
+      for (const auto& each : model->parameters()) each.zero_();
+      for (const auto& each : model->buffers()) each.zero_();
+    }
+    load_checkpoint(path_, training, from(group));
+    EXPECT_EQ(a->named_parameters()["out"].sum().item<double>(), 6);
+    EXPECT_EQ(b->named_parameters()["in"].sum().item<double>(), 12);
+    EXPECT_EQ(b->named_buffers()["count"].item<double>(), 2);
+  });
+}
+
+}  // namespace
+}  // namespace farandole
