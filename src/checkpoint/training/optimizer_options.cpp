@@ -152,7 +152,7 @@ void check_known(const Json& saved, const optim::OptimizerOptions& present) {
     if (!is_on(saved, name) || (name == std::string("decoupled_weight_decay") && !is_adam)) {
       continue;
     }
-    throw CheckpointError("checkpoint-other-optimizer",
+    throw CheckpointError("checkpoint-option-of-python",
                           "the checkpoint has an optimizer with " + std::string(name) + "=True.",
                           "LibTorch's optimizers have no such option.", "go on with it in Python.");
   }
