@@ -6,12 +6,19 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, OrderedDict
+from pathlib import Path
 from typing import Any
 
+import farandole
 import pytest
 import torch
 from farandole import InvalidArgument
 from farandole.checkpoint import tree
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+import ranks
 
 VALUES = [
     None,
@@ -92,3 +99,36 @@ def test_what_has_itself_within_it_is_refused() -> None:
     own.append(own)
     with pytest.raises(InvalidArgument, match="has itself within it"):
         tree.encode(own, "value")
+
+
+def refused_tensors() -> list[tuple[Tensor, str]]:
+    mesh = init_device_mesh("cpu", (1,))
+    return [
+        (nn.LazyLinear(3).weight, "has no shape yet"),
+        (torch.ones(3, device="meta"), "is on the meta device"),
+        (torch.eye(3).to_sparse(), "is sparse"),
+        (torch.quantize_per_tensor(torch.ones(4), 0.5, 0, torch.qint8), "is quantized"),
+        (DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)]), "is a DTensor"),
+    ]
+
+
+def refuse_tensors(rank: int, world_size: int, path: str) -> None:
+    for tensor, kind in refused_tensors():
+        model = nn.Linear(2, 2)
+        model.register_buffer("other", tensor)
+        with pytest.raises(InvalidArgument, match=f"'other', which {kind}"):
+            farandole.save_checkpoint(path, model=model)
+        with pytest.raises(InvalidArgument, match=kind):
+            farandole.save_checkpoint(path, values={"own": tensor})
+    # Nor is anything loaded into them: it would be lost in silence.
+    farandole.save_checkpoint(path, model=nn.Linear(2, 3))
+    for model, kind in (
+        (nn.LazyLinear(3), "has no shape yet"),
+        (nn.Linear(2, 3).to("meta"), "is on the meta device"),
+    ):
+        with pytest.raises(InvalidArgument, match=kind):
+            farandole.load_checkpoint(path, model=model)
+
+
+def test_tensors_without_elements_of_their_own_are_refused(tmp_path: Path) -> None:
+    ranks.run(refuse_tensors, 1, str(tmp_path))

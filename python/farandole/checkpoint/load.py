@@ -28,6 +28,7 @@ from farandole.checkpoint.names import (
 )
 from farandole.checkpoint.optimizer_state import OptimizerLoader
 from farandole.checkpoint.rng import RngStates
+from farandole.checkpoint.slices import check_tensor
 from farandole.checkpoint.writers import writer_of
 from farandole.errors import CheckpointError, Error, sentences
 
@@ -277,6 +278,7 @@ class _Loading:
                 self.changes.append(partial(model.load_state_dict, others, strict=False))
 
     def _take_tensor(self, key: str, tensor: torch.Tensor) -> None:
+        check_tensor(key, tensor)
         key = self._json["aliases"].get(key, key)
         entry = self._entries.get(key)
         if entry is None:

@@ -25,7 +25,7 @@ from farandole.checkpoint.names import (
 )
 from farandole.checkpoint.optimizer_state import OptimizerSaver
 from farandole.checkpoint.rng import add_states
-from farandole.checkpoint.slices import Slices
+from farandole.checkpoint.slices import Slices, check_tensor
 from farandole.checkpoint.writers import writer_of
 from farandole.errors import CheckpointError, Error, InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
@@ -176,6 +176,7 @@ class _Contents:
                 elif id(value) in known:
                     self.json["aliases"][key] = known[id(value)]
                 else:
+                    check_tensor(key, value)
                     _check_apart(key, value)
                     known[id(value)] = key
                     self._add_tensor(key, value, id(value) in parameters)

@@ -8,9 +8,34 @@ import hashlib
 import torch
 
 from farandole import _C
+from farandole.errors import InvalidArgument, sentences
 
 _CUT_FROM = 1 << 16
 """Elements from which on a tensor that all ranks have is written by all of them."""
+
+
+def check_tensor(key: str, tensor: torch.Tensor) -> None:
+    """Raise InvalidArgument unless a tensor has elements, all of them and here."""
+    kind, fix = "", ""
+    if torch.nn.parameter.is_lazy(tensor):
+        kind, fix = "has no shape yet", "run a forward first, which makes it."
+    elif tensor.device.type == "meta":
+        kind, fix = "is on the meta device", "move it to memory first: to_empty(device=...)."
+    elif tensor.layout != torch.strided:
+        kind, fix = "is sparse", "make it dense first: to_dense()."
+    elif tensor.is_quantized:
+        kind, fix = "is quantized", "save what int_repr() and the scales are."
+    elif hasattr(tensor, "device_mesh"):
+        kind, fix = "is a DTensor", "use torch.distributed.checkpoint for it."
+    if kind:
+        raise InvalidArgument(
+            sentences(
+                "checkpoint-tensor",
+                f"a checkpoint got '{key}', which {kind}.",
+                "it has tensors of which all elements are in the memory of their rank.",
+                fix,
+            )
+        )
 
 
 def flat(tensor: torch.Tensor) -> tuple[torch.Tensor, list[int]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from farandole.checkpoint.slices import check_tensor
 from farandole.errors import InvalidArgument, sentences
 
 _MOST_INLINE = 4096
@@ -101,6 +102,7 @@ def _encoded_dict(value: dict[Any, Any], at: str, keep: TensorSink | None) -> An
 
 
 def _encoded_tensor(tensor: torch.Tensor, at: str, keep: TensorSink | None) -> Any:
+    check_tensor(at, tensor)
     tensor = tensor.detach()
     if keep is not None and tensor.numel() > 1:
         return {"!tensor": keep(at, tensor)}

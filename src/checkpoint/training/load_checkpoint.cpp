@@ -22,6 +22,7 @@
 #include "checkpoint/training/optimizer_states.h"
 #include "checkpoint/training/parameter_names.h"
 #include "checkpoint/training/rng_states.h"
+#include "checkpoint/training/slice_list.h"
 #include "checkpoint/training/values_json.h"
 #include "checkpoint/training/writers.h"
 #include "farandole/checkpoint/checkpoint_reader.h"
@@ -111,6 +112,7 @@ class Loading {
   }
 
   void take_tensor(const ModelTensor& each) {
+    checkpoint::check_tensor(each.key, each.tensor);
     const Json* const alias = json_.at("aliases").find(each.key);
     const std::string& key = alias != nullptr ? alias->string("an alias") : each.key;
     const auto found = reader_.entries().find(key);

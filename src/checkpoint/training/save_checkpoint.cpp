@@ -64,6 +64,7 @@ class Contents {
           aliases_.emplace_back(each.key, found->second);
           continue;
         }
+        checkpoint::check_tensor(each.key, each.tensor);
         check_apart(each);
         if (each.is_parameter) {
           slices_.add_shared(each.key, each.tensor);

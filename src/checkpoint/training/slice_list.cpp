@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/training/slice_list.h"
 
+#include "farandole/error.h"
+
 namespace farandole::checkpoint {
 namespace {
 
@@ -22,11 +24,32 @@ std::string text_of(at::IntArrayRef numbers) {
 
 }  // namespace
 
+void check_tensor(const std::string& key, const at::Tensor& tensor) {
+  std::string kind;
+  std::string fix;
+  if (tensor.is_meta()) {
+    kind = "is on the meta device";
+    fix = "move it to memory first: to_empty(device=...).";
+  } else if (tensor.layout() != at::kStrided) {
+    kind = "is sparse";
+    fix = "make it dense first: to_dense().";
+  } else if (tensor.is_quantized()) {
+    kind = "is quantized";
+    fix = "save what int_repr() and the scales are.";
+  } else {
+    return;
+  }
+  throw InvalidArgument("checkpoint-tensor", "a checkpoint got '" + key + "', which " + kind + ".",
+                        "it has tensors of which all elements are in the memory of their rank.",
+                        fix);
+}
+
 std::vector<int64_t> saved_strides(const at::Tensor& tensor) {
   return (is_dense(tensor) ? tensor : at::Tensor(tensor.detach().contiguous())).strides().vec();
 }
 
 void SliceList::add_shared(const std::string& key, const at::Tensor& tensor) {
+  check_tensor(key, tensor);
   const at::Tensor elements = flat(tensor);
   const std::vector<int64_t> strides = saved_strides(tensor);
   keys_.insert(key);
@@ -47,6 +70,7 @@ void SliceList::add_shared(const std::string& key, const at::Tensor& tensor) {
 }
 
 void SliceList::add_own(const std::string& key, const at::Tensor& tensor) {
+  check_tensor(key, tensor);
   own_.push_back({key, tensor.sizes().vec(), saved_strides(tensor), 0, flat(tensor)});
 }
 
