@@ -111,7 +111,7 @@ format: $(VENV)/requirements-dev.stamp  ## rewrite C++ and Python in the project
 
 sanitize: sanitize-asan sanitize-tsan  ## test comm under ASan, UBSan and TSan
 
-sanitize-ddp: sanitize-asan-ddp sanitize-tsan-ddp  ## the same for data, ddp, optim and amp; of CI, the first half
+sanitize-ddp: sanitize-asan-ddp sanitize-tsan-ddp  ## the same for data, ddp, optim, amp, checkpoint; of CI, the first half
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
