@@ -30,7 +30,7 @@ headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-iso
 	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
 endef
 # What uses no torch is the same with each of them, and tested with the pinned one.
-of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl|checkpoint)$$')
+of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl|checkpoint_format)$$')
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
 # Of Python tests, those of programs that start others, of pages, of builds and of formulas; the

@@ -45,9 +45,7 @@ Json counter_json(const std::vector<double>& milestones) {
   for (const auto& [milestone, count] : counts) {
     pairs.emplace_back(Json::Array{number_json(milestone), count});
   }
-  Json::Object counter;
-  counter.emplace_back("!counter", std::move(pairs));
-  return counter;
+  return Json::Object{{"!counter", std::move(pairs)}};
 }
 
 /// What a ReduceLROnPlateau calls two of its options in Python, and what is true and false there.
@@ -172,13 +170,11 @@ LRSchedulerState scheduler_state_of(const Json& json, const LRSchedulerState& pr
 }
 
 Json json_of(const GradScalerState& state) {
-  Json::Object object;
-  object.emplace_back("scale", json_of(state.scale));
-  object.emplace_back("growth_factor", json_of(state.growth_factor));
-  object.emplace_back("backoff_factor", json_of(state.backoff_factor));
-  object.emplace_back("growth_interval", state.growth_interval);
-  object.emplace_back("_growth_tracker", state.growth_tracker);
-  return object;
+  return Json::Object{{"scale", json_of(state.scale)},
+                      {"growth_factor", json_of(state.growth_factor)},
+                      {"backoff_factor", json_of(state.backoff_factor)},
+                      {"growth_interval", state.growth_interval},
+                      {"_growth_tracker", state.growth_tracker}};
 }
 
 GradScalerState scaler_state_of(const Json& json) {

@@ -120,9 +120,7 @@ struct Writer {
   void operator()(const char* name, bool value) { members.emplace_back(name, value); }
   void operator()(const char* name, const std::tuple<double, double>& value) {
     Json::Array two{json_of(std::get<0>(value)), json_of(std::get<1>(value))};
-    Json::Object tuple;
-    tuple.emplace_back("!tuple", std::move(two));
-    members.emplace_back(name, std::move(tuple));
+    members.emplace_back(name, Json::Object{{"!tuple", std::move(two)}});
   }
 
   Json::Object members;

@@ -29,11 +29,7 @@ using Piece = ShardedOptimizer::Piece;
 
 constexpr char kStep[] = "step";
 
-Json tensor_json(const std::string& key) {
-  Json::Object object;
-  object.emplace_back("!tensor", key);
-  return object;
-}
+Json tensor_json(const std::string& key) { return Json::Object{{"!tensor", key}}; }
 
 /// As Python's optimizers count: torch's own a tensor of float32.
 Json step_json(int64_t step) { return float_scalar(static_cast<float>(step)); }
@@ -309,16 +305,13 @@ Json save_optimizer(torch::optim::Optimizer& optimizer, const std::string& prefi
                                            : unsharded_states(optimizer, prefix, names, slices);
   Json::Array groups;
   for (size_t group = 0; group < names.size(); ++group) {
-    Json::Object json;
-    json.emplace_back("params", Json::Array(names[group].begin(), names[group].end()));
-    json.emplace_back("hyperparameters", json_of(optimizer.param_groups()[group].options()));
-    groups.emplace_back(std::move(json));
+    groups.emplace_back(
+        Json::Object{{"params", Json::Array(names[group].begin(), names[group].end())},
+                     {"hyperparameters", json_of(optimizer.param_groups()[group].options())}});
   }
-  Json::Object json;
-  json.emplace_back("class", name);
-  json.emplace_back("groups", std::move(groups));
-  json.emplace_back("states", Json::Object(states.begin(), states.end()));
-  return json;
+  return Json::Object{{"class", name},
+                      {"groups", std::move(groups)},
+                      {"states", Json::Object(states.begin(), states.end())}};
 }
 
 std::function<void()> load_optimizer(torch::optim::Optimizer& optimizer,

@@ -110,13 +110,12 @@ class Contents {
   bool is_on_gpu() const { return is_on_gpu_; }
 
   std::string text() {
-    Json::Object all;
-    all.emplace_back("aliases", std::move(aliases_));
-    all.emplace_back("models", std::move(models_));
-    all.emplace_back("optimizers", std::move(optimizers_));
-    all.emplace_back("states", std::move(states_));
-    all.emplace_back("values", std::move(values_));
-    return Json(std::move(all)).dump();
+    return Json(Json::Object{{"aliases", std::move(aliases_)},
+                             {"models", std::move(models_)},
+                             {"optimizers", std::move(optimizers_)},
+                             {"states", std::move(states_)},
+                             {"values", std::move(values_)}})
+        .dump();
   }
 
  private:

@@ -60,11 +60,7 @@ std::string bytes_of_text(const std::string& text) {
   return bytes;
 }
 
-Json object(const char* kind, Json content) {
-  Json::Object one;
-  one.emplace_back(kind, std::move(content));
-  return one;
-}
+Json object(const char* kind, Json content) { return Json::Object{{kind, std::move(content)}}; }
 
 /// The content of an object of this kind; null if it is none.
 const Json* content_of(const Json& json, const char* kind) {
@@ -93,13 +89,11 @@ Json inline_tensor(const at::Tensor& tensor) {
   const at::Tensor on_host = tensor.detach().cpu().contiguous();
   Json::Array shape;
   for (const int64_t size : on_host.sizes()) shape.emplace_back(size);
-  Json::Object content;
-  content.emplace_back("dtype", name_of(on_host.scalar_type()));
-  content.emplace_back("shape", std::move(shape));
-  content.emplace_back("data",
-                       text_of_bytes(std::string(static_cast<const char*>(on_host.const_data_ptr()),
-                                                 on_host.nbytes())));
-  return object("!inline", std::move(content));
+  std::string data = text_of_bytes(
+      std::string(static_cast<const char*>(on_host.const_data_ptr()), on_host.nbytes()));
+  return object("!inline", Json::Object{{"dtype", name_of(on_host.scalar_type())},
+                                        {"shape", std::move(shape)},
+                                        {"data", std::move(data)}});
 }
 
 at::Tensor tensor_of_inline(const Json& content) {
