@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -27,10 +27,16 @@ from farandole.checkpoint.names import (
     parameter_names,
 )
 from farandole.checkpoint.optimizer_state import OptimizerLoader
+from farandole.checkpoint.reader import Reader
 from farandole.checkpoint.rng import RngStates
 from farandole.checkpoint.slices import check_tensor
 from farandole.checkpoint.writers import writer_of
 from farandole.errors import CheckpointError, Error, sentences
+
+if TYPE_CHECKING:
+    from farandole.checkpoint.dcp_folder import DcpFolder
+
+    Checkpoint = _C.CheckpointReader | DcpFolder
 
 _VISIBLE_WITHIN_S = 10.0
 """How long a folder that rank 0 sees may take to be seen by others, as on NFS."""
@@ -54,7 +60,7 @@ def load_checkpoint(
 
     Args:
         path: The folder given to save_checkpoint(), of which the latest is loaded, or that of one
-            checkpoint.
+            checkpoint; also one that torch.distributed.checkpoint has written.
         model: Into which parameters and buffers go; the same keys, shapes and dtypes.
         optimizer: Of the class that was saved, sharded or not. Groups may have another order.
         scheduler: Anything with load_state_dict(), as the next two.
@@ -121,9 +127,9 @@ class _Load:
         found, error = "", ""
         if self._agreeing.rank == 0:
             try:
-                found = _C.CheckpointReader(self._path).folder
+                found = _checkpoint_at(self._path).folder
             except CheckpointError as met:
-                error = "" if "[checkpoint-missing]" in str(met) else str(met)
+                error = "" if _is_missing(met) else str(met)
         self._agreeing.agree(self._call, error)
         return bool(self._agreeing.all_gather(found)[0])
 
@@ -138,8 +144,9 @@ class _Load:
     ) -> dict[str, Any]:
         """Read all, agree, change. Collective."""
         agreeing = self._agreeing
-        reader = _opened(self._call, self._path, agreeing)
+        found = _opened(self._call, self._path, agreeing)
         with self._together():
+            reader = _reader_of(found, model, optimizer)
             loading = _Loading(reader)
             loading.take_models(model)
             loading.take_optimizers(optimizer, model)
@@ -214,13 +221,38 @@ def _begun(
     return _Load(call, str(Path(path).resolve()), agreeing)
 
 
-def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> _C.CheckpointReader:
+def _checkpoint_at(path: str) -> Checkpoint:
+    """One that save_checkpoint() has written, else one of torch.distributed.checkpoint. Local."""
+    try:
+        return _C.CheckpointReader(path)
+    except CheckpointError as met:
+        if not _is_missing(met) or not Path(path, ".metadata").exists():
+            raise
+    from farandole.checkpoint.dcp_folder import DcpFolder
+
+    return DcpFolder(path)
+
+
+def _is_missing(error: CheckpointError) -> bool:
+    return "[checkpoint-missing]" in str(error)
+
+
+def _reader_of(found: Checkpoint, models: Models, optimizers: Optimizers) -> Reader:
+    """What reads it in our names. Local."""
+    if isinstance(found, _C.CheckpointReader):
+        return found
+    from farandole.checkpoint.dcp_reader import DcpReader
+
+    return DcpReader(found, models_of(models), optimizers_of(optimizers))
+
+
+def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> Checkpoint:
     """The checkpoint that rank 0 finds, on all ranks. Collective."""
-    reader: _C.CheckpointReader | None = None
+    reader: Checkpoint | None = None
     error: Exception | None = None
     if agreeing.rank == 0:
         try:
-            reader = _C.CheckpointReader(path)
+            reader = _checkpoint_at(path)
         except Error as met:
             error = met
     folder = agreeing.all_gather(reader.folder if reader is not None else "")[0]
@@ -239,17 +271,18 @@ def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> _C.Checkpoin
     return reader
 
 
-def _once_visible(folder: str) -> _C.CheckpointReader:
+def _once_visible(folder: str) -> Checkpoint:
     deadline = time.monotonic() + _VISIBLE_WITHIN_S
-    while not Path(folder, "index.json").exists() and time.monotonic() < deadline:
+    last = [Path(folder, name) for name in ("index.json", ".metadata")]  # of which it has one
+    while not any(each.exists() for each in last) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return _C.CheckpointReader(folder)
+    return _checkpoint_at(folder)
 
 
 class _Loading:
     """What is read, and how it is taken over."""
 
-    def __init__(self, reader: _C.CheckpointReader) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._entries = reader.entries
         self._json = json.loads(reader.values)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from farandole import _C
 from farandole.checkpoint import tree
 from farandole.checkpoint.names import is_torchs_zero, names_in_group
+from farandole.checkpoint.reader import Entry, Reader
 from farandole.checkpoint.saved_tensor import SavedTensor
 from farandole.checkpoint.slices import Slices
 from farandole.errors import CheckpointError, InvalidArgument, sentences
@@ -114,8 +114,8 @@ class OptimizerLoader:
         prefix: str,
         optimizer: Optimizer,
         known: Mapping[int, str],
-        reader: _C.CheckpointReader,
-        entries: Mapping[str, _C.CheckpointEntry],
+        reader: Reader,
+        entries: Mapping[str, Entry],
         saved: Mapping[str, Any],
     ) -> None:
         _check_kind(optimizer)
@@ -137,6 +137,8 @@ class OptimizerLoader:
         """
         self._check_class()
         self._groups = self._fitting_groups()
+        if self._saved["class"] is None:
+            self._check_hyperparameters()
         self._states = [
             [
                 self._state(name, parameter)
@@ -178,12 +180,25 @@ class OptimizerLoader:
             if isinstance(optimizer, ZeroRedundancyOptimizer)
             else type(optimizer).__qualname__
         )
-        if own != self._saved["class"]:
+        if self._saved["class"] not in (None, own):  # None: it was not saved
             raise _mismatch(
                 f"the state of an optimizer {self._saved['class']}",
                 f"the one that is to be loaded into is {own}",
                 "make the optimizer of the class that was saved.",
             )
+
+    def _check_hyperparameters(self) -> None:
+        """What the class of an optimizer is known by, where its name was not saved."""
+        for group in self._groups:
+            for name, value in self._optimizer.defaults.items():
+                is_option = value is None or isinstance(value, bool)  # newer classes have more
+                is_other = name == "decoupled_weight_decay" and group.get(name, value) != value
+                if (name not in group and not is_option) or is_other:
+                    raise _mismatch(
+                        f"an optimizer whose {name!r} is {group.get(name, 'not there')}",
+                        f"that of the one that is to be loaded into is {value}",
+                        "make the optimizer of the class that was saved.",
+                    )
 
     def _fitting_groups(self) -> list[Group]:
         """The saved hyperparameters of each present group, whatever the order of the groups."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from farandole import _C
 from farandole.checkpoint import tree
+from farandole.checkpoint.reader import Reader
 from farandole.checkpoint.slices import Slices
 
 _logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def add_states(slices: Slices, rank: int) -> None:
 class RngStates:
     """What this rank finds of its own: nothing if other ranks have saved the checkpoint."""
 
-    def __init__(self, reader: _C.CheckpointReader, rank: int, world_size: int) -> None:
+    def __init__(self, reader: Reader, rank: int, world_size: int) -> None:
         self._states: dict[str, torch.Tensor] = {}
         if reader.world_size != world_size:
             _logger.info(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from farandole import _C
+from farandole.checkpoint.reader import Entry, Reader
 from farandole.optim.lazy_tensor import LazyTensor
 
 
@@ -15,9 +15,9 @@ from farandole.optim.lazy_tensor import LazyTensor
 class SavedTensor(LazyTensor):
     """What stands in the state of a parameter while a checkpoint is loaded."""
 
-    reader: _C.CheckpointReader
+    reader: Reader
     key: str
-    entry: _C.CheckpointEntry
+    entry: Entry
     """Of the key."""
     _read: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     _whole: torch.Tensor | None = None

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of torch.distributed.checkpoint, read as if save_checkpoint() had written them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from farandole.checkpoint.boxes import boxes_of, contiguous_strides
+from farandole.checkpoint.dcp_folder import DcpFolder
+from farandole.checkpoint.dcp_names import (
+    named_tensors,
+    prefix_of_model,
+    prefix_of_optimizer,
+    prefixes_of_optimizers,
+)
+from farandole.checkpoint.dcp_optimizer import DcpOptimizer
+from farandole.checkpoint.dcp_tree import EncodedTree
+from farandole.checkpoint.names import names_in_group, parameter_names
+from farandole.errors import CheckpointError, InvalidArgument
+
+_MOST_IN_VALUES = 4096
+"""Elements of a tensor that belongs to the program's own values."""
+
+_STATES = {
+    "scheduler": ("scheduler", "lr_scheduler"),
+    "scaler": ("scaler", "grad_scaler"),
+    "sampler": ("sampler",),
+}
+"""By our name: the top-level names under which programs save it."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DcpEntry:
+    """A tensor, whose elements count in the order of its dimensions."""
+
+    key: str
+    """In the folder."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def strides(self) -> list[int]:
+        """Of its elements without gaps."""
+        return contiguous_strides(self.shape)
+
+
+class DcpReader:
+    """A Reader of what models and optimizers need of a folder."""
+
+    world_size = 0
+    """Nothing of each rank, as generators of random numbers, is in such a checkpoint."""
+
+    def __init__(
+        self,
+        folder: DcpFolder,
+        models: Mapping[str, nn.Module],
+        optimizers: Mapping[str, Optimizer],
+    ) -> None:
+        """Find what is loaded by its names.
+
+        Raises:
+            CheckpointError: they are not there, or several times.
+        """
+        self._folder = folder
+        self._encoded = EncodedTree(folder)
+        self._taken: list[str] = []  # prefixes of what is not the program's own values
+        self._json: dict[str, Any] = {"aliases": {}, "models": {}, "optimizers": {}, "states": {}}
+        self._models = models
+        for prefix, model in models.items():
+            self._find_model(prefix, model)
+        for prefix, optimizer in optimizers.items():
+            self._find_optimizer(prefix, optimizer)
+        self._find_states()
+        self._json["values"] = self._own_values()
+
+    @property
+    def values(self) -> str:
+        """As the index of a checkpoint has them."""
+        return json.dumps(self._json)
+
+    @cached_property
+    def entries(self) -> dict[str, DcpEntry]:
+        """By the keys of our checkpoints."""
+        found = {}
+        for key, there in self._encoded.tensors.items():
+            described = self._folder.tensors[there]
+            dtype = described.properties.dtype
+            found[key] = DcpEntry(there, tuple(described.size), dtype)
+        return found
+
+    def read(self, key: str, offset: int, elements: int) -> torch.Tensor:
+        """Elements of a tensor, of the chunks that have some of them."""
+        entry = self.entries[key]
+        flat = torch.empty(elements, dtype=entry.dtype)
+        boxes = boxes_of(entry.shape, entry.strides, offset, offset + elements)
+        self._folder.copy(entry.key, boxes, [box.view(flat, offset) for box in boxes])
+        return flat
+
+    def read_whole(self, key: str) -> torch.Tensor:
+        """A whole tensor."""
+        shape = self.entries[key].shape
+        return self.read(key, 0, torch.Size(shape).numel()).view(shape)
+
+    def _find_model(self, given: str, model: nn.Module) -> None:
+        tensors = named_tensors(model)
+        prefix = prefix_of_model(self._folder, given, tensors)
+        for several in (tensor.names for tensor in tensors):
+            there = next(name for name in several if prefix + name in self._folder.tensors)
+            self._encoded.tensors[given + there] = prefix + there
+            for name in several:
+                if name != there:
+                    self._json["aliases"][given + name] = given + there
+        own = {name for tensor in tensors for name in tensor.names}
+        made = [name for name in model.state_dict() if name not in own]
+        for name in made:
+            self._take_state(f"model/{given}{name}", prefix + name)
+        if prefix:
+            self._taken.append(prefix)
+            others = (*(prefix + name for name in made), *self._places_of_optimizers())
+            self._json["models"][given] = [
+                key.removeprefix(prefix)
+                for key in self._folder.tensors
+                if key.startswith(prefix) and not key.startswith(others)
+            ]
+        else:
+            self._taken += own
+
+    def _find_optimizer(self, given: str, optimizer: Optimizer) -> None:
+        groups = optimizer.param_groups
+        known = parameter_names(self._models)
+        own_names = [names_in_group(groups, index, known) for index in range(len(groups))]
+        others = self._names_without_prefixes(groups, own_names)
+        all_names = [name for several in others.values() for name in several]
+        dotted = f"{given.rstrip(':')}." if given else ""
+        prefix = prefix_of_optimizer(self._folder, dotted, all_names)
+        encoded = EncodedTree(self._folder)
+        described = DcpOptimizer(self._folder, prefix).described(own_names, others, encoded)
+        for state in described["states"].values():
+            _prepend(state, given)
+        for key, there in encoded.tensors.items():
+            self._encoded.tensors[given + key] = there
+        self._json["optimizers"][given] = described
+
+    def _names_without_prefixes(
+        self, groups: Sequence[dict[str, Any]], own_names: Sequence[Sequence[str]]
+    ) -> dict[str, list[str]]:
+        """By our name of a parameter: those in its model."""
+        in_models: dict[int, list[str]] = {}
+        for model in self._models.values():
+            for name, parameter in model.named_parameters(remove_duplicate=False):
+                in_models.setdefault(id(parameter), []).append(name)
+        return {
+            name: in_models.get(id(parameter), [name])
+            for group, names in zip(groups, own_names, strict=True)
+            for name, parameter in zip(names, group["params"], strict=True)
+        }
+
+    def _find_states(self) -> None:
+        for name, top_level in _STATES.items():
+            for each in top_level:
+                if self._below(f"{each}.") or each in self._folder.objects:
+                    self._take_state(name, each)
+                    break
+
+    def _take_state(self, name: str, at: str) -> None:
+        """What load_state_dict() of something will get."""
+        is_leaf = at in self._folder.objects or at in self._folder.tensors
+        keys = [at] if is_leaf else self._below(f"{at}.")
+        if keys:
+            self._taken.append(at if is_leaf else f"{at}.")
+            self._json["states"][name] = self._encoded.of(keys, at if is_leaf else f"{at}.", name)
+
+    def _own_values(self) -> dict[str, Any]:
+        """The rest but for large tensors, and for objects whose classes are not plain."""
+        not_own = (*self._taken, *self._places_of_optimizers())
+        keys: dict[str, list[str]] = {}
+        for key in self._folder.keys:
+            if not key.startswith(not_own) and self._is_small(key):
+                keys.setdefault(str(self._folder.path(key)[0]), []).append(key)
+        values = {}
+        for name, several in keys.items():
+            start = name if several == [name] else f"{name}."
+            try:
+                values[name] = self._encoded.of(several, start, f"values/{name}")
+            except (CheckpointError, InvalidArgument) as met:
+                _logger.warning("load_checkpoint() leaves '%s' out of the values: %s", name, met)
+        return values
+
+    def _is_small(self, key: str) -> bool:
+        """Whether it may be a value of the program's: no tensor of a model that is not loaded."""
+        described = self._folder.tensors.get(key)
+        if described is None:
+            return True
+        return len(self._folder.path(key)) == 1 and described.size.numel() <= _MOST_IN_VALUES
+
+    def _places_of_optimizers(self) -> list[str]:
+        found = prefixes_of_optimizers(self._folder)
+        return [f"{prefix}{each}" for prefix in found for each in ("state.", "param_groups")]
+
+    def _below(self, prefix: str) -> list[str]:
+        return [key for key in self._folder.keys if key.startswith(prefix)]
+
+
+def _prepend(state: Any, given: str) -> None:
+    """Let keys of tensors begin with the name of the optimizer."""
+    if isinstance(state, dict) and set(state) == {"!tensor"}:
+        state["!tensor"] = given + state["!tensor"]
+    elif isinstance(state, dict | list):
+        for each in state.values() if isinstance(state, dict) else state:
+            _prepend(each, given)
