@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
-from farandole.checkpoint.boxes import Box, boxes_of, contiguous_strides
 from farandole.checkpoint.dcp_metadata import read_metadata
 from farandole.errors import CheckpointError, sentences
+from farandole.optim.boxes import Box, boxes_of, contiguous_strides
 
 Keys = tuple[str | int, ...]
 

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from farandole.checkpoint.boxes import boxes_of, contiguous_strides
 from farandole.checkpoint.dcp_folder import DcpFolder
 from farandole.checkpoint.dcp_names import (
     named_tensors,
@@ -26,6 +25,7 @@ from farandole.checkpoint.dcp_optimizer import DcpOptimizer
 from farandole.checkpoint.dcp_tree import EncodedTree
 from farandole.checkpoint.names import names_in_group, parameter_names
 from farandole.errors import CheckpointError, InvalidArgument
+from farandole.optim.boxes import boxes_of, contiguous_strides
 
 _MOST_IN_VALUES = 4096
 """Elements of a tensor that belongs to the program's own values."""

@@ -13,7 +13,9 @@ import torch
 
 from farandole import _C
 from farandole.errors import StepError, sentences
+from farandole.optim.boxes import contiguous_strides
 from farandole.optim.parameter_groups import Group
+from farandole.optim.sharded_state import ShardedState
 from farandole.optim.state_dicts import State, States
 
 _MOST_INSIDE = 256
@@ -69,10 +71,7 @@ def gather_whole(
     Raises:
         StepError: another rank met an exception, such as one for lack of memory.
     """
-    outlines = [
-        {number: _replaced(state, _outside) for number, state in states.items()} for states in own
-    ]
-    everyone = [pickle.loads(data) for data in engine.all_gather(pickle.dumps(outlines))]
+    everyone = [pickle.loads(data) for data in engine.all_gather(pickle.dumps(outlines_of(own)))]
     whole: States = [[{} for _ in group["params"]] for group in groups]
     keep_last = _nothing
     for owner, of_groups in enumerate(everyone):
@@ -88,6 +87,36 @@ def gather_whole(
                     keep_last = partial(travel.keep, whole[index][number])
     _together(engine, to, keep_last)
     return whole
+
+
+def outlines_of(own: Sequence[Mapping[int, State]]) -> list[dict[int, State]]:
+    """The states without large tensors, as they travel to other ranks."""
+    return [
+        {number: _replaced(state, _outside) for number, state in states.items()} for states in own
+    ]
+
+
+def whole_shards(outline: State, own: State | None, device: torch.device) -> State:
+    """A state with ShardedState for large tensors: all elements on the rank that has them."""
+
+    def shard(tensor: torch.Tensor) -> torch.Tensor:
+        if not _is_outside(tensor):
+            return tensor
+        tensor = tensor.detach()
+        flat = tensor.contiguous().view(-1)
+        strides = contiguous_strides(tensor.shape)
+        return ShardedState(tensor.shape, strides, tensor.dtype, tensor.device, [(0, flat)])
+
+    def bring(value: _Outside | OnDevice) -> torch.Tensor:
+        if isinstance(value, OnDevice):
+            return value.here(device, -1)
+        at = device if value.is_on_device else torch.device("cpu")
+        return ShardedState(value.shape, contiguous_strides(value.shape), value.dtype, at, [])
+
+    replaced: State = (
+        _replaced(outline, bring, (_Outside, OnDevice)) if own is None else _replaced(own, shard)
+    )
+    return replaced
 
 
 def _nothing() -> None:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from farandole import _C
 from farandole.optim.fused_rules import COUNT_STEPS, RULES
 from farandole.optim.gathering import (
+    HALVES,
     MASTER,
     gather,
     gather_masters,
@@ -18,7 +19,7 @@ from farandole.optim.gathering import (
     masters_of,
     state_dtype,
 )
-from farandole.optim.memory_order import part_of
+from farandole.optim.memory_order import part_of, shards_of
 from farandole.optim.owned_state import OwnedState
 from farandole.optim.parameter_groups import Group
 from farandole.optim.state_dicts import State, States
@@ -83,9 +84,48 @@ class FusedStepper:
                 rest = self._counted(group, steps[piece.parameter])
                 yield OwnedState(index, piece.parameter, piece, parts, rest)
 
+    def sharded(self, groups: Sequence[Group]) -> States:
+        """The state of each parameter, as ShardedState; that before the first step, too. Local."""
+        self.read(groups)
+        self._engine.make_state(self._rules)
+        is_new = not self.is_stepped(groups)
+        return [self._shard_states(index, group, is_new) for index, group in enumerate(groups)]
+
+    def is_stepped(self, groups: Sequence[Group]) -> bool:
+        """Whether any parameter has been. Local, and the same on all ranks."""
+        return any(any(self._engine.steps(index)) for index in range(len(groups)))
+
+    def _shard_states(self, index: int, group: Group, is_new: bool) -> list[State]:
+        parameters = group["params"]
+        arrays = {name: self._engine.state(index, name) for name in self._rules[index].state_names}
+        masters = masters_of(self._engine, index, parameters)
+        pieces = self._engine.pieces(index)
+        states: list[State] = []
+        for number, steps in enumerate(self._engine.steps(index)):
+            parameter = parameters[number]
+            if steps == 0 and not (is_new and parameter.requires_grad):
+                states.append({})
+                continue
+            own = [i for i, piece in enumerate(pieces) if piece.parameter == number]
+            state: State = {"step": _as_torch_counts(group, steps)} if self._counts() else {}
+            for name, array in arrays.items():
+                parts = [(pieces[i].offset, array[i]) for i in own]
+                state[name] = shards_of(parameter, state_dtype(parameter), parts)
+            if self._engine.master_weights and parameter.dtype in HALVES:
+                parts = [(pieces[i].offset, each) for i in own if (each := masters[i]) is not None]
+                state[MASTER] = shards_of(parameter, torch.float32, parts)
+            states.append(state)
+        return states
+
+    def shown(self, groups: Sequence[Group]) -> States:
+        """What can be said of each parameter's state without other ranks. Local."""
+        return self.sharded(groups)
+
+    def _counts(self) -> bool:
+        return self._counts_steps or self._engine.stochastic_rounding  # which goes on from there
+
     def _counted(self, group: Group, steps: int) -> State:
-        counts = self._counts_steps or self._engine.stochastic_rounding  # which goes on from there
-        return {"step": _as_torch_counts(group, steps)} if counts and steps > 0 else {}
+        return {"step": _as_torch_counts(group, steps)} if self._counts() and steps > 0 else {}
 
     def gather(self, groups: Sequence[Group], to: int) -> States:
         """The states of whole parameters on rank ``to``, empty ones elsewhere. Collective."""

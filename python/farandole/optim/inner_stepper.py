@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -15,10 +15,23 @@ from torch.optim import Optimizer
 
 from farandole import _C
 from farandole.errors import Error
-from farandole.optim.full_state import OnDevice, gather_whole, moved
-from farandole.optim.gathering import MASTER, gather, gather_masters, load_masters, masters_of
+from farandole.optim.full_state import (
+    OnDevice,
+    gather_whole,
+    moved,
+    outlines_of,
+    whole_shards,
+)
+from farandole.optim.gathering import (
+    HALVES,
+    MASTER,
+    gather,
+    gather_masters,
+    load_masters,
+    masters_of,
+)
 from farandole.optim.lazy_tensor import LazyTensor, materialized
-from farandole.optim.memory_order import part_of
+from farandole.optim.memory_order import part_of, shards_of
 from farandole.optim.owned_state import OwnedState
 from farandole.optim.parameter_groups import Group, describe, hyperparameters
 from farandole.optim.state_dicts import SCALARS, State, States
@@ -147,18 +160,102 @@ class InnerStepper:
                 if parts or rest:
                     yield OwnedState(index, piece.parameter, piece, parts, rest)
 
+    def sharded(self, groups: Sequence[Group]) -> States:
+        """The state of each parameter, with ShardedState for what is large. Collective."""
+        self._catch_up(groups)
+        if self._engine.has_whole_parameters:
+            states = self._sharded_whole(groups)
+        else:
+            states = self._sharded_pieces(groups)
+        for index, group in enumerate(groups):
+            self._add_shards_of_masters(index, group["params"], states[index])
+        return states
+
+    def is_stepped(self, groups: Sequence[Group]) -> bool:
+        """Whether any parameter has been. Local, and the same on all ranks."""
+        return any(any(self._engine.steps(index)) for index in range(len(groups)))
+
+    def _sharded_pieces(self, groups: Sequence[Group]) -> States:
+        own = [self._outline(index) for index in range(len(groups))]
+        states: States = []
+        for index, (group, merged) in enumerate(zip(groups, self._merged(own), strict=True)):
+            shards = self.optimizer.param_groups[index]["params"]
+            pieces = list(zip(self._engine.pieces(index), shards, strict=True))
+            states.append([])
+            for number, parameter in enumerate(group["params"]):
+                state = merged.get(number, {})
+                states[-1].append(state)
+                for name, value in state.items():
+                    if isinstance(value, torch.dtype):
+                        parts = [
+                            (piece.offset, part)
+                            for piece, shard in pieces
+                            if piece.parameter == number
+                            and (part := self._own_state(shard, name)) is not None
+                        ]
+                        state[name] = shards_of(parameter, value, parts)
+                    else:
+                        state[name] = _here(value, parameter, -1)
+        return states
+
+    def _sharded_whole(self, groups: Sequence[Group]) -> States:
+        own = self._own_whole()
+        states: States = []
+        for group, mine, merged in zip(groups, own, self._merged(outlines_of(own)), strict=True):
+            devices = [parameter.device for parameter in group["params"]]
+            states.append(
+                [
+                    whole_shards(merged.get(number, {}), mine.get(number), device)
+                    for number, device in enumerate(devices)
+                ]
+            )
+        return states
+
+    def _merged(self, own: Sequence[Mapping[int, State]]) -> list[dict[int, State]]:
+        """By group and parameter: what the first rank that has it says. Collective."""
+        everyone = [pickle.loads(data) for data in self._engine.all_gather(pickle.dumps(own))]
+        merged: list[dict[int, State]] = [{} for _ in own]
+        for outlines in reversed(everyone):
+            for index, states in enumerate(outlines):
+                merged[index].update(states)
+        return merged
+
+    def _add_shards_of_masters(
+        self, index: int, parameters: Sequence[torch.Tensor], states: Sequence[State]
+    ) -> None:
+        if not self._engine.master_weights:
+            return
+        pieces = self._engine.pieces(index)
+        masters = list(zip(pieces, masters_of(self._engine, index, parameters), strict=True))
+        for number, (parameter, state) in enumerate(zip(parameters, states, strict=True)):
+            if state and parameter.dtype in HALVES:
+                parts = [
+                    (piece.offset, master)
+                    for piece, master in masters
+                    if piece.parameter == number and master is not None
+                ]
+                state[MASTER] = shards_of(parameter, torch.float32, parts)
+
+    def shown(self, groups: Sequence[Group]) -> States:
+        """What can be said of each parameter's state without other ranks. Local."""
+        states: States = [[{} for _ in group["params"]] for group in groups]
+        for each in self.owned(groups):
+            parameter = groups[each.group]["params"][each.parameter]
+            state: State = {
+                name: shards_of(parameter, part.dtype, [(each.piece.offset, part)])
+                for name, part in each.parts.items()
+            }
+            states[each.group][each.parameter] = {**each.rest, **state}
+        return states
+
     def gather(self, groups: Sequence[Group], to: int) -> States:
         """The states of whole parameters on rank ``to`` (-1: on all). Collective."""
         self._catch_up(groups)
         if self._engine.has_whole_parameters:
             return self._gather_whole(groups, to)
         own = [self._outline(index) for index in range(len(groups))]
-        everyone = [pickle.loads(data) for data in self._engine.all_gather(pickle.dumps(own))]
         states = []
-        for index, group in enumerate(groups):
-            merged: dict[int, State] = {}
-            for outlines in reversed(everyone):
-                merged.update(outlines[index])
+        for index, (group, merged) in enumerate(zip(groups, self._merged(own), strict=True)):
             in_order = [
                 {name: _here(value, p, to) for name, value in merged.get(number, {}).items()}
                 for number, p in enumerate(group["params"])
@@ -170,6 +267,13 @@ class InnerStepper:
 
     def _gather_whole(self, groups: Sequence[Group], to: int) -> States:
         """The same where no state is cut. Collective."""
+        states = gather_whole(self._engine, groups, self._own_whole(), to)
+        for index, group in enumerate(groups):
+            gather_masters(self._engine, index, group["params"], states[index], to)
+        return states
+
+    def _own_whole(self) -> list[dict[int, State]]:
+        """By group and parameter: the states of this rank, where no state is cut."""
         own = []
         for index, inner in enumerate(self.optimizer.param_groups):
             pieces = zip(self._engine.pieces(index), inner["params"], strict=True)
@@ -180,10 +284,7 @@ class InnerStepper:
                     if shard in self.optimizer.state
                 }
             )
-        states = gather_whole(self._engine, groups, own, to)
-        for index, group in enumerate(groups):
-            gather_masters(self._engine, index, group["params"], states[index], to)
-        return states
+        return own
 
     def _outline(self, index: int) -> dict[int, State]:
         """By parameter: what its state is, with dtypes in place of what is cut into pieces."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from farandole.optim.sharded_state import ShardedState
+
 
 class LazyTensor(abc.ABC):
     """In place of a tensor in what load_state_dict() is given."""
@@ -31,7 +33,7 @@ class LazyTensor(abc.ABC):
 
 def materialized(value: Any) -> Any:
     """The same with what is read of a checkpoint in place of what is to be read."""
-    if isinstance(value, LazyTensor):
+    if isinstance(value, LazyTensor | ShardedState):
         return value.whole()
     if isinstance(value, dict):
         return {key: materialized(each) for key, each in value.items()}

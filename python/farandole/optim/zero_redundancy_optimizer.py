@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NoReturn, overload
 
@@ -35,7 +36,10 @@ from farandole.optim.joining import JoinedRank
 from farandole.optim.lazy_tensor import LazyTensor, materialized
 from farandole.optim.owned_state import OwnedState
 from farandole.optim.parameter_groups import Group, hyperparameters, names_of
-from farandole.optim.state_dicts import States, groups_of, states_of
+from farandole.optim.sharded_state import ShardedState
+from farandole.optim.shown_state import ShownState, known_by_all
+from farandole.optim.state_dicts import State, States, groups_of, states_of
+from farandole.optim.torch_state_dict import Wanted, reader_of_state, wanted_by_torch
 
 Gradients = Literal["full", "shard"]
 ShardOver = Literal["world", "host"]
@@ -128,7 +132,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     ) -> None:
         _be_taken_for_torchs()
         self.partition: Partition = partition_for(optimizer_class, element_wise, partition)
-        self._is_consolidated = False
+        self._shown = ShownState()
         self._frozen: set[torch.Tensor] = set()  # when shards were cut
         Optimizer.__init__(self, params, {})
         Joinable.__init__(self)
@@ -355,6 +359,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         except Exception:
             groups.pop()
             raise
+        self._forget_consolidated()
         self._note_frozen(groups[-1:])
         self._stepper.add_group(groups)
 
@@ -374,6 +379,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.process_group = self._engine.group
 
     def _rebuild(self, groups: Sequence[Group], process_group: dist.ProcessGroup | None) -> None:
+        self._forget_consolidated()
         self._stepper.rebuild(groups, process_group)
         self._frozen.clear()
         self._note_frozen(groups)
@@ -435,15 +441,37 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         states = self._stepper.gather(self.param_groups, receiver)
         if self.rank != to:
             return
-        self._is_consolidated = True
-        for group, group_states in zip(self.param_groups, states, strict=True):
-            for parameter, state in zip(group["params"], group_states, strict=True):
-                if state:
-                    self.state[parameter] = on_cpu(state)
+        self._shown.consolidate(
+            self.param_groups, [[on_cpu(state) for state in of_group] for of_group in states]
+        )
 
     def _forget_consolidated(self) -> None:
-        self._is_consolidated = False
-        self.state.clear()
+        self._shown.forget()
+
+    @property
+    def state(self) -> defaultdict[torch.Tensor, State]:
+        """What can be said of each parameter's state on this rank. Local.
+
+        After consolidate_state_dict() it is whole on the rank that has got it. Else tensors are
+        ShardedState: of the whole shape, with the elements that this rank has, which are those that
+        the next step changes. A change of the dictionary itself changes nothing.
+        """
+        if not hasattr(self, "_stepper"):  # the constructor of torch's class calls it
+            return defaultdict(dict)
+        return self._shown.read(self._stepper, self.param_groups, reader_of_state())
+
+    @state.setter
+    def state(self, value: object) -> None:  # noqa: ARG002
+        """Let the constructor of torch's class do it, and no one else."""
+        if hasattr(self, "_stepper"):
+            raise InvalidArgument(
+                sentences(
+                    "state-set",
+                    "the state of a ZeroRedundancyOptimizer was set.",
+                    "each rank keeps the state of its shards, which this attribute only shows.",
+                    "call load_state_dict(), or make a new optimizer.",
+                )
+            )
 
     def state_dict(self) -> StateDict:
         """What an unsharded optimizer would return, which takes it in load_state_dict() too.
@@ -451,10 +479,15 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         Half parameters have a "master_parameter" more in their state, and with stochastic rounding
         those of every class have a "step".
 
+        For get_state_dict() and others of torch.distributed.checkpoint.state_dict it is collective:
+        tensors are ShardedState, or whole with full_state_dict=True.
+
         Raises:
             InvalidArgument: the state is not on this rank; it is a RuntimeError, as torch raises.
         """
-        if not self._is_consolidated:
+        if (wanted := wanted_by_torch()) is not None:
+            return self._state_dict_for_torch(wanted)
+        if not self._shown.is_consolidated:
             raise InvalidArgument(
                 sentences(
                     "state-not-consolidated",
@@ -466,6 +499,24 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 )
             )
         return super().state_dict()
+
+    def _state_dict_for_torch(self, wanted: Wanted) -> StateDict:
+        """What ranks have, or all of it where it is wanted. Collective."""
+        if wanted.whole:
+            to = self._shard_rank_of_rank_0() if wanted.on_rank_0 else -1
+            states = [] if to is None else self._stepper.gather(self.param_groups, to)
+            if wanted.on_rank_0 and dist.get_rank() != 0:
+                states = []  # what it has there is nothing whole
+        else:
+            states = known_by_all(self._stepper, self.param_groups)
+        with self._shown.instead(self.param_groups, states):
+            return super().state_dict()
+
+    def _shard_rank_of_rank_0(self) -> int | None:
+        """Of the default group; -1 if this optimizer's group has it not."""
+        if 0 not in dist.get_process_group_ranks(self.process_group):
+            return -1
+        return self._engine.shard_rank_of(dist.get_group_rank(self.process_group, 0))
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Take what this or an unsharded optimizer has saved. The same on every rank.
@@ -489,6 +540,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         states = states_of(
             state_dict, groups, self._stepper.required(groups), self._has_shapes_of_parameters
         )
+        self.stage_states(states)
         self._forget_consolidated()
         if self._has_state_of_frozen(groups, states):
             self._rebuild(groups, None)  # which plans what has been stepped
@@ -535,7 +587,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return [pickle.loads(each) for each in self._engine.all_gather(pickle.dumps(own))]
 
     def stage_states(self, states: States) -> None:
-        """Read what this rank will need of states with LazyTensor in them. Local."""
+        """Read what this rank will need of each LazyTensor, or find it in each ShardedState. Local.
+
+        Raises:
+            InvalidArgument: a ShardedState has other elements.
+        """
         for index, group in enumerate(self.param_groups):
             for piece in self._engine.pieces(index):
                 parameter = group["params"][piece.parameter]
@@ -543,6 +599,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                     is_cut = self.partition == "elements" or name == MASTER
                     if is_cut and isinstance(value, LazyTensor):
                         value.stage(parameter, piece.offset, piece.elements)
+                    elif is_cut and isinstance(value, ShardedState):
+                        value.part(piece)
                     else:
                         materialized(value)  # which keeps what it reads
 
