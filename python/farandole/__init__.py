@@ -120,6 +120,7 @@ if TYPE_CHECKING:
         resume_or_start,
         save_checkpoint,
     )
+    from farandole.checkpoint.storage_reader import CheckpointStorageReader
 
 __all__ = [
     "AbortedError",
@@ -128,6 +129,7 @@ __all__ = [
     "BucketTimes",
     "CheckpointError",
     "CheckpointOnSignal",
+    "CheckpointStorageReader",
     "CommError",
     "DistributedBucketBatchSampler",
     "DistributedDataParallel",
@@ -215,4 +217,8 @@ def __getattr__(name: str) -> Any:
         from farandole import checkpoint
 
         return getattr(checkpoint, name)
+    if name == "CheckpointStorageReader":  # whose base class takes as long as all of farandole
+        from farandole.checkpoint.storage_reader import CheckpointStorageReader
+
+        return CheckpointStorageReader
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
