@@ -99,6 +99,23 @@ def test_torchs_load_reads_models_and_optimizers(kind: str, flattened: bool, sav
     ranks.run(_loads, 2, saved, flattened, kind, setup=GLOO)
 
 
+def _loads_named(rank: int, size: int, path: str) -> None:
+    net = DistributedDataParallel(model(seed=1))
+    named = list(net.module.named_parameters())
+    table = [pair for pair in named if "table" in pair[0]]
+    others = [pair for pair in named if "table" not in pair[0]]
+    groups = [{"params": table, "lr": 0.125}, {"params": others}]
+    optimizer = farandole.ZeroRedundancyOptimizer(groups, optim.AdamW, lr=0.0625)
+    for flattened in (False, True):
+        load_into(net, optimizer, path, flattened)
+    train(net, optimizer, STEPS)
+    close(weights(net.module), expected_end())
+
+
+def test_optimizers_may_know_the_names_of_parameters(saved: str) -> None:
+    ranks.run(_loads_named, 2, saved)
+
+
 def _loads_columns(rank: int, size: int, path: str) -> None:
     mesh = init_device_mesh("cpu", (size,))
     whole = {"model.table": torch.zeros(2, 3, 5), "model.first.0.weight": torch.zeros(7, 5)}

@@ -74,7 +74,7 @@ class DcpReader:
         """
         self._folder = folder
         self._encoded = EncodedTree(folder)
-        self._taken: list[str] = []  # prefixes of what is not the program's own values
+        self._taken: list[str] = []  # keys, or starts with a dot: not the program's own values
         self._json: dict[str, Any] = {"aliases": {}, "models": {}, "optimizers": {}, "states": {}}
         self._models = models
         for prefix, model in models.items():
@@ -183,11 +183,19 @@ class DcpReader:
 
     def _own_values(self) -> dict[str, Any]:
         """The rest but for large tensors, and for objects whose classes are not plain."""
-        not_own = (*self._taken, *self._places_of_optimizers())
+        taken = {*self._taken, *self._places_of_optimizers()}
+        below = tuple(each for each in taken if each.endswith("."))
         keys: dict[str, list[str]] = {}
+        large: dict[str, None] = {}
         for key in self._folder.keys:
-            if not key.startswith(not_own) and self._is_small(key):
-                keys.setdefault(str(self._folder.path(key)[0]), []).append(key)
+            if key not in taken and not key.startswith(below):
+                name = str(self._folder.path(key)[0])
+                if self._is_small(key):
+                    keys.setdefault(name, []).append(key)
+                else:
+                    large[name] = None
+        if large:
+            _logger.info("load_checkpoint() leaves the tensors of %s alone.", ", ".join(large))
         values = {}
         for name, several in keys.items():
             start = name if several == [name] else f"{name}."
@@ -206,7 +214,8 @@ class DcpReader:
 
     def _places_of_optimizers(self) -> list[str]:
         found = prefixes_of_optimizers(self._folder)
-        return [f"{prefix}{each}" for prefix in found for each in ("state.", "param_groups")]
+        names = ("state.", "param_groups.", "param_groups")
+        return [f"{prefix}{name}" for prefix in found for name in names]
 
     def _below(self, prefix: str) -> list[str]:
         return [key for key in self._folder.keys if key.startswith(prefix)]

@@ -107,6 +107,7 @@ class CheckpointStorageReader(StorageReader):
         for number, group in enumerate(described["groups"]):
             values = tree.decode(group["hyperparameters"], _Stored)
             names = [_without(name, of_models) for name in group["params"]]
+            values["param_names"] = names  # of optimizers that were made with names
             if self._flattens:
                 for key, value in values.items():
                     for name in names:
