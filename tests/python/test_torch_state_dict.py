@@ -266,6 +266,10 @@ def _shown(rank: int, size: int) -> None:
         elements += sum(part.numel() for _, part in state["exp_avg"].pieces)
     total = sum(p.numel() for p in net.parameters())
     assert elements <= -(-total // size) + 16 * len(list(net.parameters()))
+    for parameter, moved in optimizer.state.items():  # as Lightning does
+        optimizer.state[parameter] = {key: each.to("cpu") for key, each in moved.items()}
+    train(net, optimizer, STEPS)
+    close(weights(net.module), end_without_order("AdamW"))
     with pytest.raises(InvalidArgument, match="was called with a ShardedState"):
         state["exp_avg"] + 1
     with pytest.raises(InvalidArgument, match="was set"):

@@ -28,6 +28,10 @@ _ALLOWED = {
         "_MEM_FORMAT_ENCODING",
     },
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo", "_StoragePrefix"},
+    "torch.distributed._shard.sharded_tensor.metadata": {
+        "MEM_FORMAT_ENCODING",
+        "TensorProperties",
+    },  # of older versions
     "torch.serialization": {"_get_layout"},
     "torch": {"Size"},
     "collections": {"OrderedDict"},
