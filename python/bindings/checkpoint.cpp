@@ -75,7 +75,15 @@ void bind_reader(py::module_& module) {
            py::arg("key"), py::arg("offset"), py::arg("elements"), NoGil(),
            "Elements of a tensor, in one dimension.")
       .def("read_whole", py::overload_cast<const std::string&>(&CheckpointReader::read, py::const_),
-           py::arg("key"), NoGil(), "A whole tensor.");
+           py::arg("key"), NoGil(), "A whole tensor.")
+      .def("stage",
+           py::overload_cast<const std::string&, int64_t, int64_t>(&CheckpointReader::stage,
+                                                                   py::const_),
+           py::arg("key"), py::arg("offset"), py::arg("elements"), NoGil(),
+           "As read(), for what is copied on and then dropped.")
+      .def("stage_whole",
+           py::overload_cast<const std::string&>(&CheckpointReader::stage, py::const_),
+           py::arg("key"), NoGil(), "As read_whole(), likewise.");
 }
 
 }  // namespace

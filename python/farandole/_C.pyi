@@ -1096,6 +1096,14 @@ class CheckpointReader:
         """
         A whole tensor.
         """
+    def stage(self, key: str, offset: typing.SupportsInt, elements: typing.SupportsInt) -> torch.Tensor:
+        """
+        As read(), for what is copied on and then dropped.
+        """
+    def stage_whole(self, key: str) -> torch.Tensor:
+        """
+        As read_whole(), likewise.
+        """
     @property
     def entries(self) -> dict[str, CheckpointEntry]:
         ...

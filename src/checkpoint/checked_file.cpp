@@ -43,26 +43,42 @@ CheckedFile::CheckedFile(const std::string& folder, FileRecord record)
 CheckedFile::~CheckedFile() { ::close(descriptor_); }
 
 void CheckedFile::read(uint64_t offset, uint64_t bytes, std::byte* to) const {
-  std::vector<std::byte> beside;
   const uint64_t end = offset + bytes;
   for (uint64_t at = offset; at < end;) {
     const uint64_t block = at / kChecksumBlock;
-    const uint64_t block_begin = block * kChecksumBlock;
-    const uint64_t block_end = std::min(block_begin + kChecksumBlock, record_.bytes);
-    const uint64_t run = std::min(block_end, end) - at;
-    if (run == block_end - block_begin) {
-      read_block(block, block_begin, run, to);
+    const uint64_t skipped = at % kChecksumBlock;
+    const uint64_t run = std::min(bytes_of_block(block) - skipped, end - at);
+    if (run == bytes_of_block(block)) {
+      read_block(block, to);
     } else {
-      beside.resize(block_end - block_begin);
-      read_block(block, block_begin, beside.size(), beside.data());
-      std::memcpy(to, beside.data() + (at - block_begin), run);
+      read_part(block, skipped, run, to);
     }
     to += run;
     at += run;
   }
 }
 
-void CheckedFile::read_block(uint64_t block, uint64_t offset, uint64_t bytes, std::byte* to) const {
+uint64_t CheckedFile::bytes_of_block(uint64_t block) const {
+  return std::min(kChecksumBlock, record_.bytes - block * kChecksumBlock);
+}
+
+void CheckedFile::read_part(uint64_t block, uint64_t skipped, uint64_t bytes, std::byte* to) const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  if (kept_.empty() || kept_block_ != block) {
+    std::vector<std::byte> own = std::move(kept_);
+    kept_.clear();  // what is damaged is not kept
+    own.resize(bytes_of_block(block));
+    read_block(block, own.data());
+    kept_ = std::move(own);
+    kept_block_ = block;
+  }
+  std::memcpy(to, kept_.data() + skipped, bytes);
+}
+
+/// Checked while it is in the cache.
+void CheckedFile::read_block(uint64_t block, std::byte* to) const {
+  const uint64_t offset = block * kChecksumBlock;
+  const uint64_t bytes = bytes_of_block(block);
   for (uint64_t done = 0; done < bytes;) {
     const ssize_t got =
         ::pread(descriptor_, to + done, bytes - done, static_cast<off_t>(offset + done));

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "checkpoint/slice_file.h"
 
@@ -24,16 +26,21 @@ class CheckedFile {
 
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return record_.bytes; }
-  /// Blocks that are wanted whole are read into place; of others the rest is read beside it. Throws
-  /// CheckpointError.
+  /// Blocks that are wanted whole are read into place. The last one of which a part is wanted is
+  /// kept: what is read next often begins in it. Throws CheckpointError.
   void read(uint64_t offset, uint64_t bytes, std::byte* to) const;
 
  private:
-  void read_block(uint64_t block, uint64_t offset, uint64_t bytes, std::byte* to) const;
+  void read_block(uint64_t block, std::byte* to) const;
+  void read_part(uint64_t block, uint64_t skipped, uint64_t bytes, std::byte* to) const;
+  uint64_t bytes_of_block(uint64_t block) const;
 
   const std::string path_;
   const FileRecord record_;
   const int descriptor_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::byte> kept_;  ///< guarded by mutex_, as kept_block_; may be empty
+  mutable uint64_t kept_block_ = 0;
 };
 
 }  // namespace farandole::checkpoint

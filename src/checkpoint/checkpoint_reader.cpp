@@ -10,6 +10,7 @@
 #include "checkpoint/dtype_names.h"
 #include "checkpoint/format/safetensors.h"
 #include "checkpoint/new_memory.h"
+#include "checkpoint/staging_memory.h"
 #include "farandole/error.h"
 
 namespace farandole {
@@ -151,8 +152,21 @@ struct CheckpointReader::Impl {
         "it has no tensor of that name; entries() has all names.", "ask for one of them.");
   }
 
-  void read(const std::string& key, int64_t offset, int64_t elements, size_t element_bytes,
-            std::byte* to) const {
+  /// Throws InvalidArgument.
+  void check_range(const std::string& key, int64_t offset, int64_t elements) const {
+    const int64_t whole = elements_of(entry(key).shape);
+    if (offset >= 0 && elements >= 0 && offset <= whole && elements <= whole - offset) return;
+    throw InvalidArgument(
+        "checkpoint-range",
+        "the checkpoint at '" + folder + "' was asked for elements " + std::to_string(offset) +
+            " to " + std::to_string(offset + elements) + " of '" + key + "'.",
+        "it has " + std::to_string(whole) + " elements.", "ask for elements that there are.");
+  }
+
+  void read(const std::string& key, int64_t offset, at::Tensor& into) const {
+    const int64_t elements = into.numel();
+    const auto element_bytes = static_cast<size_t>(into.element_size());
+    auto* const to = static_cast<std::byte*>(into.mutable_data_ptr());
     for (const Slice& slice : slices.at(key)) {
       const int64_t begin = std::max(offset, slice.offset);
       const int64_t end = std::min(offset + elements, slice.offset + slice.elements);
@@ -170,6 +184,7 @@ struct CheckpointReader::Impl {
   std::vector<std::unique_ptr<CheckedFile>> files;
   std::map<std::string, Entry> entries;
   std::map<std::string, std::vector<Slice>> slices;  ///< ascending offsets
+  checkpoint::StagingMemory staging;
 };
 
 CheckpointReader::CheckpointReader(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
@@ -183,24 +198,28 @@ const std::string& CheckpointReader::values() const { return impl_->index.values
 int CheckpointReader::world_size() const { return impl_->index.world_size; }
 
 at::Tensor CheckpointReader::read(const std::string& key, int64_t offset, int64_t elements) const {
-  const Entry& entry = impl_->entry(key);
-  const int64_t whole = elements_of(entry.shape);
-  if (offset < 0 || elements < 0 || offset > whole || elements > whole - offset) {
-    throw InvalidArgument(
-        "checkpoint-range",
-        "the checkpoint at '" + folder() + "' was asked for elements " + std::to_string(offset) +
-            " to " + std::to_string(offset + elements) + " of '" + key + "'.",
-        "it has " + std::to_string(whole) + " elements.", "ask for elements that there are.");
-  }
-  at::Tensor result = checkpoint::new_memory(elements, entry.dtype);
-  impl_->read(key, offset, elements, result.element_size(),
-              static_cast<std::byte*>(result.mutable_data_ptr()));
+  impl_->check_range(key, offset, elements);
+  at::Tensor result = checkpoint::new_memory(elements, impl_->entry(key).dtype);
+  impl_->read(key, offset, result);
   return result;
 }
 
 at::Tensor CheckpointReader::read(const std::string& key) const {
   const Entry& entry = impl_->entry(key);
   return read(key, 0, elements_of(entry.shape)).as_strided(entry.shape, entry.strides);
+}
+
+at::Tensor CheckpointReader::stage(const std::string& key, int64_t offset, int64_t elements) const {
+  impl_->check_range(key, offset, elements);
+  at::Tensor result = impl_->staging.take(elements, impl_->entry(key).dtype);
+  impl_->read(key, offset, result);
+  return result;
+}
+
+at::Tensor CheckpointReader::stage(const std::string& key) const {
+  const Entry& entry = impl_->entry(key);
+  const at::Tensor flat = stage(key, 0, elements_of(entry.shape));
+  return flat.as_strided(entry.shape, entry.strides, flat.storage_offset());
 }
 
 }  // namespace farandole

@@ -48,6 +48,10 @@ class FARANDOLE_API CheckpointReader {
   at::Tensor read(const std::string& key, int64_t offset, int64_t elements) const;
   /// A whole tensor with its shape and strides.
   at::Tensor read(const std::string& key) const;
+  /// As read(), for what is copied on and then dropped: tensors share pieces of memory, which is
+  /// faster to get, and are given back together.
+  at::Tensor stage(const std::string& key, int64_t offset, int64_t elements) const;
+  at::Tensor stage(const std::string& key) const;
 
  private:
   struct Impl;

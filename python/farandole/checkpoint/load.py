@@ -330,7 +330,7 @@ class _Loading:
                     f"the model's has the {what} {own}",
                     "load it into the model that was saved, and convert that afterwards.",
                 )
-        value = self._reader.read_whole(key)
+        value = self._reader.stage_whole(key)
         self.changes.append(lambda: tensor.detach().copy_(value))
 
     def _is_exact(self, key: str, tensor: torch.Tensor) -> bool:

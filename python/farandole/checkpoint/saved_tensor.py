@@ -43,7 +43,7 @@ class SavedTensor(LazyTensor):
         """Read the elements of a piece of a parameter of its shape."""
         if self._lies_as(parameter):
             if (offset, elements) not in self._read:
-                self._read[offset, elements] = self.reader.read(self.key, offset, elements)
+                self._read[offset, elements] = self.reader.stage(self.key, offset, elements)
         else:
             self.stage_whole()
 
