@@ -98,7 +98,8 @@ struct CheckpointWriter::Impl {
   const ReplicaGroup ranks;
   std::optional<checkpoint::FolderLock> lock;  ///< of rank 0, since the first save
   int saves = 0;
-  at::Tensor staging;  ///< bytes
+  int64_t last_number = 0;  ///< of a save of this writer; of rank 0
+  at::Tensor staging;       ///< bytes
 
   std::thread thread;  ///< of the save that is under way
   mutable std::mutex mutex;
@@ -129,9 +130,12 @@ SaveJob CheckpointWriter::Impl::begin(const std::vector<TensorSlice>& slices,
         lock.emplace(root);
         if (lock->is_held()) checkpoint::remove_leftovers(root);
       }
-      job.number = checkpoint::next_number(root);
+      // While it holds the folder, no other numbers saves there.
+      const bool is_known = lock->is_held() && last_number > 0;
+      job.number = is_known ? last_number + 1 : checkpoint::next_number(root);
       const std::string name = options.name.empty() ? numbered(job.number) : options.name;
       made = std::to_string(job.number) + "\n" + checkpoint::make_temporary(root, name);
+      last_number = job.number;
     }
   } catch (const std::exception& met) {
     error = met.what();

@@ -77,7 +77,6 @@ def test_a_damaged_block_is_refused_each_time(saved: Path) -> None:
 def _is_whole(reader: _C.CheckpointReader, key: str) -> bool:
     try:
         reader.stage_whole(key)
-    except CheckpointError as met:
-        assert "another checksum" in str(met)
+    except CheckpointError:
         return False
     return True

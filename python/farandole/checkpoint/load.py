@@ -21,9 +21,9 @@ from farandole.checkpoint import tree
 from farandole.checkpoint.names import (
     Models,
     Optimizers,
-    is_own_tensor,
     models_of,
     optimizers_of,
+    own_tensors,
     parameter_names,
 )
 from farandole.checkpoint.optimizer_state import OptimizerLoader
@@ -291,6 +291,7 @@ class _Loading:
     def take_models(self, models: Models) -> None:
         """Read all tensors of the models."""
         for prefix, model in models_of(models).items():
+            own = own_tensors(model)
             state = model.state_dict(keep_vars=True)
             for name in self._json["models"].get(prefix, []):
                 if name not in state:
@@ -302,7 +303,7 @@ class _Loading:
             seen: set[int] = set()
             others: dict[str, Any] = {}
             for name, value in state.items():
-                if not is_own_tensor(model, name, value):
+                if name not in own or own[name] is not value:
                     others[name] = self.state(f"model/{prefix}{name}")
                 elif id(value) not in seen:
                     seen.add(id(value))

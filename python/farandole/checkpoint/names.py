@@ -72,16 +72,18 @@ def names_in_group(groups: list[dict[str, Any]], index: int, known: Mapping[int,
     return names
 
 
-def is_own_tensor(model: nn.Module, name: str, value: object) -> bool:
-    """Whether a value of state_dict() is a parameter or buffer itself, not made for it."""
-    if not isinstance(value, torch.Tensor):
-        return False
-    of, _, last = name.rpartition(".")
-    try:
-        module = model.get_submodule(of)
-    except AttributeError:  # a hook has given it another name
-        return False
-    return module._parameters.get(last) is value or module._buffers.get(last) is value
+def own_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers by all their names.
+
+    A value of state_dict() that is another one under its name was made for it.
+    """
+    own: dict[str, torch.Tensor] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    own[f"{prefix}.{name}" if prefix else name] = tensor
+    return own
 
 
 def is_torchs_zero(optimizer: Optimizer) -> bool:

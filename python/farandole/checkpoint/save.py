@@ -18,9 +18,9 @@ from farandole.checkpoint import tree
 from farandole.checkpoint.names import (
     Models,
     Optimizers,
-    is_own_tensor,
     models_of,
     optimizers_of,
+    own_tensors,
     parameter_names,
 )
 from farandole.checkpoint.optimizer_state import OptimizerSaver
@@ -167,11 +167,12 @@ class _Contents:
         for prefix, model in models_of(models).items():
             known: dict[int, str] = {}
             parameters = {id(each) for each in model.parameters()}
+            own = own_tensors(model)
             state = model.state_dict(keep_vars=True)
             self.json["models"][prefix] = list(state)
             for name, value in state.items():
                 key = prefix + name
-                if not is_own_tensor(model, name, value):
+                if name not in own or own[name] is not value:
                     self.json["states"][f"model/{key}"] = tree.encode(value, key, self._keep)
                 elif id(value) in known:
                     self.json["aliases"][key] = known[id(value)]

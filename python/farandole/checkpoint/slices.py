@@ -41,6 +41,8 @@ def check_tensor(key: str, tensor: torch.Tensor) -> None:
 def flat(tensor: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
     """The elements in the order of memory, without a copy if they lie close, and the strides."""
     tensor = tensor.detach()
+    if tensor.is_contiguous():
+        return tensor.view(-1), list(tensor.stride())
     if not _is_dense(tensor):
         tensor = tensor.contiguous()
     return tensor.as_strided((tensor.numel(),), (1,)), list(tensor.stride())
@@ -118,4 +120,4 @@ class Slices:
 
 def _strides_of_slot(parameter: torch.Tensor) -> list[int]:
     """Those in which pieces of a parameter count its elements: its own, without gaps."""
-    return list(flat(parameter)[1])
+    return list(parameter.stride()) if parameter.is_contiguous() else flat(parameter)[1]
