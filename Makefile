@@ -57,7 +57,7 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 .NOTPARALLEL:  # tests measure time
 .PHONY: help demo test test-all bench bench-ddp bench-zero bench-amp bench-hosts bench-gpu lint
 .PHONY: format gpu-check
-.PHONY: sanitize sanitize-ddp clean setup build test-cpp test-python test-clients system-packages
+.PHONY: fuzz sanitize sanitize-ddp clean setup build test-cpp test-python test-clients system-packages
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,7 +69,7 @@ demo: $(VENV)/requirements.stamp  ## train a real model on 2 ranks over Farandol
 test: test-cpp test-python  ## build, then run every test, C++ and Python
 
 test-all: export FARANDOLE_TEST_ALL := 1
-test-all: test  ## test with whole matrices, huge counts, thousands of faults, each header alone
+test-all: test fuzz  ## test with whole matrices, huge counts, thousands of faults, each header alone
 	FARANDOLE_FAULT_ROUNDS=2000 $(BUILD)/tests/test_comm_random_fault
 
 bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot
@@ -108,6 +108,12 @@ format: $(VENV)/requirements-dev.stamp  ## rewrite C++ and Python in the project
 	clang-format -i $(cpp_files)
 	ruff check --fix --exit-zero .
 	ruff format .
+
+fuzz: setup  ## read damaged headers of checkpoints for a minute under ASan and UBSan
+	cmake --preset asan
+	cmake --build --preset asan --target test_checkpoint_format
+	FARANDOLE_FUZZ_S=60 build/asan/tests/test_checkpoint_format \
+		--gtest_filter=Safetensors.NoBytesBreakTheReader
 
 sanitize: sanitize-asan sanitize-tsan  ## test comm under ASan, UBSan and TSan
 
