@@ -17,6 +17,7 @@ namespace farandole {
 
 using checkpoint::CheckedFile;
 using checkpoint::CheckpointIndex;
+using checkpoint::elements_of;
 using checkpoint::FileRecord;
 using checkpoint::FormatError;
 using checkpoint::Json;
@@ -31,16 +32,6 @@ std::vector<int64_t> numbers_of(const Json& array) {
   std::vector<int64_t> numbers;
   for (const Json& each : array.array()) numbers.push_back(each.integer());
   return numbers;
-}
-
-int64_t elements_of(const std::vector<int64_t>& shape) {
-  int64_t elements = 1;
-  for (const int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(elements, size, &elements)) {
-      throw JsonError("a shape is too large");
-    }
-  }
-  return elements;
 }
 
 /// Whether strides are those of contiguous memory in some order of the dimensions.

@@ -116,12 +116,6 @@ Json::Array array_of(const std::vector<int64_t>& numbers) {
   return {numbers.begin(), numbers.end()};
 }
 
-int64_t elements_of(const std::vector<int64_t>& shape) {
-  int64_t elements = 1;
-  for (const int64_t size : shape) elements *= size;
-  return elements;
-}
-
 bool is_contiguous(const TensorSlice& slice) {
   int64_t stride = 1;
   for (size_t i = slice.shape.size(); i-- > 0;) {

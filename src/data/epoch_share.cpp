@@ -69,6 +69,10 @@ int64_t EpochShare::total_length() const {
 }
 
 void EpochShare::set_epoch(int64_t epoch) {
+  if (epoch < 0) {
+    throw InvalidArgument("sampler-epoch", "a sampler got epoch " + std::to_string(epoch) + ".",
+                          "epochs count from 0.", "pass the number of the epoch.");
+  }
   if (epoch == epoch_) return;
   epoch_ = epoch;
   start_ = 0;
@@ -136,6 +140,7 @@ void EpochShare::load_state(const SamplerState& state) {
   const int64_t epoch = number_in(state, "epoch");
   const int64_t seed = number_in(state, "seed");
   const int64_t position = number_in(state, "position");
+  if (epoch < 0) throw of_other_data("its 'epoch' is " + std::to_string(epoch));
   if (position < 0 || position > (size_ + batch_size_ - 1) / batch_size_) {
     throw of_other_data("its 'position' is " + std::to_string(position));
   }

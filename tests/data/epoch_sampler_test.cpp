@@ -248,6 +248,8 @@ TEST(EpochSampler, RefusesWhatCannotBe) {
   sampler.reset(5);
   EXPECT_THAT(refusal([&] { DistributedSampler::share(5, sampler_of(0, 1)).state(-1); }),
               HasSubstr("after -1 samples"));
+  EXPECT_THAT(refusal([&] { DistributedSampler::share(5, sampler_of(0, 1)).set_epoch(-1); }),
+              HasSubstr("got epoch -1"));
 }
 
 // --- weights

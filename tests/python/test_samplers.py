@@ -253,6 +253,8 @@ def test_arguments_that_cannot_be_are_refused() -> None:
         DistributedSampler(9, "2", 0)
     with pytest.raises(farandole.InvalidArgument, match="after -1 samples"):
         DistributedSampler(9, 2, 0).state_dict(-1)
+    with pytest.raises(farandole.InvalidArgument, match="got epoch -1"):
+        DistributedSampler(9, 2, 0).set_epoch(-1)
     with pytest.raises(farandole.InvalidArgument, match="weights of 2 dimensions"):
         DistributedWeightedRandomSampler(torch.ones(2, 2), 1, True, 1, 0)
     with pytest.raises(farandole.InvalidArgument, match="16777217 weights"):

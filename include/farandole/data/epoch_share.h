@@ -56,6 +56,7 @@ class FARANDOLE_API EpochShare {
   int64_t total_length() const;
 
   /// Another epoch begins at its beginning. The same one keeps the position of a loaded state.
+  /// Throws InvalidArgument if epoch < 0.
   void set_epoch(int64_t epoch);
 
   /// Begins a pass and returns the indices of this rank, or its batches of them. The first pass

@@ -63,9 +63,13 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
         """Set the epoch of the next pass, and with it its order.
 
         Another epoch begins at its beginning; the same one keeps the position of a loaded state.
+
+        Raises:
+            InvalidArgument: it is below 0; nothing is changed.
         """
-        self.epoch = self._integer("epoch", epoch)
-        self._share.set_epoch(self.epoch)
+        number = self._integer("epoch", epoch)
+        self._share.set_epoch(number)
+        self.epoch = number
         self._show_lengths()
 
     def state_dict(self, consumed: int) -> dict[str, int]:

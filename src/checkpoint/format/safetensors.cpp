@@ -16,19 +16,6 @@ constexpr const char* kMetadata = "__metadata__";
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kAlignment = 64;
 
-/// Elements, or throws if they overflow.
-uint64_t elements_of(const StoredTensor& tensor) {
-  uint64_t elements = 1;
-  for (const int64_t size : tensor.shape) {
-    const auto by = static_cast<uint64_t>(size);
-    if (by != 0 && elements > std::numeric_limits<uint64_t>::max() / 16 / by) {
-      throw FormatError("the shape of '" + tensor.name + "' is too large");
-    }
-    elements *= by;
-  }
-  return elements;
-}
-
 uint64_t offset_of(const Json& value, const std::string& name) {
   const int64_t offset = value.integer("an offset");
   if (offset < 0) throw FormatError("an offset of '" + name + "' is negative");
@@ -41,7 +28,6 @@ StoredTensor tensor_of(const std::string& name, const Json& value) {
   tensor.dtype = value.at("dtype").string("a dtype");
   for (const Json& size : value.at("shape").array("a shape")) {
     tensor.shape.push_back(size.integer("a size"));
-    if (tensor.shape.back() < 0) throw FormatError("a size of '" + name + "' is negative");
   }
   const Json::Array& offsets = value.at("data_offsets").array("data_offsets");
   if (offsets.size() != 2) throw FormatError("'" + name + "' does not have two offsets");
@@ -58,7 +44,7 @@ void check(const std::vector<StoredTensor>& tensors, uint64_t data_bytes) {
     }
     at = tensor.end;
     const uint64_t bytes = bytes_of_dtype(tensor.dtype);
-    const uint64_t elements = elements_of(tensor);
+    const auto elements = static_cast<uint64_t>(elements_of(tensor.shape));
     if (bytes != 0 && elements * bytes != tensor.end - tensor.begin) {
       throw FormatError("'" + tensor.name + "' has " + std::to_string(tensor.end - tensor.begin) +
                         " bytes, and its shape and dtype make " + std::to_string(elements * bytes));
@@ -71,6 +57,17 @@ void check(const std::vector<StoredTensor>& tensors, uint64_t data_bytes) {
 }
 
 }  // namespace
+
+int64_t elements_of(const std::vector<int64_t>& shape) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 16;  // of the widest dtype
+  int64_t elements = 1;
+  for (const int64_t size : shape) {
+    if (size < 0) throw FormatError("a size of a shape is negative");
+    if (size != 0 && elements > kMost / size) throw FormatError("a shape is too large");
+    elements *= size;
+  }
+  return elements;
+}
 
 uint64_t bytes_of_dtype(std::string_view dtype) {
   constexpr std::pair<std::string_view, uint64_t> kKnown[] = {

@@ -50,6 +50,8 @@ struct SafetensorsHeader {
   std::string compose() const;
 };
 
+/// Elements of a shape. Throws FormatError if a size is negative, or if they are too many.
+int64_t elements_of(const std::vector<int64_t>& shape);
 /// Bytes of an element; 0 for dtypes that are not known here.
 uint64_t bytes_of_dtype(std::string_view dtype);
 
