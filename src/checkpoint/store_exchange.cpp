@@ -26,10 +26,11 @@ std::vector<std::string> StoreExchange::all_gather(const std::string& own) {
 
 /// Polls: a store that waits cannot be asked by other threads of the process meanwhile.
 std::string StoreExchange::await(const std::string& key, int rank,
-                                 std::chrono::steady_clock::time_point deadline) const {
+                                 std::chrono::steady_clock::time_point deadline) {
   auto pause = std::chrono::milliseconds(1);
   while (!store_->check({key})) {
     if (std::chrono::steady_clock::now() > deadline) {
+      is_one_late_ = true;
       throw CheckpointError(
           "checkpoint-late",
           "an asynchronous save waited in vain for rank " + std::to_string(rank) + ".",
@@ -45,11 +46,12 @@ std::string StoreExchange::await(const std::string& key, int rank,
 }
 
 void StoreExchange::leave() noexcept {
-  constexpr auto kLongest = std::chrono::seconds(30);
+  if (is_one_late_) return;  // it would be waited for again
+  constexpr std::chrono::milliseconds kLongest = std::chrono::seconds(30);
   const int last = rounds_;
   try {
     if (rank_ != 0) return store_->set(key(last, rank_), "=");
-    const auto deadline = std::chrono::steady_clock::now() + kLongest;
+    const auto deadline = std::chrono::steady_clock::now() + std::min(kLongest, timeout_);
     for (int rank = 1; rank < world_size_; ++rank) await(key(last, rank), rank, deadline);
     for (int round = 0; round <= last; ++round) {
       for (int rank = 0; rank < world_size_; ++rank) store_->deleteKey(key(round, rank));

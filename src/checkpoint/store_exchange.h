@@ -30,7 +30,7 @@ class StoreExchange {
 
  private:
   std::string await(const std::string& key, int rank,
-                    std::chrono::steady_clock::time_point deadline) const;
+                    std::chrono::steady_clock::time_point deadline);
   std::string key(int round, int rank) const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -39,6 +39,7 @@ class StoreExchange {
   const int world_size_;
   const std::chrono::milliseconds timeout_;
   int rounds_ = 0;
+  bool is_one_late_ = false;
 };
 
 }  // namespace farandole::checkpoint
