@@ -11,6 +11,7 @@ import argparse
 import sys
 
 import benchmarks.amp.summary as amp
+import benchmarks.checkpoint.summary as checkpoint
 import benchmarks.collectives.summary as collectives
 import benchmarks.ddp.summary as ddp
 import benchmarks.gpu.summary as gpu
@@ -24,7 +25,7 @@ from benchmarks.harness.tables import MIB, markdown, time_text
 BEGIN = "<!-- measured: begin; written by benchmarks/publish.py -->"
 END = "<!-- measured: end -->"
 SECTIONS = [
-    *(ddp.SECTION, zero.SECTION, amp.SECTION),
+    *(ddp.SECTION, zero.SECTION, amp.SECTION, checkpoint.SECTION),
     *(collectives.ALL_REDUCE, collectives.OTHERS, hosts.SECTION, gpu.SECTION),
 ]
 

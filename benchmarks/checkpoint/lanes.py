@@ -5,7 +5,8 @@ LANES = {
     "farandole": "save_checkpoint() and load_checkpoint()",
     "dcp": "torch.distributed.checkpoint",
     "gathered": "consolidate_state_dict() and torch.save()",
-    "raw": "the same bytes, written with fsync; read",
+    "raw": "the same bytes: write() and fsync(); read() into new memory; a copy",
+    "kept": "the same bytes: read() into memory that is there",
 }
 PARTS = {
     "save": "until it is on the disk",
@@ -13,4 +14,9 @@ PARTS = {
     "stall": "how long an asynchronous save stops the training",
     "memory": "the most memory beyond what the training has, of one rank",
 }
-ASYNCHRONOUS = ("farandole", "dcp", "raw")  # raw: a copy of what the rank has
+OF_PART = {
+    "save": ("farandole", "dcp", "gathered", "raw"),
+    "load": ("farandole", "dcp", "gathered", "raw", "kept"),
+    "stall": ("farandole", "dcp", "raw"),
+    "memory": ("farandole", "dcp", "gathered"),
+}

@@ -5,12 +5,14 @@ On a line "<part> <lane>" from run.py it answers with one line of JSON: millisec
 """
 
 import gc
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from benchmarks.checkpoint.tasks import ONE_AT_A_TIME
 from benchmarks.checkpoint.training import KINDS, Training
 from benchmarks.harness.answering import this_member
 from benchmarks.harness.groups import joined
@@ -28,6 +30,8 @@ class Rank:
         """Does what a line from run.py asks for."""
         part, lane = words
         if lane not in self.trainings:
+            if self.task in ONE_AT_A_TIME:
+                self.forget_others()
             folder = self.place / lane
             self.trainings[lane] = KINDS[lane](self.task, self.size, folder)
             self.trainings[lane].save()
@@ -47,6 +51,16 @@ class Rank:
             wait()
         dist.barrier()
         return {"ms": taken}
+
+    def forget_others(self) -> None:
+        """Gives back what other lanes have, on the disk too."""
+        self.trainings.clear()
+        gc.collect()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            for folder in self.place.iterdir():
+                shutil.rmtree(folder)
+        dist.barrier()
 
     def memory(self, training: Training) -> dict[str, Any]:
         """Of a save and a load."""

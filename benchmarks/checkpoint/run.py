@@ -3,6 +3,7 @@
 
     python -m benchmarks.checkpoint.run                     # 33.6 M parameters, 2 ranks
     python -m benchmarks.checkpoint.run --task gpt2         # 125 M
+    python -m benchmarks.checkpoint.run --task medium       # 350 M; lane by lane, not in turns
     python -m benchmarks.checkpoint.run --folder /scratch   # on another disk
     python -m benchmarks.checkpoint.run --quick             # a tiny model: does it work?
 
@@ -16,12 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.checkpoint import outcome
-from benchmarks.checkpoint.lanes import ASYNCHRONOUS, LANES, PARTS
+from benchmarks.checkpoint.lanes import OF_PART, PARTS
+from benchmarks.checkpoint.tasks import ONE_AT_A_TIME, TASKS
 from benchmarks.harness.ranks import Ranks, commands_of_module
 from benchmarks.harness.results import Row
 from benchmarks.harness.rounds import compared, interleaved, say
 from benchmarks.harness.script import Report, new_parser, parse
-from benchmarks.zero.tasks import TASKS, parameters_of
+from benchmarks.zero.tasks import parameters_of
 
 FILE = "checkpoint.jsonl"
 ARRAYS = 3  # parameter and two moments, float32
@@ -56,20 +58,22 @@ def rows_of_part(part: str, arguments: argparse.Namespace, ranks: Ranks) -> list
     if part == "memory":
         state = parameters * 4 * (ARRAYS - 1) // arguments.ranks + parameters * 4
         rows = []
-        for lane in [each for each in LANES if each != "raw"]:
+        for lane in OF_PART[part]:
             answers = ranks.ask(f"memory {lane}")
             most = {f"{key}_bytes": max(each[key] for each in answers) for key in ("save", "load")}
             rows.append({"part": part, "lane": lane, **head, **most, "state_bytes": state})
         return rows
-    lanes = [each for each in LANES if part != "stall" or each in ASYNCHRONOUS]
+    lanes = OF_PART[part]
     times: dict[str, list[float]] = {lane: [] for lane in lanes}
     rounds = 2 if arguments.quick else arguments.rounds
-    for number, order in enumerate(interleaved(lanes, rounds + 1)):
+    in_turns = [*interleaved([*lanes], rounds + 1)]
+    if arguments.task in ONE_AT_A_TIME:
+        in_turns = [[lane] * (rounds + 1) for lane in lanes]
+    for order in in_turns:
         for lane in order:
-            taken = max(each["ms"] for each in ranks.ask(f"{part} {lane}"))
-            if number > 0:  # the first one warms up
-                times[lane].append(taken)
-        say(f"{part}, round {number} of {rounds}")
+            times[lane].append(max(each["ms"] for each in ranks.ask(f"{part} {lane}")))
+        say(f"{part}: {', '.join(f'{lane} {own[-1]:.0f}' for lane, own in times.items() if own)}")
+    times = {lane: own[1:] for lane, own in times.items()}  # the first one warms up
     moved = parameters * 4 * ARRAYS
     rows = []
     for lane, own in times.items():

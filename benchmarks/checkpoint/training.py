@@ -18,7 +18,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from benchmarks.zero.tasks import TASKS, seeded_model
+from benchmarks.checkpoint.tasks import TASKS
+from benchmarks.zero.tasks import parameters_of, seeded_model
 
 
 class Training:
@@ -135,15 +136,14 @@ class OfRaw(Training):
 
     def __init__(self, task: str, size: str, folder: Path) -> None:
         self.folder = folder
-        parameters = seeded_model(TASKS[task], size).parameters()
-        elements = 3 * sum(each.numel() for each in parameters) // dist.get_world_size()
-        self.memory = torch.ones(elements)
-        self.copy = torch.ones(elements)
+        ranks = dist.get_world_size()
+        self.shared = parameters_of(TASKS[task], size) // ranks
+        self.memory = torch.ones(3 * self.shared)
+        self.copy: torch.Tensor | None = None
 
-    @property
-    def path(self) -> Path:
-        """Of this rank's file."""
-        return self.folder / f"rank-{dist.get_rank()}"
+    def path(self, rank: int) -> Path:
+        """Of a rank's file: its part of the parameters, then its state."""
+        return self.folder / f"rank-{rank}"
 
     def save(self) -> None:
         """As Training's."""
@@ -151,7 +151,7 @@ class OfRaw(Training):
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir()
         dist.barrier()
-        with self.path.open("wb", buffering=0) as file:
+        with self.path(dist.get_rank()).open("wb", buffering=0) as file:
             data = memoryview(bytes_of(self.memory)).cast("B")
             while data:
                 data = data[file.write(data) :]
@@ -160,16 +160,42 @@ class OfRaw(Training):
 
     def begin(self) -> Callable[[], object]:
         """As Training's."""
+        if self.copy is None:
+            self.copy = torch.ones_like(self.memory)
         self.copy.copy_(self.memory)
         return dist.barrier
 
     def load(self) -> None:
-        """As Training's."""
-        with self.path.open("rb", buffering=0) as file:
-            data = memoryview(bytes_of(self.copy)).cast("B")
-            while data:
-                data = data[file.readinto(data) or 0 :]
+        """All parameters and the rank's own state, which is what a rank needs."""
+        self.read_into(self.new_memory())
+
+    def new_memory(self) -> torch.Tensor:
+        """For what is read."""
+        return torch.empty((dist.get_world_size() + 2) * self.shared)
+
+    def read_into(self, memory: torch.Tensor) -> None:
+        """Its own file, and the parameters in those of others."""
+        own, ranks = dist.get_rank(), dist.get_world_size()
+        left = memoryview(bytes_of(memory)).cast("B")
+        for rank in (own, *(each for each in range(ranks) if each != own)):
+            wanted = 4 * self.shared * (3 if rank == own else 1)
+            data, left = left[:wanted], left[wanted:]
+            with self.path(rank).open("rb", buffering=0) as file:
+                while data:
+                    data = data[file.readinto(data) or 0 :]
         dist.barrier()
+
+
+class OfKept(OfRaw):
+    """Into memory that stays."""
+
+    kept: torch.Tensor | None = None
+
+    def new_memory(self) -> torch.Tensor:
+        """The first time."""
+        if self.kept is None:
+            self.kept = super().new_memory()
+        return self.kept
 
 
 def bytes_of(tensor: torch.Tensor) -> Any:
@@ -182,4 +208,5 @@ KINDS: dict[str, type[Training]] = {
     "dcp": OfDcp,
     "gathered": OfGathered,
     "raw": OfRaw,
+    "kept": OfKept,
 }
