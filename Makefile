@@ -37,7 +37,8 @@ publish := $(if $(PUBLISH),--publish)
 # simulated device runs under one of its schedules.
 torch_free_tests := run run_parts run_hosts launchers restarts cmake_project packaging nccl_plugin \
 	gpu_check gpu_benchmark docs page_examples cpp_examples demo doctor benchmark mpi \
-	checkpoint_values lr_schedulers samplers simulated_faults simulated_capture
+	checkpoint_values checkpoint_reader checkpoint_resharding checkpoint_memory lr_schedulers \
+	samplers simulated_faults simulated_capture
 not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
 export FARANDOLE_TEST_SCHEDULES := $(if $(suffix),lazy)
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)

@@ -125,7 +125,7 @@ class Loading {
     if (shape != each.tensor.sizes()) {
       throw differs(key, "shape", text_of(shape), text_of(each.tensor.sizes()));
     }
-    const at::Tensor value = reader_.read(key);
+    const at::Tensor value = reader_.stage(key);
     if (entry.dtype != each.tensor.scalar_type() && !is_count_of(value, each)) {
       throw differs(key, "dtype", c10::toString(entry.dtype),
                     c10::toString(each.tensor.scalar_type()));

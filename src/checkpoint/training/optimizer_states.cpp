@@ -132,7 +132,7 @@ class Staged final : public SavedStates {
     if (kept.defined() && kept.numel() == piece.elements) return kept;
     const Json* const key = value->find("!tensor");
     if (key != nullptr && lies_as(key->string("a key"), parameter)) {
-      kept = reader_.read(key->string(), piece.offset, piece.elements);
+      kept = reader_.stage(key->string(), piece.offset, piece.elements);
     } else {
       kept = part_of(whole(group, piece.parameter, name), parameter, piece);
     }
@@ -143,7 +143,7 @@ class Staged final : public SavedStates {
   at::Tensor whole(size_t group, size_t parameter, const std::string& name) const {
     const Json* const value = find(group, parameter, name);
     if (value == nullptr) return {};
-    return tensor_of(*value, [this](const std::string& key) { return reader_.read(key); });
+    return tensor_of(*value, [this](const std::string& key) { return reader_.stage(key); });
   }
 
   /// Throws CheckpointError unless the tensors of the states fit the present parameters, and
