@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from farandole.checkpoint.dcp_folder import DcpFolder
-from farandole.checkpoint.names import is_own_tensor
+from farandole.checkpoint.names import own_tensors
 from farandole.errors import CheckpointError, sentences
 
 _OF_MODELS = frozenset({"model", "state_dict", "module"})
@@ -35,11 +35,13 @@ class NamedTensor:
 
 def named_tensors(model: nn.Module) -> list[NamedTensor]:
     """Those of a model, in its order."""
+    own = own_tensors(model)
     found: dict[int, NamedTensor] = {}
     for name, value in model.state_dict(keep_vars=True).items():
-        if is_own_tensor(model, name, value):
-            tensor = found.setdefault(id(value), NamedTensor([], tuple(value.shape)))
-            tensor.names.append(name)
+        tensor = own.get(name)
+        if tensor is not None and tensor is value:
+            named = found.setdefault(id(tensor), NamedTensor([], tuple(tensor.shape)))
+            named.names.append(name)
     return list(found.values())
 
 

@@ -112,6 +112,9 @@ class DcpReader:
         shape = self.entries[key].shape
         return self.read(key, 0, torch.Size(shape).numel()).view(shape)
 
+    stage = read
+    stage_whole = read_whole
+
     def _find_model(self, given: str, model: nn.Module) -> None:
         tensors = named_tensors(model)
         prefix = prefix_of_model(self._folder, given, tensors)

@@ -166,9 +166,12 @@ class OptimizerLoader:
         """Take it over. Local, or collective as load_state_dict() of a sharded optimizer."""
         numbers, packed = 0, {}
         groups = []
-        for group, states in zip(self._groups, self._states, strict=True):
+        for present, group, states in zip(
+            self._optimizer.param_groups, self._groups, self._states, strict=True
+        ):
             own = list(range(numbers, numbers + len(states)))
-            groups.append({**group, "params": own})
+            # What C++ has not, and what a scheduler keeps there, stays.
+            groups.append({**hyperparameters(present), **group, "params": own})
             packed.update({n: s for n, s in zip(own, states, strict=True) if s})
             numbers += len(states)
         self._optimizer.load_state_dict({"state": packed, "param_groups": groups})
@@ -225,8 +228,7 @@ class OptimizerLoader:
                     "differ.",
                 )
             values = tree.decode(found[0]["hyperparameters"], _no_tensor) if found else {}
-            # What is not in C++, and what a scheduler keeps there, stays.
-            fitting.append({**hyperparameters(self._optimizer.param_groups[index]), **values})
+            fitting.append(values)
         return fitting
 
     def _state(self, name: str, parameter: torch.Tensor) -> State:

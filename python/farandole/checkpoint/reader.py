@@ -45,3 +45,9 @@ class Reader(Protocol):
 
     def read_whole(self, key: str) -> torch.Tensor:
         """A whole tensor."""
+
+    def stage(self, key: str, offset: int, elements: int) -> torch.Tensor:
+        """As read(), for what is copied on and then dropped."""
+
+    def stage_whole(self, key: str) -> torch.Tensor:
+        """As read_whole(), likewise."""
