@@ -33,6 +33,9 @@ void bind_slice(py::module_& module) {
 }
 
 void bind_writer(py::module_& module) {
+  py::class_<PendingCheckpoint>(module, "PendingCheckpoint", "A save that may be under way.")
+      .def("wait", &PendingCheckpoint::wait, NoGil(), "The folder when it is on the disk. Local.")
+      .def_property_readonly("is_done", &PendingCheckpoint::is_done);
   py::class_<CheckpointWriter>(module, "CheckpointWriter",
                                "Saves checkpoints of all ranks of a group into one folder.")
       .def(py::init<std::string, const Group&>(), py::arg("folder"), py::arg("process_group"),
@@ -41,7 +44,7 @@ void bind_writer(py::module_& module) {
           "save",
           [](CheckpointWriter& writer, const std::vector<TensorSlice>& slices,
              const std::string& values, const std::string& name, int keep, bool asynchronous) {
-            writer.save(slices, values, {name, keep, asynchronous});
+            return writer.save(slices, values, {name, keep, asynchronous});
           },
           py::arg("slices"), py::arg("values"), py::arg("name"), py::arg("keep"),
           py::arg("asynchronous"), NoGil(), "Saves slices of this rank. Collective.")
@@ -50,8 +53,6 @@ void bind_writer(py::module_& module) {
            "Raises CheckpointError on all ranks if one has an error. Collective.")
       .def("all_gather", &CheckpointWriter::all_gather, py::arg("text"), NoGil(),
            "A text of every rank. Collective.")
-      .def_property_readonly("is_saving", &CheckpointWriter::is_saving)
-      .def_property_readonly("newest", &CheckpointWriter::newest)
       .def_property_readonly("rank", &CheckpointWriter::rank)
       .def_property_readonly("world_size", &CheckpointWriter::world_size);
 }

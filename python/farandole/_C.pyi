@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -1035,6 +1035,17 @@ class TensorSlice:
     @property
     def strides(self) -> list[int]:
         ...
+class PendingCheckpoint:
+    """
+    A save that may be under way.
+    """
+    def wait(self) -> str:
+        """
+        The folder when it is on the disk. Local.
+        """
+    @property
+    def is_done(self) -> bool:
+        ...
 class CheckpointWriter:
     """
     Saves checkpoints of all ranks of a group into one folder.
@@ -1049,7 +1060,7 @@ class CheckpointWriter:
         """
         A text of every rank. Collective.
         """
-    def save(self, slices: collections.abc.Sequence[TensorSlice], values: str, name: str, keep: typing.SupportsInt, asynchronous: bool) -> None:
+    def save(self, slices: collections.abc.Sequence[TensorSlice], values: str, name: str, keep: typing.SupportsInt, asynchronous: bool) -> PendingCheckpoint:
         """
         Saves slices of this rank. Collective.
         """
@@ -1057,12 +1068,6 @@ class CheckpointWriter:
         """
         Returns when the last save is done.
         """
-    @property
-    def is_saving(self) -> bool:
-        ...
-    @property
-    def newest(self) -> str:
-        ...
     @property
     def rank(self) -> int:
         ...

@@ -96,16 +96,12 @@ struct CheckpointWriter::Impl {
 
   const std::string root;
   const ReplicaGroup ranks;
-  std::optional<checkpoint::FolderLock> lock;  ///< of rank 0, since the first save
+  std::shared_ptr<checkpoint::FolderLock> lock;  ///< of rank 0, since the first save
   int saves = 0;
-  int64_t last_number = 0;  ///< of a save of this writer; of rank 0
-  at::Tensor staging;       ///< bytes
+  at::Tensor staging;  ///< bytes
 
   std::thread thread;  ///< of the save that is under way
-  mutable std::mutex mutex;
-  bool is_saving = false;  ///< guarded by mutex, as those below
-  std::exception_ptr failure;
-  std::string newest;
+  std::shared_ptr<PendingCheckpoint::Outcome> last;
 };
 
 /// Rank 0 makes the folder. All ranks begin, or none.
@@ -126,16 +122,13 @@ SaveJob CheckpointWriter::Impl::begin(const std::vector<TensorSlice>& slices,
     check_slices(slices);
     if (options.asynchronous) check_store(*ranks.of_program());
     if (job.rank == 0) {
-      if (!lock) {
-        lock.emplace(root);
-        if (lock->is_held()) checkpoint::remove_leftovers(root);
-      }
+      if (!lock) lock = checkpoint::FolderLock::of(root);
       // While it holds the folder, no other numbers saves there.
-      const bool is_known = lock->is_held() && last_number > 0;
-      job.number = is_known ? last_number + 1 : checkpoint::next_number(root);
+      const bool is_known = lock->is_held() && lock->last_number > 0;
+      job.number = is_known ? lock->last_number + 1 : checkpoint::next_number(root);
       const std::string name = options.name.empty() ? numbered(job.number) : options.name;
       made = std::to_string(job.number) + "\n" + checkpoint::make_temporary(root, name);
-      last_number = job.number;
+      lock->last_number = job.number;
     }
   } catch (const std::exception& met) {
     error = met.what();
@@ -181,25 +174,21 @@ void CheckpointWriter::Impl::start(SaveJob job) {
       ranks.of_program()->getStore(),
       "farandole/checkpoint/" + ranks.name() + "/" + root + "/" + std::to_string(saves) + "/",
       job.rank, job.world_size, ranks.timeout());
-  {
-    const std::lock_guard<std::mutex> guard(mutex);
-    is_saving = true;
-  }
+  last = std::make_shared<PendingCheckpoint::Outcome>();
   const SignalsBlocked blocked;  // the thread inherits it: signals are the program's
-  thread = std::thread([this, job = std::move(job), exchange = std::move(exchange)]() mutable {
-    be_idle();
-    std::exception_ptr met;
-    try {
-      job.run([&](const std::string& own) { return exchange.all_gather(own); });
-    } catch (...) {
-      met = std::current_exception();
-    }
-    exchange.leave();
-    const std::lock_guard<std::mutex> guard(mutex);
-    is_saving = false;
-    failure = met;
-    if (!met) newest = job.root + "/" + job.name;
-  });
+  thread =
+      std::thread([outcome = last, job = std::move(job), exchange = std::move(exchange)]() mutable {
+        be_idle();
+        std::exception_ptr met;
+        try {
+          job.run([&](const std::string& own) { return exchange.all_gather(own); });
+        } catch (...) {
+          met = std::current_exception();
+        }
+        exchange.leave();
+        if (met) return outcome->folder.set_exception(met);
+        outcome->folder.set_value(job.root + "/" + job.name);
+      });
 }
 
 CheckpointWriter::CheckpointWriter(std::string folder, const Group& group)
@@ -213,8 +202,8 @@ CheckpointWriter::~CheckpointWriter() {
   }
 }
 
-void CheckpointWriter::save(const std::vector<TensorSlice>& slices, const std::string& values,
-                            const SaveOptions& options) {
+PendingCheckpoint CheckpointWriter::save(const std::vector<TensorSlice>& slices,
+                                         const std::string& values, const SaveOptions& options) {
   const c10::NoGradGuard no_grad;
   std::string before;
   try {
@@ -232,27 +221,17 @@ void CheckpointWriter::save(const std::vector<TensorSlice>& slices, const std::s
       job.failed = error.what();
     }
     impl_->start(std::move(job));
-    return;
+    return PendingCheckpoint(impl_->last);
   }
   job.run([&](const std::string& own) { return impl_->ranks.all_gather(own); });
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
-  impl_->newest = job.root + "/" + job.name;
+  impl_->last = std::make_shared<PendingCheckpoint::Outcome>();
+  impl_->last->folder.set_value(job.root + "/" + job.name);
+  return PendingCheckpoint(impl_->last);
 }
 
 void CheckpointWriter::wait() {
   if (impl_->thread.joinable()) impl_->thread.join();
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
-  if (impl_->failure) std::rethrow_exception(std::exchange(impl_->failure, nullptr));
-}
-
-bool CheckpointWriter::is_saving() const {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
-  return impl_->is_saving;
-}
-
-std::string CheckpointWriter::newest() const {
-  const std::lock_guard<std::mutex> guard(impl_->mutex);
-  return impl_->newest;
+  if (impl_->last && !impl_->last->was_reported) PendingCheckpoint(impl_->last).wait();
 }
 
 int CheckpointWriter::rank() const { return impl_->ranks.rank(); }

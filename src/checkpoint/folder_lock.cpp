@@ -7,8 +7,11 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <system_error>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/file_error.h"
 #include "farandole/error.h"
 
@@ -32,13 +35,24 @@ bool lock(int descriptor, const std::string& folder) {
     ::close(descriptor);
     throw CheckpointError(
         "checkpoint-in-use", "checkpoints in '" + folder + "' are being saved by another writer.",
-        "another job, or another CheckpointWriter of this one, has saved there and is still alive.",
+        "another job, or a group of other ranks of this one, has saved there and is still alive.",
         "save to a folder of its own for each job, or end the other one first.");
   }
   return false;
 }
 
 }  // namespace
+
+std::shared_ptr<FolderLock> FolderLock::of(const std::string& folder) {
+  static std::mutex mutex;
+  static auto* const locks = new std::map<std::string, std::weak_ptr<FolderLock>>;
+  const std::unique_lock<std::mutex> guard(mutex);
+  if (auto known = (*locks)[folder].lock()) return known;
+  const std::shared_ptr<FolderLock> made(new FolderLock(folder));
+  if (made->is_held()) remove_leftovers(folder);
+  (*locks)[folder] = made;
+  return made;
+}
 
 FolderLock::FolderLock(const std::string& folder)
     : descriptor_(open_file(folder)), is_held_(lock(descriptor_, folder)) {}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
 
 namespace farandole::checkpoint {
@@ -9,16 +11,21 @@ namespace farandole::checkpoint {
 /// process, however that ends. Where the file system knows no locks, a folder is not protected.
 class FolderLock {
  public:
-  /// Makes the folder if it is not there. Throws CheckpointError if another writer has it.
-  explicit FolderLock(const std::string& folder);
+  /// That of this process, which its writers share. Makes the folder if it is not there. Throws
+  /// CheckpointError if another process has it.
+  static std::shared_ptr<FolderLock> of(const std::string& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
   /// Whether the file system has given it: then nobody else writes there.
   bool is_held() const { return is_held_; }
+  /// Of the saves of this process; 0 if there is none yet. Threads: one at a time.
+  int64_t last_number = 0;
 
  private:
+  explicit FolderLock(const std::string& folder);
+
   const int descriptor_;
   bool is_held_;
 };

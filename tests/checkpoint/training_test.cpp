@@ -275,7 +275,7 @@ TEST_F(TrainingCheckpoint, BringsBackTheProgramsValues) {
     EXPECT_EQ(values.at("name").toStringRef(), "a \"name\"\n");
     EXPECT_FALSE(values.at("done").toBool());
     EXPECT_TRUE(values.at("none").isNone());
-    EXPECT_EQ(values.at("list").toListRef()[1].toInt(), 2);
+    EXPECT_EQ(values.at("list").toIntVector(), (std::vector<int64_t>{1, 2}));
     EXPECT_EQ(values.at("tuple").toTupleRef().elements()[1].toStringRef(), "x");
     EXPECT_TRUE(std::isinf(values.at("losses").toGenericDict().at("!odd").toDouble()));
     EXPECT_TRUE(at::equal(values.at("scalar").toTensor(), at::scalar_tensor(2.5, at::kHalf)));
@@ -370,6 +370,143 @@ TEST_F(TrainingCheckpoint, SavesBesideTheTraining) {
       if (each.path().filename().string().rfind("step-", 0) == 0) ++present;
     }
     EXPECT_EQ(present, 2U);
+  });
+}
+
+TEST_F(TrainingCheckpoint, EachSaveHasAResultOfItsOwn) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  run_replicas("shm", 1, [&](const Group& without_store) {
+    const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, 0, 1);
+    group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                      without_store->getBackend(at::kCPU));
+    SaveCheckpointOptions options = on(group);
+    options.asynchronous = true;
+    std::vector<PendingCheckpoint> pending;
+    for (int step = 0; step < 3; ++step) {
+      options.step = step;
+      pending.push_back(save_checkpoint(path_, {}, options));
+    }
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_THAT(pending[static_cast<size_t>(step)].wait(),
+                  testing::EndsWith("step-0000000" + std::to_string(step)));
+    }
+    // What the program still holds keeps no folder from other groups, nor from other writers.
+    for (const char* const folder : {"/a", "/b", "/c", "/d", "/e"}) {
+      save_checkpoint(path_ + folder, {}, on(group));
+    }
+    save_checkpoint(path_, {}, on(without_store));
+    save_checkpoint(path_, {}, options).wait();
+  });
+}
+
+TEST_F(TrainingCheckpoint, KnowsAFolderByAllItsPaths) {
+  run_replicas("shm", 1, [&](const Group& group) {
+    const std::filesystem::path before = std::filesystem::current_path();
+    std::filesystem::create_directories(path_);
+    std::filesystem::current_path(path_);
+    for (const std::string& path : {std::string("new"), path_ + "/new/", std::string("./new"),
+                                    path_ + "/new", std::string("other/../new")}) {
+      save_checkpoint(path, {}, on(group));
+    }
+    std::filesystem::current_path(before);
+    EXPECT_TRUE(std::filesystem::exists(path_ + "/new/save-00000005/index.json"));
+  });
+}
+
+TEST_F(TrainingCheckpoint, RefusesArgumentsOfOneRankBeforeOthersWait) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    Rank rank(group, AdamWOptions(0.05), GradientMode::kFull);
+    rank.step(0);
+    SaveCheckpointOptions options = on(group);
+    if (group->getRank() == 1) options.step = -1;
+    EXPECT_THROW(save_checkpoint(path_, rank.training, options), Error);
+    save_checkpoint(path_, rank.training, on(group));
+    rank.step(1);
+  });
+}
+
+TEST_F(TrainingCheckpoint, RefusesWhatCannotBeLoadedInto) {
+  run_replicas("shm", 1, [&](const Group& group) {
+    torch::nn::Module model;
+    model.register_parameter("weight", at::ones({3}));
+    model.register_buffer("mask", at::ones({2, 2}));
+    Training training;
+    training.model = &model;
+    training.optimizer = static_cast<optim::Optimizer*>(nullptr);  // as left out
+    save_checkpoint(path_, training, on(group));
+    torch::nn::Module expanded;
+    const at::Tensor weight = expanded.register_parameter("weight", at::zeros({3}));
+    expanded.register_buffer("mask", at::zeros({1, 2}).expand({2, 2}));
+    training.model = &expanded;
+    EXPECT_THROW(load_checkpoint(path_, training, from(group)), InvalidArgument);
+    EXPECT_EQ(weight.sum().item<double>(), 0);
+  });
+}
+
+TEST_F(TrainingCheckpoint, SavesValuesAndNotViews) {
+  run_replicas("shm", 1, [&](const Group& group) {
+    const at::Tensor numbers = at::complex(at::ones({2}), at::full({2}, 2.0));
+    SaveCheckpointOptions options = on(group);
+    options.values = {{"conj", numbers.conj()},
+                      {"neg", at::imag(numbers.conj())[0]},
+                      {"bytes", std::string("\xff\xfe")}};
+    save_checkpoint(path_, {}, options);
+    const CheckpointValues values = load_checkpoint(path_, {}, from(group));
+    EXPECT_TRUE(at::equal(values.at("conj").toTensor(), numbers.conj().resolve_conj()));
+    EXPECT_EQ(values.at("neg").toTensor().item<double>(), -2);
+    EXPECT_EQ(values.at("bytes").toStringRef(), "\xff\xfe");
+
+    c10::impl::GenericList nested(c10::AnyType::get());
+    c10::IValue inner = nested;
+    for (int depth = 0; depth < 300; ++depth) {
+      c10::impl::GenericList outer(c10::AnyType::get());
+      outer.push_back(inner);
+      inner = outer;
+      if (depth != 150) continue;
+      options.values = {{"nested", inner}};
+      save_checkpoint(path_, {}, options);
+      load_checkpoint(path_, {}, from(group));
+    }
+    options.values = {{"nested", inner}};
+    EXPECT_THROW(save_checkpoint(path_, {}, options), InvalidArgument);
+    options.values = {{"\xff", int64_t{1}}};
+    EXPECT_THROW(save_checkpoint(path_, {}, options), InvalidArgument);
+  });
+}
+
+TEST_F(TrainingCheckpoint, HasTiedParametersOfPlainOptimizersOnce) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    torch::nn::Module model;
+    const at::Tensor weight = model.register_parameter("in", at::ones({3}));
+    model.register_parameter("out", weight);
+    optim::SGD optimizer(model.parameters(), SGDOptions(0.5).momentum(0.5));
+    ASSERT_EQ(optimizer.param_groups()[0].params().size(), 2U);  // LibTorch lists both
+    const auto step = [&] {
+      weight.mutable_grad() = at::ones({3});
+      optimizer.step();
+    };
+    step();
+    Training training;
+    training.model = &model;
+    training.optimizer = &optimizer;
+    save_checkpoint(path_, training, on(group));
+    step();
+    const at::Tensor wanted = weight.detach().clone();
+    load_checkpoint(path_, training, from(group));
+    step();
+    EXPECT_TRUE(at::equal(weight, wanted));
+  });
+}
+
+TEST_F(TrainingCheckpoint, RefusesTensorsOfOneName) {
+  run_replicas("shm", 3, [&](const Group& group) {
+    torch::nn::Module outer;
+    auto inner = std::make_shared<torch::nn::Module>();
+    inner->register_parameter("weight", at::ones({3}));
+    outer.register_module("b", inner);
+    Training training;
+    training.model = std::map<std::string, torch::nn::Module*>{{"a", &outer}, {"a.b", inner.get()}};
+    EXPECT_THROW(save_checkpoint(path_, training, on(group)), Error);
   });
 }
 

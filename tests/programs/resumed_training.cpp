@@ -91,11 +91,24 @@ int main(int argc, char** argv) {
   } else {
     optimizer = std::make_unique<farandole::ZeroRedundancyOptimizer>(groups, *options, zero);
   }
-  farandole::SequentialLR scheduler(
-      *optimizer,
-      {farandole::schedule_of<farandole::LinearLR>(0.25, 1.0, 3),
-       farandole::schedule_of<farandole::MultiStepLR>(std::vector<int64_t>{2, 4, 4}, 0.5)},
-      {3});
+  using farandole::schedule_of;
+  std::unique_ptr<farandole::LRScheduler> scheduler;
+  if (has("lambda")) {
+    scheduler = std::make_unique<farandole::LambdaLR>(
+        *optimizer, [](int64_t epoch) { return 1.0 / static_cast<double>(1 + epoch); });
+  } else if (has("chained")) {
+    scheduler = std::make_unique<farandole::ChainedScheduler>(
+        *optimizer,
+        std::vector<farandole::LRSchedulerFactory>{schedule_of<farandole::LinearLR>(0.25, 1.0, 3),
+                                                   schedule_of<farandole::ExponentialLR>(0.75)});
+  } else {
+    scheduler = std::make_unique<farandole::SequentialLR>(
+        *optimizer,
+        std::vector<farandole::LRSchedulerFactory>{
+            schedule_of<farandole::LinearLR>(0.25, 1.0, 3),
+            schedule_of<farandole::MultiStepLR>(std::vector<int64_t>{2, 4, 4}, 0.5)},
+        std::vector<int64_t>{3});
+  }
   farandole::GradScalerOptions scaling;
   scaling.init_scale = 256;
   scaling.growth_interval = 2;
@@ -105,7 +118,7 @@ int main(int argc, char** argv) {
   farandole::Training training;
   training.model = model.module().get();
   training.optimizer = optimizer.get();
-  training.scheduler = &scheduler;
+  training.scheduler = scheduler.get();
   training.scaler = &scaler;
   training.sampler = &sampler;
   auto values = farandole::resume_or_start(path, training)
@@ -124,7 +137,7 @@ int main(int argc, char** argv) {
     scaler.scale(model.forward(x.to(dtype)).to(torch::kFloat).square().mean()).backward();
     scaler.step(*optimizer);
     scaler.update();
-    scheduler.step();
+    scheduler->step();
   }
   values["step"] = first + steps;
   const size_t before = static_cast<size_t>(sampler.state(0).at("position"));

@@ -16,7 +16,14 @@ import farandole
 import pytest
 import torch
 from torch import nn, optim
-from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiStepLR,
+    SequentialLR,
+)
 
 import ranks
 
@@ -59,13 +66,18 @@ def parts_of(net: nn.Module, kind: str, how: str) -> dict[str, Any]:
         optimizer = farandole.ZeroRedundancyOptimizer(
             parameters, make, gradients=gradients, **options
         )
-    schedules = [
-        LinearLR(optimizer, 0.25, 1.0, 3),
-        MultiStepLR(optimizer, [2, 4, 4], 0.5),
-    ]
+    scheduler: Any
+    if "lambda" in how:
+        scheduler = LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
+    elif "chained" in how:
+        parts = [LinearLR(optimizer, 0.25, 1.0, 3), ExponentialLR(optimizer, 0.75)]
+        scheduler = ChainedScheduler(parts, optimizer)
+    else:
+        schedules = [LinearLR(optimizer, 0.25, 1.0, 3), MultiStepLR(optimizer, [2, 4, 4], 0.5)]
+        scheduler = SequentialLR(optimizer, schedules, [3])
     return {
         "optimizer": optimizer,
-        "scheduler": SequentialLR(optimizer, schedules, [3]),
+        "scheduler": scheduler,
         "scaler": farandole.GradScaler(init_scale=256, growth_interval=2),
     }
 
@@ -138,9 +150,9 @@ def train_in_cpp(world_size: int, path: str, steps: int, kind: str, how: str) ->
         ("SGD", "shard", "full"),
         ("Adam", "full-groups", "plain-groups"),
         ("AdamW", "full", "shard"),
-        ("AdamW", "plain", "full-factory"),
+        ("AdamW", "plain-lambda", "full-factory-lambda"),
         ("AdamW", "shard-bf16", "full-bf16"),
-        ("RMSprop", "full", "plain"),
+        ("RMSprop", "full-chained", "plain-chained"),
         ("Adagrad", "plain", "full"),
         ("LAMB", "full", "shard"),
         ("LARS", "shard-groups", "full-groups"),
@@ -163,7 +175,8 @@ def test_languages_take_turns(tmp_path: Path, kind: str, in_python: str, in_cpp:
     torch.set_num_threads(1)
     alone = network(dtype, 20)
     if dtype == torch.float32:
-        parts = parts_of(alone, kind, "plain-groups" if "groups" in in_python else "plain")
+        plain = "plain-" + in_python.replace("full", "").replace("shard", "")
+        parts = parts_of(alone, kind, plain)
         train(alone, parts, range(12), dtype)
         assert result["lr"] == parts["scheduler"].get_last_lr()
         assert result["scale"] == parts["scaler"].get_scale()

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "farandole/checkpoint/pending_checkpoint.h"
 #include "farandole/checkpoint/tensor_slice.h"
 #include "farandole/export.h"
 #include "farandole/process_group/init.h"
@@ -27,7 +28,8 @@ struct SaveOptions {
 /// sizes and checksums and renames the folder. So a checkpoint is there as a whole or not at all,
 /// whenever a rank or the machine stops. Then "latest" names it, and old ones are removed.
 ///
-/// A folder belongs to one writer at a time: another one, of another job too, is refused.
+/// A folder belongs to the writers of one process (rank 0's) at a time: others, of another job too,
+/// are refused.
 ///
 /// Errors: CheckpointError, the same on all ranks but for the text; what collectives throw.
 /// Threads: one call at a time.
@@ -44,14 +46,11 @@ class FARANDOLE_API CheckpointWriter {
   /// Saves `slices` of this rank, whose keys differ, and `values`, a JSON text, of rank 0. First
   /// waits for the save before, and throws what that has met. A save that fails leaves the
   /// checkpoints before as they were. Collective.
-  void save(const std::vector<TensorSlice>& slices, const std::string& values,
-            const SaveOptions& options = {});
-  /// Returns when the last save is done, and throws what it has met. Local.
+  PendingCheckpoint save(const std::vector<TensorSlice>& slices, const std::string& values,
+                         const SaveOptions& options = {});
+  /// Returns when the last save is done, and throws what it has met unless that was told already.
+  /// Local.
   void wait();
-  /// Whether a save is under way.
-  bool is_saving() const;
-  /// The folder of the newest checkpoint that this writer has saved; empty if there is none.
-  std::string newest() const;
 
   int rank() const;
   int world_size() const;

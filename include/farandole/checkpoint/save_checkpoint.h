@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
-#include "farandole/checkpoint/checkpoint_writer.h"
+#include "farandole/checkpoint/pending_checkpoint.h"
 #include "farandole/checkpoint/training.h"
 #include "farandole/export.h"
 #include "farandole/process_group/init.h"
@@ -28,25 +26,9 @@ struct SaveCheckpointOptions {
   Group group = {};  ///< the ranks that train; the default group if empty
 };
 
-/// A save that may still be under way. Threads: one call at a time.
-class FARANDOLE_API PendingCheckpoint {
- public:
-  explicit PendingCheckpoint(std::shared_ptr<CheckpointWriter> writer)
-      : writer_(std::move(writer)) {}
-
-  /// Returns the checkpoint's folder when it is on the disk. Throws CheckpointError if the save has
-  /// failed; the checkpoints before are unchanged. Local.
-  std::string wait();
-  /// Whether wait() would return at once.
-  bool is_done() const { return !writer_->is_saving(); }
-
- private:
-  std::shared_ptr<CheckpointWriter> writer_;
-};
-
 /// Saves a training into a new folder within `path`, as farandole.save_checkpoint() of Python does:
 /// each writes what the other loads. Each rank writes one safetensors file: its shards of the
-/// optimizer's state, and its part of what all ranks have alike. See CheckpointWriter.
+/// optimizer's state, and its part of what all ranks have alike. See checkpoint_writer.h.
 ///
 /// Errors: CheckpointError on all ranks if one could not write, also of the asynchronous save
 /// before; InvalidArgument and NotSupported for what a checkpoint cannot have. Collective. Threads:

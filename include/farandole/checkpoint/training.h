@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <map>
 #include <string>
-#include <utility>
 
 #include "farandole/amp/grad_scaler.h"
 #include "farandole/data/epoch_sampler.h"
@@ -21,8 +20,13 @@ template <class T>
 class NamedParts {
  public:
   NamedParts() = default;
-  NamedParts(T* part) : by_name_{{"", part}} {}
-  NamedParts(std::map<std::string, T*> parts) : by_name_(std::move(parts)) {}
+  NamedParts(T* part) : NamedParts(std::map<std::string, T*>{{"", part}}) {}
+  /// Those that are null are left out.
+  NamedParts(const std::map<std::string, T*>& parts) {
+    for (const auto& [name, part] : parts) {
+      if (part != nullptr) by_name_.emplace(name, part);
+    }
+  }
 
   /// A single part has the name "".
   const std::map<std::string, T*>& by_name() const { return by_name_; }

@@ -29,7 +29,7 @@ from farandole.checkpoint.names import (
 from farandole.checkpoint.optimizer_state import OptimizerLoader
 from farandole.checkpoint.reader import Reader
 from farandole.checkpoint.rng import RngStates
-from farandole.checkpoint.slices import check_tensor
+from farandole.checkpoint.slices import check_apart, check_tensor
 from farandole.checkpoint.writers import writer_of
 from farandole.errors import CheckpointError, Error, sentences
 
@@ -313,6 +313,7 @@ class _Loading:
 
     def _take_tensor(self, key: str, tensor: torch.Tensor) -> None:
         check_tensor(key, tensor)
+        check_apart(key, tensor)
         key = self._json["aliases"].get(key, key)
         entry = self._entries.get(key)
         if entry is None:

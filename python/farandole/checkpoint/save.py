@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from farandole.checkpoint.names import (
 )
 from farandole.checkpoint.optimizer_state import OptimizerSaver
 from farandole.checkpoint.rng import add_states
-from farandole.checkpoint.slices import Slices, check_tensor
+from farandole.checkpoint.slices import Slices, check_apart, check_tensor
 from farandole.checkpoint.writers import writer_of
 from farandole.errors import CheckpointError, Error, InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
@@ -35,7 +35,7 @@ from farandole.optim import ZeroRedundancyOptimizer
 class PendingCheckpoint:
     """A save that may still be under way."""
 
-    _writer: _C.CheckpointWriter
+    _save: _C.PendingCheckpoint
 
     def wait(self) -> str:
         """Return the checkpoint's folder when it is on the disk. Local.
@@ -43,13 +43,12 @@ class PendingCheckpoint:
         Raises:
             CheckpointError: the save has failed; the checkpoints before are unchanged.
         """
-        self._writer.wait()
-        return str(self._writer.newest)
+        return str(self._save.wait())
 
     @property
     def is_done(self) -> bool:
         """Whether wait() would return at once."""
-        return not self._writer.is_saving
+        return bool(self._save.is_done)
 
 
 def save_checkpoint(
@@ -101,17 +100,28 @@ def save_checkpoint(
     """
     writer = writer_of("save_checkpoint", os.fspath(path), process_group)
     slices = Slices(writer.rank, writer.world_size)
-    try:
+    contents = _Contents(slices)
+    with _together(writer):
         _check_counts(step, keep)
-        contents = _Contents(slices)
         contents.add_models(model)
-        contents.add_optimizers(optimizer, model)
         for name, holder in (("scheduler", scheduler), ("scaler", scaler), ("sampler", sampler)):
             contents.add_state(name, holder)
         contents.add_values(values)
         if rng:
             add_states(slices, writer.rank)
+    with _together(writer):  # no rank is missing in what is collective there
+        contents.add_optimizers(optimizer, model)
         text = json.dumps(contents.json)
+    _check_same(writer.all_gather(f"{step} {keep} {bool(asynchronous)} {slices.digest()}"))
+    name = "" if step is None else f"step-{step:08d}"
+    return PendingCheckpoint(writer.save(slices.own, text, name, keep or 0, asynchronous))
+
+
+@contextlib.contextmanager
+def _together(writer: _C.CheckpointWriter) -> Iterator[None]:
+    """All ranks do it, or all raise. Collective at the end."""
+    try:
+        yield
     except Exception as met:
         if isinstance(met, Error) and not isinstance(met, InvalidArgument):
             raise  # the other ranks have it too
@@ -119,10 +129,6 @@ def save_checkpoint(
             writer.agree("save_checkpoint()", f"{type(met).__qualname__}: {met}")
         raise
     writer.agree("save_checkpoint()", "")
-    _check_same(writer.all_gather(f"{step} {keep} {bool(asynchronous)} {slices.digest()}"))
-    name = "" if step is None else f"step-{step:08d}"
-    writer.save(slices.own, text, name, keep or 0, asynchronous)
-    return PendingCheckpoint(writer)
 
 
 def _check_counts(step: int | None, keep: int | None) -> None:
@@ -178,7 +184,7 @@ class _Contents:
                     self.json["aliases"][key] = known[id(value)]
                 else:
                     check_tensor(key, value)
-                    _check_apart(key, value)
+                    check_apart(key, value)
                     known[id(value)] = key
                     self._add_tensor(key, value, id(value) in parameters)
 
@@ -214,18 +220,3 @@ class _Contents:
         if self._slices.rank == 0:
             self._slices.add_own(key, tensor)
         return key
-
-
-def _check_apart(key: str, tensor: torch.Tensor) -> None:
-    overlaps = any(
-        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
-    )
-    if overlaps:
-        raise InvalidArgument(
-            sentences(
-                "checkpoint-overlapping",
-                f"the checkpoint got '{key}', elements of which share memory.",
-                "it was made by expand(); nothing could be loaded into it.",
-                "clone() it where the module registers it.",
-            )
-        )

@@ -38,9 +38,25 @@ def check_tensor(key: str, tensor: torch.Tensor) -> None:
         )
 
 
+def check_apart(key: str, tensor: torch.Tensor) -> None:
+    """Raise InvalidArgument if elements share memory."""
+    overlaps = any(
+        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+    if overlaps:
+        raise InvalidArgument(
+            sentences(
+                "checkpoint-overlapping",
+                f"the checkpoint got '{key}', elements of which share memory.",
+                "it was made by expand(); nothing could be loaded into it.",
+                "clone() it where the module registers it.",
+            )
+        )
+
+
 def flat(tensor: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
     """The elements in the order of memory, without a copy if they lie close, and the strides."""
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_contiguous():
         return tensor.view(-1), list(tensor.stride())
     if not _is_dense(tensor):

@@ -116,6 +116,7 @@ def _encoded_tensor(tensor: torch.Tensor, at: str, keep: TensorSink | None) -> A
                 'make the optimizer with partition="parameters".',
             )
         )
+    tensor = tensor.resolve_conj().resolve_neg()
     data = tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
     return {
         "!inline": {

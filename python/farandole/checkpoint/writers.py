@@ -13,7 +13,7 @@ import torch.distributed as dist
 from farandole import _C, arguments
 
 _MOST = 4
-"""Writers that are kept; a program may give each checkpoint a folder of its own."""
+"""Writers that are kept for a group; a program may give each checkpoint a folder of its own."""
 
 _logger = logging.getLogger(__name__)
 _writers: dict[tuple[str, int], tuple[weakref.ref[dist.ProcessGroup], _C.CheckpointWriter]] = {}
@@ -26,8 +26,9 @@ def writer_of(call: str, path: str, process_group: dist.ProcessGroup | None) -> 
         del _writers[each]
     key = (str(Path(path).resolve()), id(group))
     if key not in _writers:
-        while len(_writers) >= _MOST:  # the same on all ranks
-            _finish(next(iter(_writers)))
+        of_group = [each for each in _writers if each[1] == id(group)]
+        if len(of_group) >= _MOST:  # the same on all ranks of the group
+            _finish(of_group[0])
         _writers[key] = (weakref.ref(group), _C.CheckpointWriter(key[0], group))
     return _writers[key][1]
 

@@ -28,7 +28,7 @@ class Json {
   using Array = std::vector<Json>;
   using Object = std::vector<std::pair<std::string, Json>>;
   /// Values within values; deeper ones are refused.
-  static constexpr size_t kMostNested = 64;
+  static constexpr size_t kMostNested = 512;
 
   Json() = default;
   Json(bool value) : value_(value) {}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/training/holder_states.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -98,6 +99,14 @@ std::vector<double> numbers_of(const Json& json) {
   return numbers;
 }
 
+/// As a LambdaLR.
+bool has_only_rates(const LRSchedulerState& state) {
+  static const std::set<std::string> rates{"lr", "_last_lr", "last_epoch", "_step_count",
+                                           "base_lrs"};
+  return std::all_of(state.begin(), state.end(),
+                     [](const auto& field) { return rates.count(field.first) > 0; });
+}
+
 /// Of what a scheduler of Python keeps in the optimizer's groups, or only in its arguments.
 std::optional<std::vector<double>> kept_elsewhere(const Json& json, std::string_view name,
                                                   const std::vector<double>& present) {
@@ -107,6 +116,10 @@ std::optional<std::vector<double>> kept_elsewhere(const Json& json, std::string_
   if (name == "lr" && json.find("_last_lr") != nullptr) return numbers_of(json.at("_last_lr"));
   if (json.find("_schedule_phases") != nullptr && of_one_cycle.count(name) > 0) return present;
   if (name == "best") return std::vector<double>();
+  const Json* const parts = json.find(kParts.substr(0, kParts.size() - 1));
+  if (name == "last_epoch" && parts != nullptr && !parts->array().empty()) {  // a ChainedScheduler
+    return numbers_of(parts->array()[0].at("last_epoch"));
+  }
   return std::nullopt;
 }
 
@@ -152,6 +165,10 @@ Json json_of(const LRSchedulerState& state) {
     if (parts.size() <= index) parts.resize(index + 1);
     parts[index][rest.substr(dot + 1)] = numbers;
   }
+  if (has_only_rates(state)) {
+    const auto groups = state.at("_last_lr").size();
+    object.emplace_back("lr_lambdas", Json::Array(groups));  // which Python's LambdaLR takes out
+  }
   if (parts.empty()) return object;
   Json::Array list;
   for (const LRSchedulerState& part : parts) list.push_back(json_of(part));
@@ -177,7 +194,8 @@ Json json_of(const GradScalerState& state) {
                       {"_growth_tracker", state.growth_tracker}};
 }
 
-GradScalerState scaler_state_of(const Json& json) {
+GradScalerState scaler_state_of(const Json& json, const GradScaler& present) {
+  if (json.object("the state of a scaler").empty() && !present.is_enabled()) return present.state();
   return {number_of(json.at("scale")), number_of(json.at("growth_factor")),
           number_of(json.at("backoff_factor")),
           static_cast<int64_t>(number_of(json.at("growth_interval"))),

@@ -17,7 +17,8 @@ Json json_of(const LRSchedulerState& state);
 LRSchedulerState scheduler_state_of(const Json& json, const LRSchedulerState& present);
 
 Json json_of(const GradScalerState& state);
-GradScalerState scaler_state_of(const Json& json);
+/// A scaler of Python that is not enabled has none.
+GradScalerState scaler_state_of(const Json& json, const GradScaler& present);
 
 Json json_of(const SamplerState& state);
 SamplerState sampler_state_of(const Json& json);

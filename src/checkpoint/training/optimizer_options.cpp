@@ -109,10 +109,7 @@ void with_type(optim::OptimizerOptions& options, Function&& function) {
                         with<LambOptions>("LAMB", options, function) ||
                         with<LarsOptions>("LARS", options, function);
   if (is_known) return;
-  throw NotSupported("checkpoint-optimizer-class",
-                     "a checkpoint got an optimizer of a class that it does not know.",
-                     "it knows the options of SGD, Adam, AdamW, RMSprop, Adagrad, LAMB and LARS.",
-                     "save such an optimizer with torch::save(), and leave it out here.");
+  throw_unknown_class();
 }
 
 struct Writer {
@@ -157,6 +154,13 @@ void check_known(const Json& saved, const optim::OptimizerOptions& present) {
 }
 
 }  // namespace
+
+[[noreturn]] void throw_unknown_class() {
+  throw NotSupported("checkpoint-optimizer-class",
+                     "a checkpoint got an optimizer of a class that it does not know.",
+                     "it knows the options of SGD, Adam, AdamW, RMSprop, Adagrad, LAMB and LARS.",
+                     "save such an optimizer with torch::save(), and leave it out here.");
+}
 
 std::string class_name_of(const optim::OptimizerOptions& options) {
   std::string found;

@@ -13,6 +13,9 @@ namespace farandole::checkpoint {
 // Hyperparameters of SGD, Adam, AdamW, RMSprop, Adagrad, LAMB and LARS as JSON, by the names that
 // they have in Python.
 
+/// Throws the NotSupported for an optimizer of another class.
+[[noreturn]] void throw_unknown_class();
+
 /// What Python calls the class of the optimizer: "AdamW". Throws NotSupported for others.
 std::string class_name_of(const torch::optim::OptimizerOptions& options);
 

@@ -76,6 +76,8 @@ States unsharded_states(torch::optim::Optimizer& optimizer, const std::string& p
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto found = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
       if (found == optimizer.state().end() || !found->second) continue;
+      if (!format.has(*found->second)) throw_unknown_class();
+      if (states.count(names[group][i]) > 0) continue;  // LibTorch lists tied parameters twice
       const StateFields fields = format.fields(*found->second);
       Json::Object state;
       if (fields.step != nullptr) state.emplace_back(kStep, step_json(*fields.step));

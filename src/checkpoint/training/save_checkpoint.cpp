@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <map>
 
 #include "checkpoint/format/json.h"
@@ -35,16 +36,6 @@ void check_count(const char* name, int64_t value, int64_t least) {
       "pass such a number, or leave it out.");
 }
 
-void check_apart(const ModelTensor& each) {
-  for (int64_t dim = 0; dim < each.tensor.dim(); ++dim) {
-    if (each.tensor.stride(dim) != 0 || each.tensor.size(dim) <= 1) continue;
-    throw InvalidArgument("checkpoint-overlapping",
-                          "the checkpoint got '" + each.key + "', elements of which share memory.",
-                          "it was made by expand(); nothing could be loaded into it.",
-                          "clone() it where the module registers it.");
-  }
-}
-
 /// What a checkpoint has: slices of this rank, and JSON.
 class Contents {
  public:
@@ -65,7 +56,7 @@ class Contents {
           continue;
         }
         checkpoint::check_tensor(each.key, each.tensor);
-        check_apart(each);
+        checkpoint::check_apart(each.key, each.tensor);
         if (each.is_parameter) {
           slices_.add_shared(each.key, each.tensor);
         } else if (slices_.rank() == 0) {
@@ -140,6 +131,23 @@ void check_same(const std::vector<std::string>& texts) {
   }
 }
 
+/// All ranks do it, or all throw. Collective at the end.
+void together(const CheckpointWriter& writer, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const CommError&) {
+    throw;  // the other ranks have it too
+  } catch (const std::exception& met) {
+    const std::exception_ptr own = std::current_exception();
+    try {
+      writer.agree("save_checkpoint()", met.what());
+    } catch (const CheckpointError&) {
+    }
+    std::rethrow_exception(own);
+  }
+  writer.agree("save_checkpoint()", "");
+}
+
 std::string name_of(std::optional<int64_t> step) {
   if (!step) return "";
   char name[32];
@@ -149,43 +157,30 @@ std::string name_of(std::optional<int64_t> step) {
 
 }  // namespace
 
-std::string PendingCheckpoint::wait() {
-  writer_->wait();
-  return writer_->newest();
-}
-
 PendingCheckpoint save_checkpoint(const std::string& path, const Training& training,
                                   const SaveCheckpointOptions& options) {
   const c10::NoGradGuard no_grad;
   const auto writer = checkpoint::writer_of(path, options.group);
   SliceList slices(writer->rank(), writer->world_size());
+  Contents contents(slices);
   std::string values;
-  try {
+  together(*writer, [&] {
     if (options.step) check_count("step", *options.step, 0);
     check_count("keep", options.keep, 0);
-    Contents contents(slices);
     contents.add_models(training.model);
-    contents.add_optimizers(training);
     contents.add_states(training);
     contents.add_values(options.values);
     if (options.rng) checkpoint::save_rng(contents.is_on_gpu(), slices);
+  });
+  together(*writer, [&] {  // no rank is missing in what is collective there
+    contents.add_optimizers(training);
     values = contents.text();
-  } catch (const CommError&) {
-    throw;  // the other ranks have it too
-  } catch (const std::exception& met) {
-    const std::exception_ptr own = std::current_exception();
-    try {
-      writer->agree("save_checkpoint()", met.what());
-    } catch (const CheckpointError&) {
-    }
-    std::rethrow_exception(own);
-  }
-  writer->agree("save_checkpoint()", "");
+  });
   check_same(writer->all_gather(name_of(options.step) + " " + std::to_string(options.keep) +
                                 (options.asynchronous ? " asynchronous\n" : "\n") +
                                 slices.common()));
-  writer->save(slices.own(), values, {name_of(options.step), options.keep, options.asynchronous});
-  return PendingCheckpoint(writer);
+  return writer->save(slices.own(), values,
+                      {name_of(options.step), options.keep, options.asynchronous});
 }
 
 }  // namespace farandole

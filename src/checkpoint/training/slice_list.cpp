@@ -12,7 +12,8 @@ bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_d
 
 /// The elements in the order of memory, without a copy if they lie close.
 at::Tensor flat(const at::Tensor& tensor) {
-  const at::Tensor dense = is_dense(tensor) ? tensor.detach() : tensor.detach().contiguous();
+  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
+  const at::Tensor dense = is_dense(plain) ? plain : plain.contiguous();
   return dense.as_strided({dense.numel()}, {1});
 }
 
@@ -44,15 +45,32 @@ void check_tensor(const std::string& key, const at::Tensor& tensor) {
                         fix);
 }
 
+void check_apart(const std::string& key, const at::Tensor& tensor) {
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) != 0 || tensor.size(dim) <= 1) continue;
+    throw InvalidArgument("checkpoint-overlapping",
+                          "the checkpoint got '" + key + "', elements of which share memory.",
+                          "it was made by expand(); nothing could be loaded into it.",
+                          "clone() it where the module registers it.");
+  }
+}
+
 std::vector<int64_t> saved_strides(const at::Tensor& tensor) {
-  return (is_dense(tensor) ? tensor : at::Tensor(tensor.detach().contiguous())).strides().vec();
+  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
+  return (is_dense(plain) ? plain : plain.contiguous()).strides().vec();
 }
 
 void SliceList::add_shared(const std::string& key, const at::Tensor& tensor) {
   check_tensor(key, tensor);
   const at::Tensor elements = flat(tensor);
   const std::vector<int64_t> strides = saved_strides(tensor);
-  keys_.insert(key);
+  if (!keys_.insert(key).second) {
+    throw InvalidArgument("checkpoint-key-twice",
+                          "the checkpoint got two tensors with the name '" + key + "'.",
+                          "models with names have their tensors as 'name.tensor', optimizers as "
+                          "'name:tensor'.",
+                          "give the models other names.");
+  }
   common_ += key + " " + text_of(tensor.sizes()) + " " + text_of(strides) + " " +
              std::string(c10::toString(tensor.scalar_type())) + "\n";
   int64_t begin = 0;

@@ -44,6 +44,9 @@ class SliceList {
 /// Throws InvalidArgument unless a tensor has elements, all of them and here.
 void check_tensor(const std::string& key, const at::Tensor& tensor);
 
+/// Throws InvalidArgument if elements share memory.
+void check_apart(const std::string& key, const at::Tensor& tensor);
+
 /// The strides in which a checkpoint has a tensor: its own if it has no gaps.
 std::vector<int64_t> saved_strides(const at::Tensor& tensor);
 

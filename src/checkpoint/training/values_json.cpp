@@ -3,6 +3,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -86,7 +87,7 @@ const char* name_of(at::ScalarType dtype) {
 }
 
 Json inline_tensor(const at::Tensor& tensor) {
-  const at::Tensor on_host = tensor.detach().cpu().contiguous();
+  const at::Tensor on_host = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
   Json::Array shape;
   for (const int64_t size : on_host.sizes()) shape.emplace_back(size);
   std::string data = text_of_bytes(
@@ -116,12 +117,69 @@ at::Tensor tensor_of_inline(const Json& content) {
   throw JsonError("a tensor has an unknown dtype");
 }
 
-Json encoded(const c10::IValue& value, const std::string& at, const TensorSink& keep) {
+constexpr int kMostNested = 200;  // values within values
+
+/// Whether it may stand in JSON.
+bool is_utf8(const std::string& text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const auto first = static_cast<unsigned char>(text[at]);
+    const size_t more = first < 0x80   ? 0
+                        : first < 0xc2 ? 4
+                        : first < 0xe0 ? 1
+                        : first < 0xf0 ? 2
+                                       : 3;
+    if (more > 3 || first > 0xf4 || at + more >= text.size()) return false;
+    for (size_t i = 1; i <= more; ++i) {
+      if ((static_cast<unsigned char>(text[at + i]) & 0xc0) != 0x80) return false;
+    }
+    const auto second = more > 0 ? static_cast<unsigned char>(text[at + 1]) : 0;
+    const bool is_wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                          (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+    if (is_wrong) return false;
+    at += more + 1;
+  }
+  return true;
+}
+
+[[noreturn]] void throw_name(const std::string& name) {
+  throw InvalidArgument(
+      "checkpoint-value-name",
+      "the checkpoint got a value whose name is no UTF-8: " + text_of_bytes(name) + " in base64.",
+      "it is written as JSON.", "give it another name.");
+}
+
+/// Those that come back.
+void check_key(const c10::IValue& key, const std::string& at) {
+  if (key.isString() || key.isInt() || key.isDouble() || key.isBool()) return;
+  throw InvalidArgument(
+      "checkpoint-key",
+      "the checkpoint got a dictionary " + at + " with a key of the class " + key.tagKind() + ".",
+      "keys are texts, numbers and bools.", "convert the key.");
+}
+
+/// What is no UTF-8 cannot be in JSON.
+Json text_json(const std::string& text) {
+  if (is_utf8(text)) return text;
+  return object("!bytes", text_of_bytes(text));
+}
+
+[[noreturn]] void throw_nested(const std::string& at) {
+  throw InvalidArgument(
+      "checkpoint-nested",
+      "the checkpoint got " + at.substr(0, at.find('/', at.find('/') + 1)) +
+          ", which is nested too deeply or has itself within it.",
+      "it is written as JSON, where values are within values some hundred times at most.",
+      "save it in a flatter form.");
+}
+
+Json encoded(const c10::IValue& value, const std::string& at, const TensorSink& keep, int depth) {
+  if (depth > kMostNested) throw_nested(at);
   if (value.isNone()) return {};
   if (value.isBool()) return value.toBool();
   if (value.isInt()) return value.toInt();
   if (value.isDouble()) return json_of(value.toDouble());
-  if (value.isString()) return value.toStringRef();
+  if (value.isString()) return text_json(value.toStringRef());
   if (value.isDevice()) return object("!device", value.toDevice().str());
   if (value.isComplexDouble()) {
     const auto number = value.toComplexDouble();
@@ -137,7 +195,7 @@ Json encoded(const c10::IValue& value, const std::string& at, const TensorSink& 
   if (is_tuple || value.isList()) {
     Json::Array all;
     const auto add = [&](const c10::IValue& each) {
-      all.push_back(encoded(each, at + "/" + std::to_string(all.size()), keep));
+      all.push_back(encoded(each, at + "/" + std::to_string(all.size()), keep, depth + 1));
     };
     if (is_tuple) {
       for (const c10::IValue& each : value.toTupleRef().elements()) add(each);
@@ -151,13 +209,15 @@ Json encoded(const c10::IValue& value, const std::string& at, const TensorSink& 
     Json::Array pairs;
     bool is_plain = true;
     for (const auto& entry : value.toGenericDict()) {
+      check_key(entry.key(), at);
       const bool has_name = entry.key().isString() && !entry.key().toStringRef().empty() &&
-                            entry.key().toStringRef().front() != '!';
+                            entry.key().toStringRef().front() != '!' &&
+                            is_utf8(entry.key().toStringRef());
       const std::string name = has_name ? entry.key().toStringRef() : std::to_string(pairs.size());
-      Json each = encoded(entry.value(), at + "/" + name, keep);
+      Json each = encoded(entry.value(), at + "/" + name, keep, depth + 1);
       if (has_name) members.emplace_back(name, each);
       is_plain = is_plain && has_name;
-      pairs.emplace_back(Json::Array{encoded(entry.key(), at, keep), std::move(each)});
+      pairs.emplace_back(Json::Array{encoded(entry.key(), at, keep, depth + 1), std::move(each)});
     }
     if (is_plain) return members;
     return object("!pairs", std::move(pairs));
@@ -184,9 +244,21 @@ c10::IValue decoded_pairs(const Json& pairs, const TensorSource& tensor) {
   return dict;
 }
 
+/// Lists of one type have it, so that toIntVector() and its like take them.
 c10::IValue decoded_list(const Json& array, const TensorSource& tensor) {
-  c10::impl::GenericList list(c10::AnyType::get());
-  for (const Json& each : array.array()) list.push_back(decoded(each, tensor));
+  std::vector<c10::IValue> all;
+  for (const Json& each : array.array()) all.push_back(decoded(each, tensor));
+  const auto are = [&all](auto has_type) {
+    return !all.empty() && std::all_of(all.begin(), all.end(), has_type);
+  };
+  c10::TypePtr type = c10::AnyType::get();
+  if (are([](const c10::IValue& each) { return each.isInt(); })) type = c10::IntType::get();
+  if (are([](const c10::IValue& each) { return each.isDouble(); })) type = c10::FloatType::get();
+  if (are([](const c10::IValue& each) { return each.isBool(); })) type = c10::BoolType::get();
+  if (are([](const c10::IValue& each) { return each.isString(); })) type = c10::StringType::get();
+  if (are([](const c10::IValue& each) { return each.isTensor(); })) type = c10::TensorType::get();
+  c10::impl::GenericList list(type);
+  for (c10::IValue& each : all) list.push_back(std::move(each));
   return list;
 }
 
@@ -235,8 +307,9 @@ Json json_of(const CheckpointValues& values, const TensorSink& keep) {
   Json::Array pairs;
   bool is_plain = true;
   for (const auto& [name, value] : values) {
+    if (!is_utf8(name)) throw_name(name);
     is_plain = is_plain && (name.empty() || name.front() != '!');
-    members.emplace_back(name, encoded(value, "values/" + name, keep));
+    members.emplace_back(name, encoded(value, "values/" + name, keep, 0));
     pairs.emplace_back(Json::Array{name, members.back().second});
   }
   if (is_plain) return members;
@@ -253,7 +326,11 @@ CheckpointValues values_of(const Json& json, const TensorSource& tensor) {
     return values;
   }
   for (const auto& [name, value] : json.object("the values")) {
-    values[name] = decoded(value, tensor);
+    try {
+      values[name] = decoded(value, tensor);
+    } catch (const JsonError& error) {
+      throw JsonError("the value '" + name + "' is not one that C++ has: " + error.what());
+    }
   }
   return values;
 }

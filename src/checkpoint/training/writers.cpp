@@ -4,13 +4,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 namespace farandole::checkpoint {
 namespace {
 
-constexpr size_t kMost = 4;  // writers of a rank; a program may give each checkpoint a folder
+constexpr size_t kMost = 4;  // writers of a group; a program may give each checkpoint a folder
 
 struct Kept {
   std::string folder;
@@ -36,26 +37,28 @@ void wait_for_all() {
   all.writers.clear();
 }
 
-/// The writer that there is; otherwise takes out what has to go before another one is made.
+/// The path as all calls have it, whether the folder is there yet or not.
+std::string whole_path(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path whole = std::filesystem::absolute(path, error).lexically_normal();
+  if (whole.filename().empty()) whole = whole.parent_path();  // after a slash at the end
+  const std::filesystem::path resolved = std::filesystem::weakly_canonical(whole, error);
+  return error ? whole.string() : resolved.string();
+}
+
+/// The writer that there is; otherwise takes out the one that has to go before another is made.
 std::shared_ptr<CheckpointWriter> find(const std::string& folder, const Group& group,
                                        std::vector<Kept>& superseded) {
   Registry& all = registry();
   const std::unique_lock<std::mutex> lock(all.mutex);
-  size_t of_rank = 0;
-  for (const Kept& each : all.writers) {
-    if (each.group == group && each.folder == folder) return each.writer;
-    if (each.writer->rank() == group->getRank()) ++of_rank;
+  std::vector<std::vector<Kept>::iterator> of_group;
+  for (auto each = all.writers.begin(); each != all.writers.end(); ++each) {
+    if (each->group == group) of_group.push_back(each);
+    if (each->group == group && each->folder == folder) return each->writer;
   }
-  for (auto each = all.writers.begin(); each != all.writers.end();) {
-    const bool is_own = each->writer->rank() == group->getRank();
-    // A folder has one writer; and what follows is the same on all ranks.
-    if (is_own && (each->folder == folder || of_rank >= kMost)) {
-      superseded.push_back(std::move(*each));
-      each = all.writers.erase(each);
-      --of_rank;
-    } else {
-      ++each;
-    }
+  if (of_group.size() >= kMost) {  // the same on all ranks of the group
+    superseded.push_back(std::move(*of_group.front()));
+    all.writers.erase(of_group.front());
   }
   return nullptr;
 }
@@ -64,7 +67,7 @@ std::shared_ptr<CheckpointWriter> find(const std::string& folder, const Group& g
 
 std::shared_ptr<CheckpointWriter> writer_of(const std::string& path, const Group& group) {
   [[maybe_unused]] static const int registered = std::atexit(wait_for_all);
-  const std::string folder = std::filesystem::weakly_canonical(path).string();
+  const std::string folder = whole_path(path);
   const Group ranks = group ? group : default_group();
   {
     std::vector<Kept> superseded;  // which wait for their saves

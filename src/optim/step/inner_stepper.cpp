@@ -232,16 +232,17 @@ std::vector<OwnedState> InnerStepper::owned() {
     const auto pieces = engine_.pieces(group);
     const auto masters = masters_of(engine_, group, groups_[group].params());
     for (size_t i = 0; i < pieces.size(); ++i) {
-      if (steps[pieces[i].parameter] == 0) continue;
       OwnedState own{group, pieces[i], {}, {}};
-      if (State* const state = state_of(shards[i])) {
+      if (State* const state = state_of(shards[i])) {  // Adagrad has one before the first step
+
         const StateFields fields = format.fields(*state);
         if (fields.step != nullptr) own.step = *fields.step;
         for (const auto& [name, tensor] : fields.tensors) {
           if (tensor->defined()) own.parts.emplace_back(name, elements_of(*tensor, shards[i]));
         }
       }
-      if (masters[i].defined()) own.parts.emplace_back(kMasterParameter, masters[i]);
+      const bool has_stepped = steps[pieces[i].parameter] > 0;
+      if (masters[i].defined() && has_stepped) own.parts.emplace_back(kMasterParameter, masters[i]);
       if (!own.parts.empty()) all.push_back(std::move(own));
     }
   }
@@ -259,7 +260,7 @@ void InnerStepper::load(const SavedStates& states) {
     std::vector<int64_t> steps;
     for (size_t i = 0; i < groups_[group].params().size(); ++i) {
       const SavedStates::Outline outline = states.outline(group, i);
-      steps.push_back(outline.exists || outline.has_master ? 1 : 0);
+      steps.push_back((outline.exists && outline.step > 0) || outline.has_master ? 1 : 0);
     }
     engine_.set_steps(group, steps);
   }
