@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/staging_memory.h"
 
-#include "checkpoint/new_memory.h"
+#include <ATen/ops/empty.h>
 
 namespace farandole::checkpoint {
 namespace {
@@ -16,10 +16,10 @@ constexpr int64_t kBetweenTensors = 64;
 
 at::Tensor StagingMemory::take(int64_t elements, at::ScalarType dtype) {
   const int64_t bytes = elements * static_cast<int64_t>(c10::elementSize(dtype));
-  if (bytes > kMostSharing) return new_memory(elements, dtype);
+  if (bytes > kMostSharing) return at::empty({elements}, dtype);
   const std::lock_guard<std::mutex> guard(mutex_);
   if (!piece_.defined() || bytes > piece_.numel() - used_) {
-    piece_ = new_memory(kPieceBytes, at::kByte);
+    piece_ = at::empty({kPieceBytes}, at::kByte);
     used_ = 0;
   }
   at::Tensor taken = piece_.narrow(0, used_, bytes).view(dtype);
