@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -417,8 +418,30 @@ def _refused(rank: int, size: int, path: str) -> None:
         "latest",
         "save-00000001",
     ]
-    with pytest.raises(CheckpointError, match="another writer"):
-        farandole.save_checkpoint(path, model=net, process_group=dist.new_group())
+    # Groups of the same ranks share the folder, and number their saves together.
+    pending = farandole.save_checkpoint(path, model=net, process_group=dist.new_group())
+    assert pending.wait().endswith("save-00000002")
+    # Another job is refused.
+    if rank == 0:
+        job = subprocess.run(
+            [sys.executable, "-c", OTHER_JOB, path], capture_output=True, text=True, env=ALONE
+        )
+        assert "another writer" in job.stdout, job.stdout + job.stderr
+    dist.barrier()
+
+
+OTHER_JOB = """
+import sys
+import farandole
+
+farandole.init_process_group()
+try:
+    farandole.save_checkpoint(sys.argv[1], values={})
+except farandole.CheckpointError as error:
+    print(error)
+"""
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+ALONE = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
 
 
 def test_what_cannot_be_saved_is_refused_on_all_ranks(tmp_path: Path) -> None:
