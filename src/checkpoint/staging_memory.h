@@ -8,9 +8,9 @@
 
 namespace farandole::checkpoint {
 
-/// Memory of tensors that are dropped at about the same time. Many small ones share a piece, which is
-/// given back with the last of them. In plain pages: huge ones, which are used once, are slow to get
-/// in virtual machines whose host takes free ones back. Threads: any.
+/// Memory of tensors that are dropped at about the same time. Many small ones share a piece, which
+/// is given back with the last of them. In plain pages: huge ones, which are used once, are slow to
+/// get in virtual machines whose host takes free ones back. Threads: any.
 class StagingMemory {
  public:
   /// A tensor of one dimension on the CPU, not initialized.
