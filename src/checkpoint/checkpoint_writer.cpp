@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>

@@ -111,6 +111,20 @@ def _saves(rank: int, size: int, path: str, name: str, flattened: bool) -> None:
     close(weights(net.module), end_of(name))
 
 
+def load_by_torch(net: Any, optimizer: Any, path: str, flattened: bool) -> None:
+    options = StateDictOptions(flatten_optimizer_state_dict=flattened)
+    of_model, of_optimizer = get_state_dict(net, optimizer, options=options)
+    state = {"model": of_model, "optimizer": of_optimizer}
+    dcp.load(state, checkpoint_id=path)
+    set_state_dict(
+        net,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict=state["optimizer"],
+        options=options,
+    )
+
+
 def _loads_sharded(rank: int, size: int, path: str, name: str, flattened: bool) -> None:
     full_state._MOST_INSIDE = 4
     net = DistributedDataParallel(channels_last(model(seed=1)))
@@ -120,17 +134,7 @@ def _loads_sharded(rank: int, size: int, path: str, name: str, flattened: bool) 
             get_optimizer_state_dict(net, optimizer)
         train(net, optimizer, 0)
     gradients = [p.grad for p in net.parameters()]
-    options = StateDictOptions(flatten_optimizer_state_dict=flattened)
-    of_model, of_optimizer = get_state_dict(net, optimizer, options=options)
-    state = {"model": of_model, "optimizer": of_optimizer}
-    dcp.load(state, checkpoint_id=path)
-    set_state_dict(
-        net,
-        optimizer,
-        model_state_dict=state["model"],
-        optim_state_dict=state["optimizer"],
-        options=options,
-    )
+    load_by_torch(net, optimizer, path, flattened)
     assert all(p.grad is g for p, g in zip(net.parameters(), gradients, strict=True))
     train(net, optimizer, STEPS)
     close(weights(net.module), end_of(name))
@@ -139,17 +143,7 @@ def _loads_sharded(rank: int, size: int, path: str, name: str, flattened: bool) 
 def _loads_plain(rank: int, size: int, path: str, name: str, flattened: bool) -> None:
     net = channels_last(model(seed=1))
     optimizer = plain(net, name)
-    options = StateDictOptions(flatten_optimizer_state_dict=flattened)
-    of_model, of_optimizer = get_state_dict(net, optimizer, options=options)
-    state = {"model": of_model, "optimizer": of_optimizer}
-    dcp.load(state, checkpoint_id=path)
-    set_state_dict(
-        net,
-        optimizer,
-        model_state_dict=state["model"],
-        optim_state_dict=state["optimizer"],
-        options=options,
-    )
+    load_by_torch(net, optimizer, path, flattened)
     train(net, optimizer, STEPS)
     close(weights(net), end_of(name))
 

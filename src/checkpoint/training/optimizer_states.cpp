@@ -99,14 +99,16 @@ class Staged final : public SavedStates {
  public:
   Staged(const torch::optim::Optimizer& optimizer, Names names, const Json& saved,
          const CheckpointReader& reader)
-      : optimizer_(optimizer),
-        names_(std::move(names)),
-        states_(saved.at("states")),
-        reader_(reader) {}
+      : optimizer_(optimizer), names_(std::move(names)), reader_(reader) {
+    for (const auto& [name, state] : saved.at("states").object("the states")) {
+      states_[name] = &state;
+    }
+  }
 
   /// Null if there is none.
   const Json* state(size_t group, size_t parameter) const {
-    return states_.find(names_[group][parameter]);
+    const auto found = states_.find(names_[group][parameter]);
+    return found == states_.end() ? nullptr : found->second;
   }
 
   Outline outline(size_t group, size_t parameter) const override {
@@ -208,7 +210,7 @@ class Staged final : public SavedStates {
 
   const torch::optim::Optimizer& optimizer_;
   const Names names_;
-  const Json& states_;
+  std::map<std::string, const Json*> states_;  ///< by the names of parameters
   const CheckpointReader& reader_;
   mutable std::map<std::tuple<size_t, size_t, int64_t, std::string>, at::Tensor> parts_;
 };
