@@ -9,6 +9,7 @@
 #include "bindings.h"
 #include "farandole/checkpoint/checkpoint_reader.h"
 #include "farandole/checkpoint/checkpoint_writer.h"
+#include "farandole/checkpoint/slice_list.h"
 
 namespace farandole::python {
 namespace {
@@ -18,18 +19,30 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 
 void bind_slice(py::module_& module) {
   py::class_<TensorSlice>(module, "TensorSlice", "What one rank has of a tensor.")
-      .def(py::init([](std::string key, std::vector<int64_t> shape, std::vector<int64_t> strides,
-                       int64_t offset, at::Tensor elements) {
-             return TensorSlice{std::move(key), std::move(shape), std::move(strides), offset,
-                                std::move(elements)};
-           }),
-           py::arg("key"), py::arg("shape"), py::arg("strides"), py::arg("offset"),
-           py::arg("elements"))
       .def_readonly("key", &TensorSlice::key)
       .def_readonly("shape", &TensorSlice::shape)
       .def_readonly("strides", &TensorSlice::strides)
       .def_readonly("offset", &TensorSlice::offset)
       .def_readonly("elements", &TensorSlice::elements);
+  py::class_<SliceList>(module, "SliceList", "What one rank writes of tensors.")
+      .def(py::init<int, int>(), py::arg("rank"), py::arg("world_size"))
+      .def("add_shared", &SliceList::add_shared, py::arg("key"), py::arg("tensor"),
+           "Of a tensor that is the same on all ranks, which all of them add.")
+      .def("add_own", &SliceList::add_own, py::arg("key"), py::arg("tensor"),
+           "A whole tensor that this rank alone writes.")
+      .def("add_part", &SliceList::add_part, py::arg("key"), py::arg("parameter"),
+           py::arg("offset"), py::arg("elements"),
+           "Elements of what has the shape of a parameter, in the order of its memory.")
+      .def("new_key", &SliceList::new_key, py::arg("wanted"),
+           "One that no other tensor has, the same on all ranks.")
+      .def_property_readonly("rank", &SliceList::rank)
+      .def_property_readonly("own", &SliceList::own)
+      .def_property_readonly("common", &SliceList::common,
+                             "What all ranks must have alike but for values.");
+  module.def("check_tensor", &check_tensor, py::arg("key"), py::arg("tensor"),
+             "Raises InvalidArgument unless a tensor has elements, all of them and here.");
+  module.def("check_apart", &check_apart, py::arg("key"), py::arg("tensor"),
+             "Raises InvalidArgument if elements share memory.");
 }
 
 void bind_writer(py::module_& module) {
@@ -42,9 +55,9 @@ void bind_writer(py::module_& module) {
            NoGil())
       .def(
           "save",
-          [](CheckpointWriter& writer, const std::vector<TensorSlice>& slices,
-             const std::string& values, const std::string& name, int keep, bool asynchronous) {
-            return writer.save(slices, values, {name, keep, asynchronous});
+          [](CheckpointWriter& writer, const SliceList& slices, const std::string& values,
+             const std::string& name, int keep, bool asynchronous) {
+            return writer.save(slices.own(), values, {name, keep, asynchronous});
           },
           py::arg("slices"), py::arg("values"), py::arg("name"), py::arg("keep"),
           py::arg("asynchronous"), NoGil(), "Saves slices of this rank. Collective.")
@@ -77,14 +90,24 @@ void bind_reader(py::module_& module) {
            "Elements of a tensor, in one dimension.")
       .def("read_whole", py::overload_cast<const std::string&>(&CheckpointReader::read, py::const_),
            py::arg("key"), NoGil(), "A whole tensor.")
-      .def("stage",
-           py::overload_cast<const std::string&, int64_t, int64_t>(&CheckpointReader::stage,
+      .def("read_into",
+           py::overload_cast<const std::string&, int64_t, const at::Tensor&>(
+               &CheckpointReader::read_into, py::const_),
+           py::arg("key"), py::arg("offset"), py::arg("into"), NoGil(),
+           "As read(), into the memory of a tensor of one dimension.")
+      .def("read_whole_into",
+           py::overload_cast<const std::string&, const at::Tensor&>(&CheckpointReader::read_into,
+                                                                    py::const_),
+           py::arg("key"), py::arg("into"), NoGil(), "A whole tensor, into one of its shape.")
+      .def("check",
+           py::overload_cast<const std::string&, int64_t, int64_t>(&CheckpointReader::check,
                                                                    py::const_),
            py::arg("key"), py::arg("offset"), py::arg("elements"), NoGil(),
-           "As read(), for what is copied on and then dropped.")
-      .def("stage_whole",
-           py::overload_cast<const std::string&>(&CheckpointReader::stage, py::const_),
-           py::arg("key"), NoGil(), "As read_whole(), likewise.");
+           "Compare what read_into() will read with its checksums.")
+      .def("check_share",
+           py::overload_cast<const std::string&, int, int>(&CheckpointReader::check, py::const_),
+           py::arg("key"), py::arg("rank"), py::arg("world_size"), NoGil(),
+           "A rank's share of a whole tensor that all ranks will read.");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -1018,8 +1018,6 @@ class TensorSlice:
     """
     What one rank has of a tensor.
     """
-    def __init__(self, key: str, shape: collections.abc.Sequence[typing.SupportsInt], strides: collections.abc.Sequence[typing.SupportsInt], offset: typing.SupportsInt, elements: torch.Tensor) -> None:
-        ...
     @property
     def elements(self) -> torch.Tensor:
         ...
@@ -1034,6 +1032,39 @@ class TensorSlice:
         ...
     @property
     def strides(self) -> list[int]:
+        ...
+class SliceList:
+    """
+    What one rank writes of tensors.
+    """
+    def __init__(self, rank: typing.SupportsInt, world_size: typing.SupportsInt) -> None:
+        ...
+    def add_own(self, key: str, tensor: torch.Tensor) -> None:
+        """
+        A whole tensor that this rank alone writes.
+        """
+    def add_part(self, key: str, parameter: torch.Tensor, offset: typing.SupportsInt, elements: torch.Tensor) -> None:
+        """
+        Elements of what has the shape of a parameter, in the order of its memory.
+        """
+    def add_shared(self, key: str, tensor: torch.Tensor) -> None:
+        """
+        Of a tensor that is the same on all ranks, which all of them add.
+        """
+    def new_key(self, wanted: str) -> str:
+        """
+        One that no other tensor has, the same on all ranks.
+        """
+    @property
+    def common(self) -> str:
+        """
+        What all ranks must have alike but for values.
+        """
+    @property
+    def own(self) -> list[TensorSlice]:
+        ...
+    @property
+    def rank(self) -> int:
         ...
 class PendingCheckpoint:
     """
@@ -1060,7 +1091,7 @@ class CheckpointWriter:
         """
         A text of every rank. Collective.
         """
-    def save(self, slices: collections.abc.Sequence[TensorSlice], values: str, name: str, keep: typing.SupportsInt, asynchronous: bool) -> PendingCheckpoint:
+    def save(self, slices: SliceList, values: str, name: str, keep: typing.SupportsInt, asynchronous: bool) -> PendingCheckpoint:
         """
         Saves slices of this rank. Collective.
         """
@@ -1093,21 +1124,29 @@ class CheckpointReader:
     """
     def __init__(self, path: str) -> None:
         ...
+    def check(self, key: str, offset: typing.SupportsInt, elements: typing.SupportsInt) -> None:
+        """
+        Compare what read_into() will read with its checksums.
+        """
+    def check_share(self, key: str, rank: typing.SupportsInt, world_size: typing.SupportsInt) -> None:
+        """
+        A rank's share of a whole tensor that all ranks will read.
+        """
     def read(self, key: str, offset: typing.SupportsInt, elements: typing.SupportsInt) -> torch.Tensor:
         """
         Elements of a tensor, in one dimension.
+        """
+    def read_into(self, key: str, offset: typing.SupportsInt, into: torch.Tensor) -> None:
+        """
+        As read(), into the memory of a tensor of one dimension.
         """
     def read_whole(self, key: str) -> torch.Tensor:
         """
         A whole tensor.
         """
-    def stage(self, key: str, offset: typing.SupportsInt, elements: typing.SupportsInt) -> torch.Tensor:
+    def read_whole_into(self, key: str, into: torch.Tensor) -> None:
         """
-        As read(), for what is copied on and then dropped.
-        """
-    def stage_whole(self, key: str) -> torch.Tensor:
-        """
-        As read_whole(), likewise.
+        A whole tensor, into one of its shape.
         """
     @property
     def entries(self) -> dict[str, CheckpointEntry]:
@@ -1156,6 +1195,14 @@ def barrier(group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bo
 def broadcast(tensor: torch.Tensor, root: typing.SupportsInt, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
     """
     Fill ``tensor`` with that of ``root``.
+    """
+def check_apart(key: str, tensor: torch.Tensor) -> None:
+    """
+    Raises InvalidArgument if elements share memory.
+    """
+def check_tensor(key: str, tensor: torch.Tensor) -> None:
+    """
+    Raises InvalidArgument unless a tensor has elements, all of them and here.
     """
 def find_launch() -> Launch:
     """

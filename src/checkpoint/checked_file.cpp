@@ -58,6 +58,21 @@ void CheckedFile::read(uint64_t offset, uint64_t bytes, std::byte* to) const {
   }
 }
 
+void CheckedFile::check(uint64_t offset, uint64_t bytes, Share share) const {
+  if (bytes == 0) return;
+  const std::lock_guard<std::mutex> guard(mutex_);
+  checked_.resize(record_.checksums.size());
+  space_.resize(kChecksumBlock);  // small enough to stay in the cache
+  const uint64_t last = (offset + bytes - 1) / kChecksumBlock;
+  for (uint64_t block = offset / kChecksumBlock; block <= last; ++block) {
+    const bool is_own =
+        block % static_cast<uint64_t>(share.world_size) == static_cast<uint64_t>(share.rank);
+    if (!is_own || checked_[block]) continue;
+    read_block(block, space_.data());
+    checked_[block] = true;
+  }
+}
+
 uint64_t CheckedFile::bytes_of_block(uint64_t block) const {
   return std::min(kChecksumBlock, record_.bytes - block * kChecksumBlock);
 }

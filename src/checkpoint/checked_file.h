@@ -30,6 +30,15 @@ class CheckedFile {
   /// kept: what is read next often begins in it. Throws CheckpointError.
   void read(uint64_t offset, uint64_t bytes, std::byte* to) const;
 
+  /// Which blocks a rank looks at of what all ranks will read.
+  struct Share {
+    int rank = 0;
+    int world_size = 1;
+  };
+  /// Compares the bytes with their checksums, each block once, and keeps nothing. Throws
+  /// CheckpointError.
+  void check(uint64_t offset, uint64_t bytes, Share share) const;
+
  private:
   void read_block(uint64_t block, std::byte* to) const;
   void read_part(uint64_t block, uint64_t skipped, uint64_t bytes, std::byte* to) const;
@@ -41,6 +50,8 @@ class CheckedFile {
   mutable std::mutex mutex_;
   mutable std::vector<std::byte> kept_;  ///< guarded by mutex_, as kept_block_; may be empty
   mutable uint64_t kept_block_ = 0;
+  mutable std::vector<bool> checked_;  ///< by block; guarded by mutex_, as space_
+  mutable std::vector<std::byte> space_;
 };
 
 }  // namespace farandole::checkpoint

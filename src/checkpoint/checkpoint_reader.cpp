@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/checkpoint/checkpoint_reader.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -10,7 +12,6 @@
 #include "checkpoint/dtype_names.h"
 #include "checkpoint/format/safetensors.h"
 #include "checkpoint/new_memory.h"
-#include "checkpoint/staging_memory.h"
 #include "farandole/error.h"
 
 namespace farandole {
@@ -27,6 +28,9 @@ using checkpoint::StoredTensor;
 using checkpoint::throw_damaged;
 
 namespace {
+
+/// Elements for another device or dtype that are read at a time.
+constexpr int64_t kConvertedTogether = 4 << 20;
 
 std::vector<int64_t> numbers_of(const Json& array) {
   std::vector<int64_t> numbers;
@@ -154,20 +158,34 @@ struct CheckpointReader::Impl {
         "it has " + std::to_string(whole) + " elements.", "ask for elements that there are.");
   }
 
-  void read(const std::string& key, int64_t offset, at::Tensor& into) const {
-    const int64_t elements = into.numel();
-    const auto element_bytes = static_cast<size_t>(into.element_size());
-    auto* const to = static_cast<std::byte*>(into.mutable_data_ptr());
+  /// Calls `use(file, place, bytes, distance)` for what files have of some elements: bytes from a
+  /// place on, which are so many bytes behind the first element.
+  template <typename Use>
+  void for_each_slice(const std::string& key, int64_t offset, int64_t elements,
+                      const Use& use) const {
+    const auto element_bytes = c10::elementSize(entry(key).dtype);
+    const auto bytes = [&](int64_t count) { return static_cast<uint64_t>(count) * element_bytes; };
     for (const Slice& slice : slices.at(key)) {
       const int64_t begin = std::max(offset, slice.offset);
       const int64_t end = std::min(offset + elements, slice.offset + slice.elements);
       if (begin >= end) continue;
-      const auto bytes = [&](int64_t count) {
-        return static_cast<uint64_t>(count) * element_bytes;
-      };
-      slice.file->read(slice.place + bytes(begin - slice.offset), bytes(end - begin),
-                       to + bytes(begin - offset));
+      use(*slice.file, slice.place + bytes(begin - slice.offset), bytes(end - begin),
+          bytes(begin - offset));
     }
+  }
+
+  void read(const std::string& key, int64_t offset, const at::Tensor& into) const {
+    auto* const to = static_cast<std::byte*>(into.mutable_data_ptr());
+    for_each_slice(key, offset, into.numel(),
+                   [to](const CheckedFile& file, uint64_t place, uint64_t bytes,
+                        uint64_t distance) { file.read(place, bytes, to + distance); });
+  }
+
+  void check(const std::string& key, int64_t offset, int64_t elements,
+             CheckedFile::Share share) const {
+    for_each_slice(key, offset, elements,
+                   [share](const CheckedFile& file, uint64_t place, uint64_t bytes,
+                           uint64_t /*distance*/) { file.check(place, bytes, share); });
   }
 
   std::string folder;
@@ -175,7 +193,6 @@ struct CheckpointReader::Impl {
   std::vector<std::unique_ptr<CheckedFile>> files;
   std::map<std::string, Entry> entries;
   std::map<std::string, std::vector<Slice>> slices;  ///< ascending offsets
-  checkpoint::StagingMemory staging;
 };
 
 CheckpointReader::CheckpointReader(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
@@ -200,17 +217,52 @@ at::Tensor CheckpointReader::read(const std::string& key) const {
   return read(key, 0, elements_of(entry.shape)).as_strided(entry.shape, entry.strides);
 }
 
-at::Tensor CheckpointReader::stage(const std::string& key, int64_t offset, int64_t elements) const {
-  impl_->check_range(key, offset, elements);
-  at::Tensor result = impl_->staging.take(elements, impl_->entry(key).dtype);
-  impl_->read(key, offset, result);
-  return result;
+void CheckpointReader::read_into(const std::string& key, int64_t offset,
+                                 const at::Tensor& into) const {
+  impl_->check_range(key, offset, into.numel());
+  const at::ScalarType dtype = impl_->entry(key).dtype;
+  if (into.is_cpu() && into.scalar_type() == dtype) {
+    impl_->read(key, offset, into);
+    if (!into.is_inference()) into.unsafeGetTensorImpl()->bump_version();  // as copy_() does
+    return;
+  }
+  const int64_t together = std::min(kConvertedTogether, into.numel());
+  const at::Tensor space = at::empty({together}, dtype);
+  for (int64_t begin = 0; begin < into.numel(); begin += together) {
+    const int64_t count = std::min(together, into.numel() - begin);
+    const at::Tensor here = space.narrow(0, 0, count);
+    impl_->read(key, offset + begin, here);
+    into.narrow(0, begin, count).copy_(here);
+  }
 }
 
-at::Tensor CheckpointReader::stage(const std::string& key) const {
+void CheckpointReader::read_into(const std::string& key, const at::Tensor& into) const {
   const Entry& entry = impl_->entry(key);
-  const at::Tensor flat = stage(key, 0, elements_of(entry.shape));
-  return flat.as_strided(entry.shape, entry.strides, flat.storage_offset());
+  if (into.sizes() != at::IntArrayRef(entry.shape)) {
+    throw InvalidArgument("checkpoint-shape",
+                          "the checkpoint at '" + impl_->folder + "' was asked to read '" + key +
+                              "' into the shape " + c10::str(into.sizes()) + ".",
+                          "it has the shape " + c10::str(at::IntArrayRef(entry.shape)) + ".",
+                          "pass a tensor of that shape.");
+  }
+  bool lies_alike = true;
+  for (size_t dim = 0; dim < entry.shape.size(); ++dim) {
+    if (entry.shape[dim] > 1 && entry.strides[dim] != into.strides()[dim]) lies_alike = false;
+  }
+  if (lies_alike) {
+    read_into(key, 0, into.as_strided({into.numel()}, {1}));
+  } else {
+    into.copy_(read(key));
+  }
+}
+
+void CheckpointReader::check(const std::string& key, int64_t offset, int64_t elements) const {
+  impl_->check_range(key, offset, elements);
+  impl_->check(key, offset, elements, {});
+}
+
+void CheckpointReader::check(const std::string& key, int rank, int world_size) const {
+  impl_->check(key, 0, elements_of(impl_->entry(key).shape), {rank, world_size});
 }
 
 }  // namespace farandole

@@ -16,6 +16,7 @@
 #include "farandole/checkpoint/save_checkpoint.h"
 #include "farandole/data/distributed_sampler.h"
 #include "farandole/error.h"
+#include "farandole/optim/lr_scheduler/formula_scheduler.h"
 #include "farandole/optim/lr_scheduler/reduce_lr_on_plateau.h"
 #include "farandole/optim/lr_scheduler/step_lr.h"
 #include "farandole/optim/zero_redundancy_optimizer.h"
@@ -341,6 +342,55 @@ TEST_F(TrainingCheckpoint, ChangesNothingThatDoesNotFitOnOneRank) {
     Rank again(group, AdamWOptions(0.05), GradientMode::kFull);
     for (int step = 0; step < 4; ++step) again.step(step);
     expect_same(rank.weights(), again.weights());
+  });
+}
+
+/// Truncates a file when its state is loaded, after tensors were compared with their checksums.
+class DamagingScheduler final : public FormulaScheduler {
+ public:
+  DamagingScheduler(optim::Optimizer& optimizer, std::filesystem::path file)
+      : FormulaScheduler(optimizer), file_(std::move(file)) {
+    begin();
+  }
+  int asked = 0;  ///< once before the ranks have agreed that all is whole, then again
+  bool is_armed = false;
+
+ protected:
+  std::vector<double> get_lr() override { return base_lrs(); }
+  void name_fields(SchedulerFields& fields) override {
+    FormulaScheduler::name_fields(fields);
+    if (!is_armed || ++asked != 2) return;
+    std::filesystem::resize_file(file_, std::filesystem::file_size(file_) / 2);
+  }
+
+ private:
+  const std::filesystem::path file_;
+};
+
+TEST_F(TrainingCheckpoint, SaysThatAFileWasDamagedWhileItWasLoaded) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    torch::nn::Module model;  // files of several blocks, of which none is kept in memory
+    model.register_parameter("weight", at::zeros({512, 1024}));
+    optim::SGD optimizer(model.parameters(), SGDOptions(0.5));
+    DamagingScheduler scheduler(optimizer, path_ + "/save-00000001/rank-0000" +
+                                               std::to_string(group->getRank()) +
+                                               "-of-00002.safetensors");
+    Training training;
+    training.model = &model;
+    training.optimizer = &optimizer;
+    training.scheduler = &scheduler;
+    save_checkpoint(path_, training, on(group));
+    scheduler.is_armed = group->getRank() == 1;
+    try {
+      load_checkpoint(path_, training, from(group));
+      ADD_FAILURE() << "loaded";
+    } catch (const CheckpointError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("could not be read a second time on rank"));
+      EXPECT_THAT(error.what(), HasSubstr("shorter"));
+    }
+    scheduler.is_armed = false;
+    save_checkpoint(path_, training, on(group));  // and the group goes on
+    load_checkpoint(path_, training, from(group));
   });
 }
 

@@ -361,6 +361,37 @@ def test_damaged_checkpoints_are_refused(damage: str, saved: Path, tmp_path: Pat
     ranks.run(_bad, 2, str(folder), failing)
 
 
+class Damaging:
+    """Its state is loaded between the comparison of the files and the reading into place."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scale": 1.0}
+
+    def load_state_dict(self, _: dict[str, Any]) -> None:
+        truncate(self._file.parent)
+
+
+def _torn(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(512, 1024)  # files of several blocks, of which none is kept in memory
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+    file = Path(path, "later", "step-00000001", "rank-00000-of-00002.safetensors")
+    scaler = Damaging(file)
+    farandole.save_checkpoint(
+        file.parents[1], model=net, optimizer=optimizer, scaler=scaler, step=1
+    )
+    with pytest.raises(CheckpointError, match="could not be read a second time on rank"):
+        farandole.load_checkpoint(file.parents[1], model=net, optimizer=optimizer, scaler=scaler)
+    dist.barrier()
+    farandole.load_checkpoint(path, model=model())  # and the group goes on
+
+
+def test_a_file_that_is_damaged_while_it_is_loaded_is_said(saved: Path) -> None:
+    ranks.run(_torn, 2, str(saved))
+
+
 class WithMore(Net):
     def __init__(self) -> None:
         super().__init__()

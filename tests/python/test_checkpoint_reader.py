@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 
@@ -39,19 +40,30 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_any_elements_are_read_in_any_order(saved: Path) -> None:
     reader = _C.CheckpointReader(str(saved))
     order = random.Random(7)
-    staged = []
     for _ in range(300):
         number = order.randrange(len(SIZES))
         begin = order.randint(0, SIZES[number])
         count = order.randint(0, min(SIZES[number] - begin, 150_000))
         expected = whole(number)[begin : begin + count]
         assert torch.equal(reader.read(f"p{number}", begin, count), expected)
-        staged.append((reader.stage(f"p{number}", begin, count), expected))
+        reader.check(f"p{number}", begin, count)
+        for dtype in (torch.float32, torch.float64):
+            into = torch.full((count + 2,), -1, dtype=dtype)
+            reader.read_into(f"p{number}", begin, into[1:-1])
+            assert torch.equal(into[1:-1], expected.to(dtype))
+            assert into[0] == into[-1] == -1
     for number in range(len(SIZES)):
         assert torch.equal(reader.read_whole(f"p{number}"), whole(number))
-        staged.append((reader.stage_whole(f"p{number}"), whole(number)))
-    assert all(torch.equal(own, expected) for own, expected in staged)
-    for read in (reader.read, reader.stage):
+        for rank in range(3):
+            reader.check_share(f"p{number}", rank, 3)
+        into = torch.empty(2 * SIZES[number])[::2]
+        version = into._version
+        reader.read_whole_into(f"p{number}", into)
+        assert torch.equal(into, whole(number))
+        assert into._version > version
+    with pytest.raises(farandole.InvalidArgument, match="into the shape"):
+        reader.read_whole_into("p1", torch.empty(SIZES[1] + 1))
+    for read in (reader.read, reader.check):
         with pytest.raises(farandole.InvalidArgument, match="was asked for elements 2 to 4"):
             read("p1", 2, 2)
         with pytest.raises(farandole.InvalidArgument, match="was asked for 'p99'"):
@@ -74,9 +86,27 @@ def test_a_damaged_block_is_refused_each_time(saved: Path) -> None:
     assert all(_is_whole(reader, key) for key in reader.entries)
 
 
+def test_each_block_is_compared_by_one_rank(saved: Path) -> None:
+    readers = [_C.CheckpointReader(str(saved)) for _ in range(3)]
+    file = saved / "rank-00000-of-00003.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
+    finders = 0
+    try:
+        for rank, reader in enumerate(readers):
+            with contextlib.suppress(CheckpointError):
+                for key in reader.entries:
+                    reader.check_share(key, rank, 3)
+                continue
+            finders += 1
+    finally:
+        file.write_bytes(data)
+    assert finders == 1
+
+
 def _is_whole(reader: _C.CheckpointReader, key: str) -> bool:
     try:
-        reader.stage_whole(key)
+        reader.read_whole_into(key, torch.empty(reader.entries[key].shape))
     except CheckpointError:
         return False
     return True

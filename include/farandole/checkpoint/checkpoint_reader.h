@@ -48,10 +48,17 @@ class FARANDOLE_API CheckpointReader {
   at::Tensor read(const std::string& key, int64_t offset, int64_t elements) const;
   /// A whole tensor with its shape and strides.
   at::Tensor read(const std::string& key) const;
-  /// As read(), for what is copied on and then dropped: tensors share pieces of memory, which is
-  /// faster to get, and are given back together.
-  at::Tensor stage(const std::string& key, int64_t offset, int64_t elements) const;
-  at::Tensor stage(const std::string& key) const;
+  /// As read(), into the memory of a contiguous tensor of one dimension, on any device and of any
+  /// dtype, as many elements as that has. If it throws, some of them may have been read.
+  void read_into(const std::string& key, int64_t offset, const at::Tensor& into) const;
+  /// A whole tensor, into one of its shape.
+  void read_into(const std::string& key, const at::Tensor& into) const;
+
+  /// Compares what read_into() will read with its checksums, so that this fails before anything is
+  /// changed. Nothing is kept, and nothing is compared twice. Throws as read().
+  void check(const std::string& key, int64_t offset, int64_t elements) const;
+  /// This rank's share of a whole tensor that each of `world_size` ranks will read.
+  void check(const std::string& key, int rank, int world_size) const;
 
  private:
   struct Impl;

@@ -73,6 +73,7 @@ class DcpReader:
             CheckpointError: they are not there, or several times.
         """
         self._folder = folder
+        self._staged: dict[tuple[str, int, int], torch.Tensor] = {}
         self._encoded = EncodedTree(folder)
         self._taken: list[str] = []  # keys, or starts with a dot: not the program's own values
         self._json: dict[str, Any] = {"aliases": {}, "models": {}, "optimizers": {}, "states": {}}
@@ -112,8 +113,24 @@ class DcpReader:
         shape = self.entries[key].shape
         return self.read(key, 0, torch.Size(shape).numel()).view(shape)
 
-    stage = read
-    stage_whole = read_whole
+    def check(self, key: str, offset: int, elements: int) -> None:
+        """Read it, for there are no checksums, and keep it for read_into()."""
+        if (key, offset, elements) not in self._staged:
+            self._staged[key, offset, elements] = self.read(key, offset, elements)
+
+    def check_share(self, key: str, rank: int, world_size: int) -> None:  # noqa: ARG002
+        """The same of a whole tensor, on each rank."""
+        self.check(key, 0, torch.Size(self.entries[key].shape).numel())
+
+    def read_into(self, key: str, offset: int, into: torch.Tensor) -> None:
+        """What check() has read, or read() does."""
+        staged = self._staged.pop((key, offset, into.numel()), None)
+        into.copy_(self.read(key, offset, into.numel()) if staged is None else staged)
+
+    def read_whole_into(self, key: str, into: torch.Tensor) -> None:
+        """The same of a whole tensor."""
+        staged = self._staged.pop((key, 0, into.numel()), None)
+        into.copy_(self.read_whole(key) if staged is None else staged.view(into.shape))
 
     def _find_model(self, given: str, model: nn.Module) -> None:
         tensors = named_tensors(model)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from farandole import _C
 from farandole.checkpoint import tree
+from farandole.checkpoint.checks import check_tensor
 from farandole.checkpoint.names import (
     Models,
     Optimizers,
@@ -29,7 +30,6 @@ from farandole.checkpoint.names import (
 from farandole.checkpoint.optimizer_state import OptimizerLoader
 from farandole.checkpoint.reader import Reader
 from farandole.checkpoint.rng import RngStates
-from farandole.checkpoint.slices import check_apart, check_tensor
 from farandole.checkpoint.writers import writer_of
 from farandole.errors import CheckpointError, Error, sentences
 
@@ -55,8 +55,9 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Load what save_checkpoint() has saved, by any number of ranks. Collective.
 
-    Everything is read and compared with its checksums first, and nothing is changed before all
-    ranks have all that they need: if one fails, all raise, and the training is as before.
+    Everything is compared with its checksums first, and nothing is changed before all ranks have
+    done so: if one fails, all raise, and the training is as before. Then it is read into place;
+    only a file that is lost or changed meanwhile can leave a part of it, which the error says.
 
     Args:
         path: The folder given to save_checkpoint(), of which the latest is loaded, or that of one
@@ -147,7 +148,7 @@ class _Load:
         found = _opened(self._call, self._path, agreeing)
         with self._together():
             reader = _reader_of(found, model, optimizer)
-            loading = _Loading(reader)
+            loading = _Loading(reader, agreeing.rank, agreeing.world_size)
             loading.take_models(model)
             loading.take_optimizers(optimizer, model)
             holders = {"sampler": sampler, "scheduler": scheduler, "scaler": scaler}
@@ -168,12 +169,36 @@ class _Load:
                 with contextlib.suppress(Exception):  # one that refuses its own state, too
                     each()
             raise
-        with torch.no_grad():
-            for change in loading.changes:
-                change()
+        self._change(loading.changes)
         if rng:
             generators.change()
         return values
+
+    def _change(self, changes: list[Callable[[], object]]) -> None:
+        """Do it on all ranks. Collective.
+
+        All has been compared: only what has become of the files since can fail. What comes after a
+        change that failed is done all the same, for it may be collective.
+        """
+        failure: Exception | None = None
+        with self._together():
+            for change in changes:
+                try:
+                    with torch.no_grad():
+                        change()
+                except Exception as met:
+                    failure = failure or met
+            if failure is not None:
+                raise CheckpointError(
+                    sentences(
+                        "checkpoint-torn",
+                        f"the checkpoint at '{self._path}' could not be read a second time on "
+                        f"rank {self._agreeing.rank}, which has a part of it now.",
+                        f"all ranks had compared it with its checksums; then: {failure}",
+                        "load another checkpoint before training goes on; let nothing change or "
+                        "delete the one that is loaded.",
+                    )
+                ) from failure
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
@@ -282,11 +307,13 @@ def _once_visible(folder: str) -> Checkpoint:
 class _Loading:
     """What is read, and how it is taken over."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, rank: int, world_size: int) -> None:
         self._reader = reader
+        self._rank = rank
+        self._world_size = world_size
         self._entries = reader.entries
         self._json = json.loads(reader.values)
-        self.changes: list[Any] = []
+        self.changes: list[Callable[[], object]] = []
 
     def take_models(self, models: Models) -> None:
         """Read all tensors of the models."""
@@ -313,7 +340,7 @@ class _Loading:
 
     def _take_tensor(self, key: str, tensor: torch.Tensor) -> None:
         check_tensor(key, tensor)
-        check_apart(key, tensor)
+        _C.check_apart(key, tensor)
         key = self._json["aliases"].get(key, key)
         entry = self._entries.get(key)
         if entry is None:
@@ -332,8 +359,8 @@ class _Loading:
                     f"the model's has the {what} {own}",
                     "load it into the model that was saved, and convert that afterwards.",
                 )
-        value = self._reader.stage_whole(key)
-        self.changes.append(lambda: tensor.detach().copy_(value))
+        self._reader.check_share(key, self._rank, self._world_size)
+        self.changes.append(partial(self._reader.read_whole_into, key, tensor.detach()))
 
     def _is_exact(self, key: str, tensor: torch.Tensor) -> bool:
         value = self._reader.read_whole(key)

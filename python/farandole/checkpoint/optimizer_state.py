@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from farandole import _C
 from farandole.checkpoint import tree
 from farandole.checkpoint.names import is_torchs_zero, names_in_group
 from farandole.checkpoint.reader import Entry, Reader
 from farandole.checkpoint.saved_tensor import SavedTensor
-from farandole.checkpoint.slices import Slices
 from farandole.errors import CheckpointError, InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
 from farandole.optim.gathering import MASTER
@@ -43,7 +43,7 @@ class OptimizerSaver:
     """Adds the state of an optimizer to the slices of this rank."""
 
     def __init__(
-        self, prefix: str, optimizer: Optimizer, known: Mapping[int, str], slices: Slices
+        self, prefix: str, optimizer: Optimizer, known: Mapping[int, str], slices: _C.SliceList
     ) -> None:
         _check_kind(optimizer)
         self._prefix = prefix
@@ -147,7 +147,7 @@ class OptimizerLoader:
             for names, group in zip(self._names, self._optimizer.param_groups, strict=True)
         ]
         if isinstance(self._optimizer, ZeroRedundancyOptimizer):
-            self._optimizer.stage_states(self._states)
+            self._optimizer.check_states(self._states)
             return
         for group, states in zip(self._optimizer.param_groups, self._states, strict=True):
             for parameter, state in zip(group["params"], states, strict=True):

@@ -46,8 +46,14 @@ class Reader(Protocol):
     def read_whole(self, key: str) -> torch.Tensor:
         """A whole tensor."""
 
-    def stage(self, key: str, offset: int, elements: int) -> torch.Tensor:
-        """As read(), for what is copied on and then dropped."""
+    def read_into(self, key: str, offset: int, into: torch.Tensor) -> None:
+        """As read(), into a contiguous tensor of one dimension, as many elements as that has."""
 
-    def stage_whole(self, key: str) -> torch.Tensor:
-        """As read_whole(), likewise."""
+    def read_whole_into(self, key: str, into: torch.Tensor) -> None:
+        """A whole tensor, into one of its shape."""
+
+    def check(self, key: str, offset: int, elements: int) -> None:
+        """Fail if read_into() would, before anything is changed."""
+
+    def check_share(self, key: str, rank: int, world_size: int) -> None:
+        """The same of a rank's share of a whole tensor that all ranks will read."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from farandole import _C
 from farandole.checkpoint import tree
 from farandole.checkpoint.reader import Reader
-from farandole.checkpoint.slices import Slices
 
 _logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def _device() -> str | None:
     return "cuda" if is_used else None
 
 
-def add_states(slices: Slices, rank: int) -> None:
+def add_states(slices: _C.SliceList, rank: int) -> None:
     """Let this rank save its own."""
     slices.add_own(_key(rank, "torch"), torch.get_rng_state())
     slices.add_own(_key(rank, "python"), _bytes_of(random.getstate()))

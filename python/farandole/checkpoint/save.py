@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ import torch.distributed as dist
 
 from farandole import _C
 from farandole.checkpoint import tree
+from farandole.checkpoint.checks import check_tensor
 from farandole.checkpoint.names import (
     Models,
     Optimizers,
@@ -25,7 +27,6 @@ from farandole.checkpoint.names import (
 )
 from farandole.checkpoint.optimizer_state import OptimizerSaver
 from farandole.checkpoint.rng import add_states
-from farandole.checkpoint.slices import Slices, check_apart, check_tensor
 from farandole.checkpoint.writers import writer_of
 from farandole.errors import CheckpointError, Error, InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
@@ -99,7 +100,7 @@ def save_checkpoint(
         InvalidArgument: a value that a checkpoint cannot have.
     """
     writer = writer_of("save_checkpoint", os.fspath(path), process_group)
-    slices = Slices(writer.rank, writer.world_size)
+    slices = _C.SliceList(writer.rank, writer.world_size)
     contents = _Contents(slices)
     with _together(writer):
         _check_counts(step, keep)
@@ -112,9 +113,9 @@ def save_checkpoint(
     with _together(writer):  # no rank is missing in what is collective there
         contents.add_optimizers(optimizer, model)
         text = json.dumps(contents.json)
-    _check_same(writer.all_gather(f"{step} {keep} {bool(asynchronous)} {slices.digest()}"))
+    _check_same(writer.all_gather(f"{step} {keep} {bool(asynchronous)} {_digest(slices)}"))
     name = "" if step is None else f"step-{step:08d}"
-    return PendingCheckpoint(writer.save(slices.own, text, name, keep or 0, asynchronous))
+    return PendingCheckpoint(writer.save(slices, text, name, keep or 0, asynchronous))
 
 
 @contextlib.contextmanager
@@ -144,6 +145,11 @@ def _check_counts(step: int | None, keep: int | None) -> None:
             )
 
 
+def _digest(slices: _C.SliceList) -> str:
+    """Of what all ranks must have alike but for the values."""
+    return hashlib.sha256(slices.common.encode()).hexdigest()
+
+
 def _check_same(digests: list[str]) -> None:
     """Raise on all ranks where one has other tensors: each writes a part of those of all."""
     for rank, digest in enumerate(digests):
@@ -164,7 +170,7 @@ def _check_same(digests: list[str]) -> None:
 class _Contents:
     """What a checkpoint has: slices of this rank, and JSON."""
 
-    def __init__(self, slices: Slices) -> None:
+    def __init__(self, slices: _C.SliceList) -> None:
         self._slices = slices
         self.json: dict[str, Any] = {"aliases": {}, "models": {}, "optimizers": {}, "states": {}}
 
@@ -184,7 +190,7 @@ class _Contents:
                     self.json["aliases"][key] = known[id(value)]
                 else:
                     check_tensor(key, value)
-                    check_apart(key, value)
+                    _C.check_apart(key, value)
                     known[id(value)] = key
                     self._add_tensor(key, value, id(value) in parameters)
 

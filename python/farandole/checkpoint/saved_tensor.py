@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -19,7 +19,6 @@ class SavedTensor(LazyTensor):
     key: str
     entry: Entry
     """Of the key."""
-    _read: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     _whole: torch.Tensor | None = None
 
     @property
@@ -39,30 +38,24 @@ class SavedTensor(LazyTensor):
         sizes = parameter.shape
         return all(a == b for a, b, size in zip(saved, own, sizes, strict=True) if size > 1)
 
-    def stage(self, parameter: torch.Tensor, offset: int, elements: int) -> None:
-        """Read the elements of a piece of a parameter of its shape."""
+    def check(self, parameter: torch.Tensor, offset: int, elements: int) -> None:
+        """Of a piece of a parameter of its shape."""
         if self._lies_as(parameter):
-            if (offset, elements) not in self._read:
-                self._read[offset, elements] = self.reader.stage(self.key, offset, elements)
+            self.reader.check(self.key, offset, elements)
         else:
-            self.stage_whole()
+            self.whole()
 
-    def stage_whole(self) -> None:
-        """Read all of it."""
-        if self._whole is None:
-            self._whole = self.reader.read_whole(self.key)
-
-    def part(self, parameter: torch.Tensor, offset: int, elements: int) -> torch.Tensor:
-        """These elements, in one dimension."""
-        self.stage(parameter, offset, elements)
+    def copy_part(self, parameter: torch.Tensor, offset: int, into: torch.Tensor) -> None:
+        """Its elements from an offset on."""
         if self._lies_as(parameter):
-            return self._read[offset, elements]
+            self.reader.read_into(self.key, offset, into)
+            return
         alike = torch.empty_like(parameter, dtype=self.dtype, device="cpu")
         flat = alike.copy_(self.whole()).as_strided((alike.numel(),), (1,))
-        return flat[offset : offset + elements]
+        into.copy_(flat[offset : offset + into.numel()])
 
     def whole(self) -> torch.Tensor:
-        """All of it, in its shape, on the CPU."""
-        self.stage_whole()
-        assert self._whole is not None
+        """All of it, in its shape, on the CPU; it is kept."""
+        if self._whole is None:
+            self._whole = self.reader.read_whole(self.key)
         return self._whole

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from farandole.checkpoint.slices import check_tensor
+from farandole.checkpoint.checks import check_tensor
 from farandole.errors import InvalidArgument, sentences
 
 _MOST_INLINE = 4096

@@ -19,7 +19,7 @@ from farandole.optim.gathering import (
     masters_of,
     state_dtype,
 )
-from farandole.optim.memory_order import part_of, shards_of
+from farandole.optim.memory_order import copy_part, shards_of
 from farandole.optim.owned_state import OwnedState
 from farandole.optim.parameter_groups import Group
 from farandole.optim.state_dicts import State, States
@@ -171,7 +171,7 @@ class FusedStepper:
                 if value is None:
                     array.zero_()
                 else:
-                    array.copy_(part_of(value, parameters[piece.parameter], piece))
+                    copy_part(value, parameters[piece.parameter], piece, array)
         load_masters(self._engine, index, parameters, states)
         has_state = [any(state.get(name) is not None for name in names) for state in states]
         self._engine.set_steps(index, [self._steps(state) for state in states], has_state)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from farandole import _C
-from farandole.optim.memory_order import part_of
+from farandole.optim.memory_order import copy_part
 from farandole.optim.state_dicts import State
 
 MASTER = "master_parameter"
@@ -106,7 +106,7 @@ def load_masters(
     for piece, master in zip(pieces, engine.state(index, MASTER), strict=True):
         parameter = parameters[piece.parameter]
         value = states[piece.parameter].get(MASTER, parameter)
-        master.copy_(part_of(value, parameter, piece))
+        copy_part(value, parameter, piece, master)
 
 
 def _is_half(parameters: Sequence[torch.Tensor], piece: _C.Piece) -> bool:

@@ -31,7 +31,7 @@ from farandole.optim.gathering import (
     masters_of,
 )
 from farandole.optim.lazy_tensor import LazyTensor, materialized
-from farandole.optim.memory_order import part_of, shards_of
+from farandole.optim.memory_order import new_part, shards_of
 from farandole.optim.owned_state import OwnedState
 from farandole.optim.parameter_groups import Group, describe, hyperparameters
 from farandole.optim.state_dicts import SCALARS, State, States
@@ -404,9 +404,9 @@ def _dtype_in(state: State, name: str) -> torch.dtype | None:
 def _cut_value(name: str, value: Any, parameter: torch.Tensor, piece: _C.Piece) -> Any:
     """A copy of this rank's part, or of what a parameter has once."""
     if isinstance(value, LazyTensor):
-        return part_of(value, parameter, piece).to(parameter.device, copy=True)
+        return new_part(value, parameter, piece)
     if not isinstance(value, torch.Tensor):
         return value
     if value.shape != parameter.shape or (value.dim() == 0 and name in SCALARS):
         return value.clone()
-    return part_of(value, parameter, piece).to(parameter.device, copy=True)
+    return new_part(value, parameter, piece)

@@ -14,21 +14,22 @@ from farandole.optim.sharded_state import ShardedState
 class LazyTensor(abc.ABC):
     """In place of a tensor in what load_state_dict() is given."""
 
+    @property
     @abc.abstractmethod
-    def stage(self, parameter: torch.Tensor, offset: int, elements: int) -> None:
-        """Read what part() with the same arguments will return, so that it cannot fail then."""
+    def dtype(self) -> torch.dtype:
+        """Of its elements."""
 
     @abc.abstractmethod
-    def stage_whole(self) -> None:
-        """Read what whole() will return."""
+    def check(self, parameter: torch.Tensor, offset: int, elements: int) -> None:
+        """Fail if copy_part() of so many elements would."""
 
     @abc.abstractmethod
-    def part(self, parameter: torch.Tensor, offset: int, elements: int) -> torch.Tensor:
-        """Elements in the order of the parameter's memory, in one dimension; on the CPU."""
+    def copy_part(self, parameter: torch.Tensor, offset: int, into: torch.Tensor) -> None:
+        """Read elements in the order of the parameter's memory into a tensor of one dimension."""
 
     @abc.abstractmethod
     def whole(self) -> torch.Tensor:
-        """All elements; on the CPU."""
+        """All elements, which are kept; on the CPU."""
 
 
 def materialized(value: Any) -> Any:

@@ -24,14 +24,28 @@ def shards_of(
     return ShardedState(parameter.shape, strides_of(parameter), dtype, parameter.device, pieces)
 
 
-def part_of(
+def copy_part(
+    value: torch.Tensor | LazyTensor, parameter: torch.Tensor, piece: _C.Piece, into: torch.Tensor
+) -> None:
+    """Put the elements of ``value``, of the parameter's shape, that belong to ``piece`` there."""
+    if isinstance(value, LazyTensor):
+        value.copy_part(parameter, piece.offset, into)
+    else:
+        into.copy_(_part_of(value, parameter, piece))
+
+
+def new_part(
     value: torch.Tensor | LazyTensor, parameter: torch.Tensor, piece: _C.Piece
 ) -> torch.Tensor:
-    """The elements of ``value``, of the parameter's shape, that belong to ``piece``; 1-D."""
+    """The same in a new tensor, on the device of the parameter."""
+    part = torch.empty(piece.elements, dtype=value.dtype, device=parameter.device)
+    copy_part(value, parameter, piece, part)
+    return part
+
+
+def _part_of(value: torch.Tensor, parameter: torch.Tensor, piece: _C.Piece) -> torch.Tensor:
     if isinstance(value, ShardedState):
         return value.part(piece)
-    if isinstance(value, LazyTensor):
-        return value.part(parameter, piece.offset, piece.elements)
     if parameter.is_contiguous():
         flat = value.reshape(-1)
     else:

@@ -540,7 +540,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         states = states_of(
             state_dict, groups, self._stepper.required(groups), self._has_shapes_of_parameters
         )
-        self.stage_states(states)
+        self.check_states(states)
         self._forget_consolidated()
         if self._has_state_of_frozen(groups, states):
             self._rebuild(groups, None)  # which plans what has been stepped
@@ -586,11 +586,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         """What each rank that shares the shards gives, by shard_rank; pickled. Collective."""
         return [pickle.loads(each) for each in self._engine.all_gather(pickle.dumps(own))]
 
-    def stage_states(self, states: States) -> None:
-        """Read what this rank will need of each LazyTensor, or find it in each ShardedState. Local.
+    def check_states(self, states: States) -> None:
+        """Fail if this rank's part of a LazyTensor or ShardedState could not be taken. Local.
 
         Raises:
             InvalidArgument: a ShardedState has other elements.
+            CheckpointError: the elements have another checksum.
         """
         for index, group in enumerate(self.param_groups):
             for piece in self._engine.pieces(index):
@@ -598,7 +599,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 for name, value in states[index][piece.parameter].items():
                     is_cut = self.partition == "elements" or name == MASTER
                     if is_cut and isinstance(value, LazyTensor):
-                        value.stage(parameter, piece.offset, piece.elements)
+                        value.check(parameter, piece.offset, piece.elements)
                     elif is_cut and isinstance(value, ShardedState):
                         value.part(piece)
                     else:

@@ -22,10 +22,10 @@
 #include "checkpoint/training/optimizer_states.h"
 #include "checkpoint/training/parameter_names.h"
 #include "checkpoint/training/rng_states.h"
-#include "checkpoint/training/slice_list.h"
 #include "checkpoint/training/values_json.h"
 #include "checkpoint/training/writers.h"
 #include "farandole/checkpoint/checkpoint_reader.h"
+#include "farandole/checkpoint/slice_list.h"
 #include "farandole/error.h"
 
 namespace farandole {
@@ -33,6 +33,7 @@ namespace farandole {
 using checkpoint::Json;
 using checkpoint::JsonError;
 using checkpoint::ModelTensor;
+using checkpoint::Ranks;
 
 namespace {
 
@@ -51,8 +52,8 @@ std::string text_of(at::IntArrayRef shape) { return c10::str(shape); }
 /// What is read, and how it is taken over. Local.
 class Loading {
  public:
-  explicit Loading(const CheckpointReader& reader)
-      : reader_(reader), json_(Json::parse(reader.values())) {}
+  Loading(const CheckpointReader& reader, Ranks ranks)
+      : reader_(reader), ranks_(ranks), json_(Json::parse(reader.values())) {}
 
   void take_models(const NamedParts<torch::nn::Module>& models) {
     for (const auto& [name, model] : models.by_name()) {
@@ -74,7 +75,7 @@ class Loading {
                           "it has " + (there.empty() ? "none" : there),
                           "pass optimizers by the names under which they were saved.");
       }
-      changes.push_back(checkpoint::load_optimizer(*optimizer, known, reader_, *own));
+      changes.push_back(checkpoint::load_optimizer(*optimizer, known, reader_, ranks_, *own));
     }
   }
 
@@ -112,8 +113,8 @@ class Loading {
   }
 
   void take_tensor(const ModelTensor& each) {
-    checkpoint::check_tensor(each.key, each.tensor);
-    checkpoint::check_apart(each.key, each.tensor);
+    check_tensor(each.key, each.tensor);
+    check_apart(each.key, each.tensor);
     const Json* const alias = json_.at("aliases").find(each.key);
     const std::string& key = alias != nullptr ? alias->string("an alias") : each.key;
     const auto found = reader_.entries().find(key);
@@ -126,22 +127,24 @@ class Loading {
     if (shape != each.tensor.sizes()) {
       throw differs(key, "shape", text_of(shape), text_of(each.tensor.sizes()));
     }
-    const at::Tensor value = reader_.stage(key);
-    if (entry.dtype != each.tensor.scalar_type() && !is_count_of(value, each)) {
+    if (entry.dtype != each.tensor.scalar_type() && !is_count_of(key, each)) {
       throw differs(key, "dtype", c10::toString(entry.dtype),
                     c10::toString(each.tensor.scalar_type()));
     }
-    changes.emplace_back([to = each.tensor.detach(), value] { to.copy_(value); });
+    reader_.check(key, ranks_.rank, ranks_.world_size);
+    changes.emplace_back(
+        [this, key, into = each.tensor.detach()] { reader_.read_into(key, into); });
   }
 
   /// LibTorch's to(dtype) makes num_batches_tracked a floating-point number, Python's does not.
-  static bool is_count_of(const at::Tensor& value, const ModelTensor& each) {
-    if (each.is_parameter || value.dim() != 0) return false;
+  bool is_count_of(const std::string& key, const ModelTensor& each) const {
+    if (each.is_parameter || each.tensor.dim() != 0) return false;
     const std::string name = "num_batches_tracked";  // which bfloat16 rounds from 257 on
     if (each.key.size() >= name.size() &&
         each.key.compare(each.key.size() - name.size(), name.size(), name) == 0) {
       return true;
     }
+    const at::Tensor value = reader_.read(key);
     const at::Tensor converted = value.to(each.tensor.scalar_type());
     return at::equal(converted.to(value.scalar_type()), value);
   }
@@ -154,6 +157,7 @@ class Loading {
   }
 
   const CheckpointReader& reader_;
+  const Ranks ranks_;
   const Json json_;
 };
 
@@ -192,7 +196,7 @@ class JointLoad {
     std::optional<SamplerState> sampler;
     Change set_rng = [] {};
     together([&] {
-      loading.emplace(*reader);
+      loading.emplace(*reader, Ranks{ranks_->rank(), ranks_->world_size()});
       loading->take_models(training.model);
       loading->take_optimizers(training);
       if (training.scheduler != nullptr) {
@@ -220,12 +224,35 @@ class JointLoad {
       for (const Change& change : undo) change();
       throw;
     }
-    for (const Change& change : loading->changes) change();
+    change_all(loading->changes);
     set_rng();
     return values;
   }
 
  private:
+  /// All has been compared: only what has become of the files since can fail. What comes after a
+  /// change that failed is done all the same, for it may be collective.
+  void change_all(const std::vector<Change>& changes) const {
+    together([&] {
+      std::string failure;
+      for (const Change& change : changes) {
+        try {
+          change();
+        } catch (const std::exception& met) {
+          if (failure.empty()) failure = met.what();
+        }
+      }
+      if (failure.empty()) return;
+      throw CheckpointError(
+          "checkpoint-torn",
+          "the checkpoint at '" + path_ + "' could not be read a second time on rank " +
+              std::to_string(ranks_->rank()) + ", which has a part of it now.",
+          "all ranks had compared it with its checksums; then: " + failure,
+          "load another checkpoint before training goes on; let nothing change or delete the one "
+          "that is loaded.");
+    });
+  }
+
   /// All ranks do it, or all throw. Collective at the end.
   void together(const std::function<void()>& body) const {
     std::exception_ptr own;

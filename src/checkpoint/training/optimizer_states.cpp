@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "checkpoint/training/optimizer_options.h"
@@ -28,8 +27,9 @@ using Names = std::vector<std::vector<std::string>>;  // by group and parameter
 using Piece = ShardedOptimizer::Piece;
 
 constexpr char kStep[] = "step";
+constexpr char kTensor[] = "!tensor";  ///< in JSON: the key of a tensor
 
-Json tensor_json(const std::string& key) { return Json::Object{{"!tensor", key}}; }
+Json tensor_json(const std::string& key) { return Json::Object{{kTensor, key}}; }
 
 /// As Python's optimizers count: torch's own a tensor of float32.
 Json step_json(int64_t step) { return float_scalar(static_cast<float>(step)); }
@@ -93,12 +93,12 @@ States unsharded_states(torch::optim::Optimizer& optimizer, const std::string& p
   return states;
 }
 
-/// What was saved of an optimizer, by the groups and parameters of the present one; parts are read
-/// when they are asked for, and kept.
-class Staged final : public SavedStates {
+/// What was saved of an optimizer, by the groups and parameters of the present one; read when it is
+/// asked for.
+class StatesInCheckpoint final : public SavedStates {
  public:
-  Staged(const torch::optim::Optimizer& optimizer, Names names, const Json& saved,
-         const CheckpointReader& reader)
+  StatesInCheckpoint(const torch::optim::Optimizer& optimizer, Names names, const Json& saved,
+                     const CheckpointReader& reader)
       : optimizer_(optimizer), names_(std::move(names)), reader_(reader) {
     for (const auto& [name, state] : saved.at("states").object("the states")) {
       states_[name] = &state;
@@ -128,26 +128,61 @@ class Staged final : public SavedStates {
     return static_cast<int64_t>(number_of(*step));
   }
 
-  at::Tensor part(size_t group, const Piece& piece, const std::string& name) const override {
-    const Json* const value = find(group, piece.parameter, name);
-    if (value == nullptr) return {};
-    const at::Tensor& parameter = this->parameter(group, piece.parameter);
-    at::Tensor& kept = parts_[{group, piece.parameter, piece.offset, name}];
-    if (kept.defined() && kept.numel() == piece.elements) return kept;
-    const Json* const key = value->find("!tensor");
-    if (key != nullptr && lies_as(key->string("a key"), parameter)) {
-      kept = reader_.stage(key->string(), piece.offset, piece.elements);
-    } else {
-      kept = part_of(whole(group, piece.parameter, name), parameter, piece);
-    }
-    return kept;
+  std::optional<at::ScalarType> dtype(size_t group, size_t parameter,
+                                      const std::string& name) const override {
+    const Json* const value = find(group, parameter, name);
+    if (value == nullptr) return std::nullopt;
+    const Json* const key = value->find(kTensor);
+    if (key != nullptr) return entry(key->string("a key")).dtype;
+    return whole(*value).scalar_type();
   }
 
-  /// In its shape. Undefined if there is none.
-  at::Tensor whole(size_t group, size_t parameter, const std::string& name) const {
+  bool copy_part(size_t group, const Piece& piece, const std::string& name,
+                 const at::Tensor& into) const override {
+    const Json* const value = find(group, piece.parameter, name);
+    if (value == nullptr) return false;
+    const at::Tensor& parameter = this->parameter(group, piece.parameter);
+    const Json* const key = value->find(kTensor);
+    if (key != nullptr && lies_as(key->string("a key"), parameter)) {
+      reader_.read_into(key->string(), piece.offset, into);
+    } else {
+      into.copy_(part_of(whole(*value), parameter, piece));
+    }
+    return true;
+  }
+
+  /// Compares what copy_part() will read with its checksums.
+  void check_part(size_t group, const Piece& piece, const std::string& name) const {
+    const Json* const value = find(group, piece.parameter, name);
+    const Json* const key = value == nullptr ? nullptr : value->find(kTensor);
+    if (key == nullptr) return;
+    if (lies_as(key->string("a key"), parameter(group, piece.parameter))) {
+      reader_.check(key->string(), piece.offset, piece.elements);
+    } else {
+      reader_.check(key->string(), /*rank=*/0, /*world_size=*/1);
+    }
+  }
+
+  /// Puts a whole tensor of a state into one of its shape.
+  void copy_whole(size_t group, size_t parameter, const std::string& name,
+                  const at::Tensor& into) const {
     const Json* const value = find(group, parameter, name);
-    if (value == nullptr) return {};
-    return tensor_of(*value, [this](const std::string& key) { return reader_.stage(key); });
+    const Json* const key = value->find(kTensor);
+    if (key != nullptr) {
+      reader_.read_into(key->string("a key"), into);
+    } else {
+      into.copy_(whole(*value));
+    }
+  }
+
+  /// Compares this rank's share of what all ranks will read whole.
+  void check_whole(size_t group, size_t parameter, Ranks ranks) const {
+    const Json* const state = this->state(group, parameter);
+    if (state == nullptr) return;
+    for (const auto& [name, value] : state->object()) {
+      const Json* const key = value.is_object() ? value.find(kTensor) : nullptr;
+      if (key != nullptr) reader_.check(key->string("a key"), ranks.rank, ranks.world_size);
+    }
   }
 
   /// Throws CheckpointError unless the tensors of the states fit the present parameters, and
@@ -170,6 +205,11 @@ class Staged final : public SavedStates {
   }
 
  private:
+  /// In its shape.
+  at::Tensor whole(const Json& value) const {
+    return tensor_of(value, [this](const std::string& key) { return reader_.read(key); });
+  }
+
   const at::Tensor& parameter(size_t group, size_t index) const {
     return optimizer_.param_groups()[group].params()[index];
   }
@@ -197,7 +237,7 @@ class Staged final : public SavedStates {
   }
 
   void check_value(size_t group, size_t index, const std::string& name, const Json& value) const {
-    const Json* const key = value.is_object() ? value.find("!tensor") : nullptr;
+    const Json* const key = value.is_object() ? value.find(kTensor) : nullptr;
     if (key == nullptr) return;
     const CheckpointReader::Entry& saved = entry(key->string("a key"));
     const at::IntArrayRef own = parameter(group, index).sizes();
@@ -212,7 +252,6 @@ class Staged final : public SavedStates {
   const Names names_;
   std::map<std::string, const Json*> states_;  ///< by the names of parameters
   const CheckpointReader& reader_;
-  mutable std::map<std::tuple<size_t, size_t, int64_t, std::string>, at::Tensor> parts_;
 };
 
 /// The saved hyperparameters of each present group, whatever the order of the groups.
@@ -252,33 +291,28 @@ std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> fitting_options(
   return options;
 }
 
-/// Of an unsharded optimizer: whole states, null where there is none.
-std::vector<std::unique_ptr<torch::optim::OptimizerParamState>> whole_states(
-    torch::optim::Optimizer& optimizer, const StateFormat& format, const Staged& staged) {
-  std::vector<std::unique_ptr<torch::optim::OptimizerParamState>> states;
-  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
-    const auto& parameters = optimizer.param_groups()[group].params();
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      states.emplace_back();
-      const SavedStates::Outline outline = staged.outline(group, i);
-      if (!outline.exists) continue;
-      states.back() = format.make_state();
-      const StateFields fields = format.fields(*states.back());
-      if (fields.step != nullptr) *fields.step = outline.step;
-      for (const auto& [name, tensor] : fields.tensors) {
-        const at::Tensor saved = staged.whole(group, i, name);
-        if (!saved.defined()) continue;
-        *tensor = at::empty_strided(parameters[i].sizes(), saved_strides(parameters[i]),
-                                    saved.options().device(parameters[i].device()));
-        tensor->copy_(saved);
-      }
-    }
+/// Of an unsharded optimizer: the whole state of a parameter; null if there is none.
+std::unique_ptr<torch::optim::OptimizerParamState> whole_state(const at::Tensor& parameter,
+                                                               const StateFormat& format,
+                                                               const StatesInCheckpoint& saved,
+                                                               size_t group, size_t index) {
+  const SavedStates::Outline outline = saved.outline(group, index);
+  if (!outline.exists) return nullptr;
+  auto state = format.make_state();
+  const StateFields fields = format.fields(*state);
+  if (fields.step != nullptr) *fields.step = outline.step;
+  for (const auto& [name, tensor] : fields.tensors) {
+    const auto dtype = saved.dtype(group, index, name);
+    if (!dtype) continue;
+    *tensor = at::empty_strided(parameter.sizes(), saved_strides(parameter),
+                                parameter.options().dtype(*dtype));
+    saved.copy_whole(group, index, name, *tensor);
   }
-  return states;
+  return state;
 }
 
-/// Reads what this rank needs of them.
-void stage_pieces(ZeroRedundancyOptimizer& optimizer, const Staged& staged) {
+/// Compares what this rank will read of them with its checksums.
+void check_pieces(ZeroRedundancyOptimizer& optimizer, const StatesInCheckpoint& saved) {
   const StateFormat& format = optimizer.state_format();
   std::vector<std::string> names{kMasterParameter};
   for (const auto& field : format.fields(*format.make_state()).tensors)
@@ -286,8 +320,17 @@ void stage_pieces(ZeroRedundancyOptimizer& optimizer, const Staged& staged) {
   if (!optimizer.engine().master_weights().keep) names.erase(names.begin());
   for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
     for (const Piece& piece : optimizer.engine().pieces(group)) {
-      for (const std::string& name : names) staged.part(group, piece, name);
+      for (const std::string& name : names) saved.check_part(group, piece, name);
     }
+  }
+}
+
+/// Calls `use(group, index, parameter)`.
+template <typename Use>
+void for_each_parameter(torch::optim::Optimizer& optimizer, const Use& use) {
+  for (size_t group = 0; group < optimizer.param_groups().size(); ++group) {
+    const auto& parameters = optimizer.param_groups()[group].params();
+    for (size_t i = 0; i < parameters.size(); ++i) use(group, i, parameters[i]);
   }
 }
 
@@ -320,7 +363,7 @@ Json save_optimizer(torch::optim::Optimizer& optimizer, const std::string& prefi
 
 std::function<void()> load_optimizer(torch::optim::Optimizer& optimizer,
                                      const ParameterNames& known, const CheckpointReader& reader,
-                                     const Json& saved) {
+                                     Ranks ranks, const Json& saved) {
   const std::string own = class_name_of(optimizer.defaults());
   const std::string& other = saved.at("class").string("a class");
   if (own != other) {
@@ -331,39 +374,37 @@ std::function<void()> load_optimizer(torch::optim::Optimizer& optimizer,
   Names names = names_by_group(optimizer, known);
   auto options = std::make_shared<std::vector<std::unique_ptr<torch::optim::OptimizerOptions>>>(
       fitting_options(optimizer, names, saved));
-  const auto staged = std::make_shared<Staged>(optimizer, std::move(names), saved, reader);
-  staged->check(*options);
+  const auto states =
+      std::make_shared<StatesInCheckpoint>(optimizer, std::move(names), saved, reader);
+  states->check(*options);
   const auto take_options = [&optimizer, options] {
     for (size_t group = 0; group < options->size(); ++group) {
       optimizer.param_groups()[group].set_options(std::move((*options)[group]));
     }
   };
   if (auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) {
-    stage_pieces(*sharded, *staged);
+    check_pieces(*sharded, *states);
     return [=] {
       take_options();
-      sharded->take_states(*staged);
+      sharded->take_states(*states);
     };
   }
+  for_each_parameter(optimizer, [&](size_t group, size_t index, const at::Tensor&) {
+    states->check_whole(group, index, ranks);
+  });
   const StateFormat& format = *state_format_of(optimizer.defaults());
-  auto states = std::make_shared<std::vector<std::unique_ptr<torch::optim::OptimizerParamState>>>(
-      whole_states(optimizer, format, *staged));
-  return [&optimizer, take_options, states] {
+  return [&optimizer, &format, take_options, states] {
     take_options();
-    size_t next = 0;
-    for (const auto& group : optimizer.param_groups()) {
-      for (const at::Tensor& parameter : group.params()) {
-        auto& state = (*states)[next++];
-        auto& present = optimizer.state();
-        const void* const key = parameter.unsafeGetTensorImpl();
-        const auto found = present.find(const_cast<void*>(key));
-        if (state) {
-          present[const_cast<void*>(key)] = std::move(state);
-        } else if (found != present.end() && found->second && !is_initial(*found->second)) {
-          present.erase(found);
-        }
+    auto& present = optimizer.state();
+    for_each_parameter(optimizer, [&](size_t group, size_t index, const at::Tensor& parameter) {
+      void* const key = parameter.unsafeGetTensorImpl();
+      const auto found = present.find(key);
+      if (auto state = whole_state(parameter, format, *states, group, index)) {
+        present[key] = std::move(state);
+      } else if (found != present.end() && found->second && !is_initial(*found->second)) {
+        present.erase(found);
       }
-    }
+    });
   };
 }
 

@@ -10,8 +10,8 @@
 
 #include "checkpoint/format/json.h"
 #include "checkpoint/training/parameter_names.h"
-#include "checkpoint/training/slice_list.h"
 #include "farandole/checkpoint/checkpoint_reader.h"
+#include "farandole/checkpoint/slice_list.h"
 
 namespace farandole::checkpoint {
 
@@ -23,11 +23,17 @@ namespace farandole::checkpoint {
 Json save_optimizer(torch::optim::Optimizer& optimizer, const std::string& prefix,
                     const ParameterNames& known, SliceList& slices);
 
-/// Reads what this rank needs. `saved`, `reader`: live until the returned function, which takes it
-/// over, has run. Throws CheckpointError if it does not fit. Local; the function too, unless
-/// frozen parameters of a sharded optimizer have a state.
+/// Those that load together.
+struct Ranks {
+  int rank;
+  int world_size;
+};
+
+/// Compares what this rank will read with its checksums. `saved`, `reader`: live until the returned
+/// function, which reads it and takes it over, has run. Throws CheckpointError if it does not fit.
+/// Local; the function too, unless frozen parameters of a sharded optimizer have a state.
 std::function<void()> load_optimizer(torch::optim::Optimizer& optimizer,
                                      const ParameterNames& known, const CheckpointReader& reader,
-                                     const Json& saved);
+                                     Ranks ranks, const Json& saved);
 
 }  // namespace farandole::checkpoint

@@ -3,8 +3,8 @@
 
 #include <functional>
 
-#include "checkpoint/training/slice_list.h"
 #include "farandole/checkpoint/checkpoint_reader.h"
+#include "farandole/checkpoint/slice_list.h"
 
 namespace farandole::checkpoint {
 

@@ -14,16 +14,15 @@
 #include "checkpoint/training/optimizer_states.h"
 #include "checkpoint/training/parameter_names.h"
 #include "checkpoint/training/rng_states.h"
-#include "checkpoint/training/slice_list.h"
 #include "checkpoint/training/values_json.h"
 #include "checkpoint/training/writers.h"
+#include "farandole/checkpoint/slice_list.h"
 #include "farandole/error.h"
 
 namespace farandole {
 
 using checkpoint::Json;
 using checkpoint::ModelTensor;
-using checkpoint::SliceList;
 
 namespace {
 
@@ -55,8 +54,8 @@ class Contents {
           aliases_.emplace_back(each.key, found->second);
           continue;
         }
-        checkpoint::check_tensor(each.key, each.tensor);
-        checkpoint::check_apart(each.key, each.tensor);
+        check_tensor(each.key, each.tensor);
+        check_apart(each.key, each.tensor);
         if (each.is_parameter) {
           slices_.add_shared(each.key, each.tensor);
         } else if (slices_.rank() == 0) {

@@ -137,8 +137,8 @@ void load_masters(const ShardedOptimizer& engine, size_t group,
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (!masters[i].defined()) continue;
     const at::Tensor& parameter = parameters[pieces[i].parameter];
-    const at::Tensor saved = states.part(group, pieces[i], kMasterParameter);
-    masters[i].copy_(saved.defined() ? saved : part_of(parameter, parameter, pieces[i]));
+    if (states.copy_part(group, pieces[i], kMasterParameter, masters[i])) continue;
+    masters[i].copy_(part_of(parameter, parameter, pieces[i]));
   }
 }
 
@@ -149,19 +149,28 @@ SavedStates::Outline WholeStates::outline(size_t group, size_t parameter) const 
   return {whole.state != nullptr, whole.steps.value_or(known), whole.master.defined()};
 }
 
-at::Tensor WholeStates::part(size_t group, const ShardedOptimizer::Piece& piece,
-                             const std::string& name) const {
-  const FullState& whole = states_[group][piece.parameter];
-  at::Tensor value;
-  if (name == kMasterParameter) {
-    value = whole.master;
-  } else if (whole.state) {
-    for (const auto& [field, tensor] : format_.fields(*whole.state).tensors) {
-      if (field == name) value = *tensor;
-    }
+at::Tensor WholeStates::whole(size_t group, size_t parameter, const std::string& name) const {
+  const FullState& whole = states_[group][parameter];
+  if (name == kMasterParameter) return whole.master;
+  if (!whole.state) return {};
+  for (const auto& [field, tensor] : format_.fields(*whole.state).tensors) {
+    if (field == name) return *tensor;
   }
-  if (!value.defined()) return value;
-  return part_of(value, groups_[group].params()[piece.parameter], piece);
+  return {};
+}
+
+std::optional<at::ScalarType> WholeStates::dtype(size_t group, size_t parameter,
+                                                 const std::string& name) const {
+  const at::Tensor value = whole(group, parameter, name);
+  return value.defined() ? std::optional(value.scalar_type()) : std::nullopt;
+}
+
+bool WholeStates::copy_part(size_t group, const ShardedOptimizer::Piece& piece,
+                            const std::string& name, const at::Tensor& into) const {
+  const at::Tensor value = whole(group, piece.parameter, name);
+  if (!value.defined()) return false;
+  into.copy_(part_of(value, groups_[group].params()[piece.parameter], piece));
+  return true;
 }
 
 void check_states(const FullStates& states, const StateFormat& format,

@@ -68,10 +68,15 @@ class WholeStates final : public SavedStates {
       : states_(states), format_(format), groups_(groups) {}
 
   Outline outline(size_t group, size_t parameter) const override;
-  at::Tensor part(size_t group, const ShardedOptimizer::Piece& piece,
-                  const std::string& name) const override;
+  std::optional<at::ScalarType> dtype(size_t group, size_t parameter,
+                                      const std::string& name) const override;
+  bool copy_part(size_t group, const ShardedOptimizer::Piece& piece, const std::string& name,
+                 const at::Tensor& into) const override;
 
  private:
+  /// Undefined if there is none.
+  at::Tensor whole(size_t group, size_t parameter, const std::string& name) const;
+
   const FullStates& states_;
   const StateFormat& format_;
   const StateFormat::Groups& groups_;

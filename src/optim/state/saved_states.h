@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "farandole/optim/sharded_optimizer.h"
@@ -25,10 +26,14 @@ class SavedStates {
   };
   virtual Outline outline(size_t group, size_t parameter) const = 0;
 
-  /// The elements of `piece` in a tensor of the state, or of kMasterParameter: one dimension, in
-  /// the order of the parameter's memory. Undefined if the state has no such tensor.
-  virtual at::Tensor part(size_t group, const ShardedOptimizer::Piece& piece,
-                          const std::string& name) const = 0;
+  /// Of a tensor of the state, or of kMasterParameter; nullopt if the state has no such tensor.
+  virtual std::optional<at::ScalarType> dtype(size_t group, size_t parameter,
+                                              const std::string& name) const = 0;
+
+  /// Puts the elements of `piece` in such a tensor into `into`: contiguous, of one dimension, in
+  /// the order of the parameter's memory. False if there is none.
+  virtual bool copy_part(size_t group, const ShardedOptimizer::Piece& piece,
+                         const std::string& name, const at::Tensor& into) const = 0;
 };
 
 }  // namespace farandole

@@ -114,12 +114,7 @@ void FusedStepper::load_group(size_t group, const SavedStates& states) {
   for (const std::string& name : rules_[group]->state_names()) {
     const std::vector<at::Tensor> arrays = engine_.state(group, name);
     for (size_t i = 0; i < pieces.size(); ++i) {
-      const at::Tensor saved = states.part(group, pieces[i], name);
-      if (saved.defined()) {
-        arrays[i].copy_(saved);
-      } else {
-        arrays[i].zero_();
-      }
+      if (!states.copy_part(group, pieces[i], name, arrays[i])) arrays[i].zero_();
     }
   }
   load_masters(engine_, group, groups_[group].params(), states);

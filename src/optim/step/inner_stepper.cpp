@@ -279,11 +279,11 @@ void InnerStepper::put_states(torch::optim::Optimizer& optimizer, const SavedSta
       const StateFields fields = format.fields(*state);
       if (fields.step != nullptr) *fields.step = outline.step;
       for (const auto& [name, tensor] : fields.tensors) {
-        const at::Tensor part = states.part(group, pieces[i], name);
-        if (!part.defined()) continue;
+        const auto dtype = states.dtype(group, pieces[i].parameter, name);
+        if (!dtype) continue;
         *tensor = at::empty_strided(shards[i].sizes(), shards[i].strides(),
-                                    part.options().device(shards[i].device()));
-        elements_of(*tensor, shards[i]).copy_(part);
+                                    shards[i].options().dtype(*dtype));
+        states.copy_part(group, pieces[i], name, elements_of(*tensor, shards[i]));
       }
       optimizer.state()[shards[i].unsafeGetTensorImpl()] = std::move(state);
     }

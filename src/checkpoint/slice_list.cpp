@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/training/slice_list.h"
+#include "farandole/checkpoint/slice_list.h"
 
 #include "farandole/error.h"
 
-namespace farandole::checkpoint {
+namespace farandole {
 namespace {
 
 constexpr int64_t kCutFrom = 1 << 16;  // elements from which on all ranks write a shared tensor
@@ -106,4 +106,4 @@ std::string SliceList::new_key(const std::string& wanted) {
   return key;
 }
 
-}  // namespace farandole::checkpoint
+}  // namespace farandole

@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "farandole/checkpoint/tensor_slice.h"
+#include "farandole/export.h"
 
-namespace farandole::checkpoint {
+namespace farandole {
 
-/// What this rank writes. Threads: one at a time.
-class SliceList {
+/// What one rank writes of tensors that all ranks have, that one has, or that are cut into shards.
+/// Errors: InvalidArgument. Threads: one at a time.
+class FARANDOLE_API SliceList {
  public:
   SliceList(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
 
@@ -42,12 +44,12 @@ class SliceList {
 };
 
 /// Throws InvalidArgument unless a tensor has elements, all of them and here.
-void check_tensor(const std::string& key, const at::Tensor& tensor);
+FARANDOLE_API void check_tensor(const std::string& key, const at::Tensor& tensor);
 
 /// Throws InvalidArgument if elements share memory.
-void check_apart(const std::string& key, const at::Tensor& tensor);
+FARANDOLE_API void check_apart(const std::string& key, const at::Tensor& tensor);
 
 /// The strides in which a checkpoint has a tensor: its own if it has no gaps.
 std::vector<int64_t> saved_strides(const at::Tensor& tensor);
 
-}  // namespace farandole::checkpoint
+}  // namespace farandole
