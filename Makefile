@@ -33,14 +33,14 @@ endef
 of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl|checkpoint_format)$$')
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
-# Of Python tests, those of programs that start others, of pages, of builds and of formulas; the
-# simulated device runs under one of its schedules.
+# Of Python tests, those of programs that start others, of pages, of builds and of formulas.
 torch_free_tests := run run_parts run_hosts launchers restarts cmake_project packaging nccl_plugin \
 	gpu_check gpu_benchmark docs page_examples cpp_examples demo doctor benchmark mpi \
 	checkpoint_values checkpoint_reader checkpoint_resharding checkpoint_memory lr_schedulers \
 	samplers simulated_faults simulated_capture
 not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
-export FARANDOLE_TEST_SCHEDULES := $(if $(suffix),lazy)
+# Of the simulated device, under which Python tests run: those that differ most, or all four.
+schedules = $(if $(suffix),lazy,$(if $(FARANDOLE_TEST_ALL),,lazy slow_side))
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
 cpp_files = $(shell find $(cpp_folders) -name '*.h' -o -name '*.cpp')
 # clang-tidy takes a second for each of them; 10 s for each source that includes torch.
@@ -70,7 +70,7 @@ demo: $(VENV)/requirements.stamp  ## train a real model on 2 ranks over Farandol
 test: test-cpp test-python  ## build, then run every test, C++ and Python
 
 test-all: export FARANDOLE_TEST_ALL := 1
-test-all: test fuzz  ## test with whole matrices, huge counts, thousands of faults, each header alone
+test-all: test fuzz  ## test with whole matrices, all schedules, thousands of faults, each header alone
 	FARANDOLE_FAULT_ROUNDS=2000 $(BUILD)/tests/test_comm_random_fault
 
 bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot
@@ -135,7 +135,7 @@ test-cpp: build  ## build, then run the C++ tests; with another torch those alon
 	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error $(of_torch)
 
 test-python: build  ## build, then run the Python tests; with another torch those alone that use it
-	pytest $(not_python_of_torch)
+	FARANDOLE_TEST_SCHEDULES='$(schedules)' pytest $(not_python_of_torch)
 
 test-clients: build  ## test Accelerate, transformers, Lightning and DeepSpeed, which it installs in build/
 	FARANDOLE_TEST_CLIENTS=1 pytest tests/python/test_clients.py
