@@ -80,7 +80,8 @@ void bind_passes(ShareClass& share) {
       .def("begin_pass", &EpochShare::begin_pass, NoGil(), "The samples of this rank.")
       .def("begin_batches", &EpochShare::begin_batches, NoGil(), "The batches of this rank.")
       .def("state", &EpochShare::state, py::arg("consumed"), "For a checkpoint.")
-      .def("load_state", &EpochShare::load_state, py::arg("state"), "Begin there.");
+      .def("load_state", &EpochShare::load_state, py::arg("state"), "Begin there.")
+      .def("check_state", &EpochShare::check_state, py::arg("state"), "Fail if that would.");
 }
 
 }  // namespace

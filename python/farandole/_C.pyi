@@ -354,6 +354,10 @@ class EpochShare:
         """
         The samples of this rank.
         """
+    def check_state(self, state: collections.abc.Mapping[str, typing.SupportsInt]) -> None:
+        """
+        Fail if that would.
+        """
     def load_state(self, state: collections.abc.Mapping[str, typing.SupportsInt]) -> None:
         """
         Begin there.

@@ -177,7 +177,7 @@ int64_t next_number(const std::string& root) {
 }
 
 void commit(const std::string& root, const std::string& temporary, const std::string& name,
-            const CheckpointIndex& index) {
+            const CheckpointIndex& index, bool is_newest) {
   write_text(temporary + "/" + kIndexName, index.to_text());
   sync_folder(temporary);
   const std::string path = root + "/" + name;
@@ -189,7 +189,7 @@ void commit(const std::string& root, const std::string& temporary, const std::st
     sync_folder(root);
     remove_folder(temporary);  // the one that was replaced
   }
-  write_latest(root, name);
+  if (is_newest) write_latest(root, name);
   sync_folder(root);
 }
 

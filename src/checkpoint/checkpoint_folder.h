@@ -40,9 +40,9 @@ std::string make_temporary(const std::string& root, const std::string& name);
 /// The number of the next save.
 int64_t next_number(const std::string& root);
 /// Makes a temporary folder, whose files are all on the disk, the checkpoint `name`, which it
-/// replaces if it is there.
+/// replaces if it is there. `is_newest`: whether it becomes the latest.
 void commit(const std::string& root, const std::string& temporary, const std::string& name,
-            const CheckpointIndex& index);
+            const CheckpointIndex& index, bool is_newest);
 /// Removes all checkpoints but the newest `keep`.
 void remove_old(const std::string& root, int keep);
 /// Removes a folder with all in it. Does not throw.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <utility>
 
 #include "checkpoint/checked_file.h"
@@ -66,7 +67,19 @@ struct CheckpointReader::Impl {
     uint64_t place;  ///< in the file, in bytes
   };
 
-  explicit Impl(const std::string& path) : folder(checkpoint::find_checkpoint(path)) {
+  /// Opens that of a folder. If another job has removed it meanwhile (keep=), there is a newer one.
+  static std::unique_ptr<Impl> at(const std::string& path) {
+    for (;;) {
+      const std::string folder = checkpoint::find_checkpoint(path);
+      try {
+        return std::make_unique<Impl>(folder);
+      } catch (const CheckpointError&) {
+        if (folder == path || std::filesystem::exists(folder)) throw;
+      }
+    }
+  }
+
+  explicit Impl(std::string found) : folder(std::move(found)) {
     index = CheckpointIndex::read(folder + "/" + checkpoint::kIndexName);
     for (const FileRecord& record : index.files) {
       files.push_back(std::make_unique<CheckedFile>(folder, record));
@@ -195,7 +208,7 @@ struct CheckpointReader::Impl {
   std::map<std::string, std::vector<Slice>> slices;  ///< ascending offsets
 };
 
-CheckpointReader::CheckpointReader(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
+CheckpointReader::CheckpointReader(const std::string& path) : impl_(Impl::at(path)) {}
 CheckpointReader::~CheckpointReader() = default;
 
 const std::string& CheckpointReader::folder() const { return impl_->folder; }

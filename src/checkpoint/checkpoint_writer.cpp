@@ -18,6 +18,7 @@
 #include "checkpoint/new_memory.h"
 #include "checkpoint/save_job.h"
 #include "checkpoint/store_exchange.h"
+#include "comm/fork_guard.h"
 #include "farandole/ddp/replica_group.h"
 #include "farandole/error.h"
 #include "log.h"
@@ -94,6 +95,7 @@ struct CheckpointWriter::Impl {
 
   const std::string root;
   const ReplicaGroup ranks;
+  const comm::ForkGuard creator;
   std::shared_ptr<checkpoint::FolderLock> lock;  ///< of rank 0, since the first save
   int saves = 0;
   at::Tensor staging;  ///< bytes
@@ -127,6 +129,7 @@ SaveJob CheckpointWriter::Impl::begin(const std::vector<TensorSlice>& slices,
       const std::string name = options.name.empty() ? numbered(job.number) : options.name;
       made = std::to_string(job.number) + "\n" + checkpoint::make_temporary(root, name);
       lock->last_number = job.number;
+      job.lock = lock;
     }
   } catch (const std::exception& met) {
     error = met.what();
@@ -171,7 +174,7 @@ void CheckpointWriter::Impl::start(SaveJob job) {
   checkpoint::StoreExchange exchange(
       ranks.of_program()->getStore(),
       "farandole/checkpoint/" + ranks.name() + "/" + root + "/" + std::to_string(saves) + "/",
-      job.rank, job.world_size, ranks.timeout());
+      job.rank, job.world_size, ranks.timeout(), [this] { ranks.check_alive(); });
   last = std::make_shared<PendingCheckpoint::Outcome>();
   const SignalsBlocked blocked;  // the thread inherits it: signals are the program's
   thread =
@@ -182,6 +185,7 @@ void CheckpointWriter::Impl::start(SaveJob job) {
           job.run([&](const std::string& own) { return exchange.all_gather(own); });
         } catch (...) {
           met = std::current_exception();
+          if (job.rank == 0) checkpoint::remove_folder(job.temporary);
         }
         exchange.leave();
         if (met) return outcome->folder.set_exception(met);
@@ -193,6 +197,10 @@ CheckpointWriter::CheckpointWriter(std::string folder, const Group& group)
     : impl_(std::make_unique<Impl>(std::move(folder), group)) {}
 
 CheckpointWriter::~CheckpointWriter() {
+  if (!impl_->creator.in_creator()) {  // a forked child has not the thread that it would wait for
+    static_cast<void>(new std::thread(std::move(impl_->thread)));
+    return;
+  }
   try {
     wait();
   } catch (const std::exception& error) {
@@ -228,6 +236,7 @@ PendingCheckpoint CheckpointWriter::save(const std::vector<TensorSlice>& slices,
 }
 
 void CheckpointWriter::wait() {
+  if (!impl_->creator.in_creator()) return;
   if (impl_->thread.joinable()) impl_->thread.join();
   if (impl_->last && !impl_->last->was_reported) PendingCheckpoint(impl_->last).wait();
 }

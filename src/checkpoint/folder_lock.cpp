@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -32,7 +31,6 @@ int open_file(const std::string& folder) {
 bool lock(int descriptor, const std::string& folder) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
   if (errno == EWOULDBLOCK) {
-    ::close(descriptor);
     throw CheckpointError(
         "checkpoint-in-use", "checkpoints in '" + folder + "' are being saved by another writer.",
         "another job, or a group of other ranks of this one, has saved there and is still alive.",
@@ -55,8 +53,6 @@ std::shared_ptr<FolderLock> FolderLock::of(const std::string& folder) {
 }
 
 FolderLock::FolderLock(const std::string& folder)
-    : descriptor_(open_file(folder)), is_held_(lock(descriptor_, folder)) {}
-
-FolderLock::~FolderLock() { ::close(descriptor_); }
+    : descriptor_(open_file(folder)), is_held_(lock(descriptor_.get(), folder)) {}
 
 }  // namespace farandole::checkpoint

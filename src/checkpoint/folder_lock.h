@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+
+#include "comm/private_descriptor.h"
 
 namespace farandole::checkpoint {
 
@@ -14,7 +18,6 @@ class FolderLock {
   /// That of this process, which its writers share. Makes the folder if it is not there. Throws
   /// CheckpointError if another process has it.
   static std::shared_ptr<FolderLock> of(const std::string& folder);
-  ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
@@ -23,11 +26,22 @@ class FolderLock {
   /// Of the saves of this process; 0 if there is none yet. Threads: one at a time.
   int64_t last_number = 0;
 
+  /// Lets one thread after the other put its save in place. `put(is_newest)`: whether no save that
+  /// began later is in place already. Threads: any.
+  template <class Put>
+  void put_in_place(int64_t number, const Put& put) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    put(number >= newest_);
+    newest_ = std::max(newest_, number);
+  }
+
  private:
   explicit FolderLock(const std::string& folder);
 
-  const int descriptor_;
-  bool is_held_;
+  const comm::PrivateDescriptor descriptor_;  // not of a child that outlives this process
+  const bool is_held_;
+  std::mutex mutex_;
+  int64_t newest_ = 0;  ///< guarded by mutex_
 };
 
 }  // namespace farandole::checkpoint

@@ -83,7 +83,8 @@ void SaveJob::run(const Exchange& exchange) const {
       for (const std::string& text : written) {
         index.files.push_back(FileRecord::from_json(Json::parse(text.substr(1))));
       }
-      commit(root, temporary, name, index);
+      lock->put_in_place(number,
+                         [&](bool is_newest) { commit(root, temporary, name, index, is_newest); });
       if (keep > 0) remove_old(root, keep);
       return std::string();
     });

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "checkpoint/folder_lock.h"
 #include "farandole/checkpoint/tensor_slice.h"
 
 namespace farandole::checkpoint {
@@ -19,6 +21,7 @@ struct SaveJob {
   std::string temporary;  ///< made by rank 0
   std::string name;       ///< of the checkpoint
   int64_t number = 0;
+  std::shared_ptr<FolderLock> lock;  ///< of rank 0
   int keep = 0;
   int rank = 0;
   int world_size = 1;

@@ -19,18 +19,25 @@ std::vector<std::string> StoreExchange::all_gather(const std::string& own) {
   std::vector<std::string> all;
   const auto deadline = std::chrono::steady_clock::now() + timeout_;
   for (int rank = 0; rank < world_size_; ++rank) {
-    all.push_back(await(key(round, rank), rank, deadline));
+    all.push_back(await(key(round, rank), rank, deadline, true));
   }
   return all;
 }
 
 /// Polls: a store that waits cannot be asked by other threads of the process meanwhile.
 std::string StoreExchange::await(const std::string& key, int rank,
-                                 std::chrono::steady_clock::time_point deadline) {
+                                 std::chrono::steady_clock::time_point deadline, bool all_needed) {
   auto pause = std::chrono::milliseconds(1);
   while (!store_->check({key})) {
+    try {
+      if (all_needed) check_alive_();
+    } catch (const PeerFailure&) {
+      is_one_missing_ = true;
+      throw;
+    } catch (const Error&) {  // the program has ended the group, and each rank still writes
+    }
     if (std::chrono::steady_clock::now() > deadline) {
-      is_one_late_ = true;
+      is_one_missing_ = true;
       throw CheckpointError(
           "checkpoint-late",
           "an asynchronous save waited in vain for rank " + std::to_string(rank) + ".",
@@ -46,13 +53,13 @@ std::string StoreExchange::await(const std::string& key, int rank,
 }
 
 void StoreExchange::leave() noexcept {
-  if (is_one_late_) return;  // it would be waited for again
+  if (is_one_missing_) return;  // it would be waited for again
   constexpr std::chrono::milliseconds kLongest = std::chrono::seconds(30);
   const int last = rounds_;
   try {
     if (rank_ != 0) return store_->set(key(last, rank_), "=");
     const auto deadline = std::chrono::steady_clock::now() + std::min(kLongest, timeout_);
-    for (int rank = 1; rank < world_size_; ++rank) await(key(last, rank), rank, deadline);
+    for (int rank = 1; rank < world_size_; ++rank) await(key(last, rank), rank, deadline, false);
     for (int round = 0; round <= last; ++round) {
       for (int rank = 0; rank < world_size_; ++rank) store_->deleteKey(key(round, rank));
     }

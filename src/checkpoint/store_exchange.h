@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -14,15 +15,16 @@ namespace farandole::checkpoint {
 class StoreExchange {
  public:
   StoreExchange(c10::intrusive_ptr<c10d::Store> store, std::string prefix, int rank, int world_size,
-                std::chrono::milliseconds timeout)
+                std::chrono::milliseconds timeout, std::function<void()> check_alive)
       : store_(std::move(store)),
         prefix_(std::move(prefix)),
         rank_(rank),
         world_size_(world_size),
-        timeout_(timeout) {}
+        timeout_(timeout),
+        check_alive_(std::move(check_alive)) {}
 
-  /// As Exchange. Throws CheckpointError when a rank does not come within the timeout, and what the
-  /// store throws.
+  /// As Exchange. Throws PeerFailure when `check_alive` does so while a rank is waited for,
+  /// CheckpointError when it does not come within the timeout, and what the store throws.
   std::vector<std::string> all_gather(const std::string& own);
   /// The end: rank 0, whose process may have the store, waits until the others have read all, and
   /// removes what was exchanged. Does not throw.
@@ -30,7 +32,7 @@ class StoreExchange {
 
  private:
   std::string await(const std::string& key, int rank,
-                    std::chrono::steady_clock::time_point deadline);
+                    std::chrono::steady_clock::time_point deadline, bool all_needed);
   std::string key(int round, int rank) const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -38,8 +40,9 @@ class StoreExchange {
   const int rank_;
   const int world_size_;
   const std::chrono::milliseconds timeout_;
+  const std::function<void()> check_alive_;
   int rounds_ = 0;
-  bool is_one_late_ = false;
+  bool is_one_missing_ = false;
 };
 
 }  // namespace farandole::checkpoint

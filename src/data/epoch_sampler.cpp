@@ -42,6 +42,8 @@ void EpochSampler::load_state(const SamplerState& state) {
   epoch_ = known_epoch_ = epoch();
 }
 
+void EpochSampler::check_state(const SamplerState& state) const { pass_->share.check_state(state); }
+
 void EpochSampler::follow_epoch() {
   if (epoch_ != known_epoch_) set_epoch(epoch_);
 }

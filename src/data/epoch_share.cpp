@@ -128,7 +128,7 @@ SamplerState EpochShare::state(int64_t consumed) const {
   return state;
 }
 
-void EpochShare::load_state(const SamplerState& state) {
+void EpochShare::check_state(const SamplerState& state) const {
   for (const auto& [name, number] : kind_) {
     const int64_t other = number_in(state, name);
     if (other != number) {
@@ -138,15 +138,19 @@ void EpochShare::load_state(const SamplerState& state) {
   }
   if (state.size() != kind_.size() + 3) throw of_other_data("it has other names");
   const int64_t epoch = number_in(state, "epoch");
-  const int64_t seed = number_in(state, "seed");
   const int64_t position = number_in(state, "position");
   if (epoch < 0) throw of_other_data("its 'epoch' is " + std::to_string(epoch));
   if (position < 0 || position > (size_ + batch_size_ - 1) / batch_size_) {
     throw of_other_data("its 'position' is " + std::to_string(position));
   }
-  epoch_ = epoch;
-  seed_ = seed;
-  start_ = std::min(position, units());
+  number_in(state, "seed");
+}
+
+void EpochShare::load_state(const SamplerState& state) {
+  check_state(state);
+  epoch_ = state.at("epoch");
+  seed_ = state.at("seed");
+  start_ = std::min(state.at("position"), units());
   has_begun_ = false;
 }
 

@@ -117,6 +117,11 @@ std::shared_ptr<comm::Communicator> ReplicaGroup::shared_communicator() const {
   return communicator && communicator->shared_memory() ? communicator : nullptr;
 }
 
+void ReplicaGroup::check_alive() const {
+  const auto communicator = own_ ? own_->communicator(c10::DeviceType::CPU) : nullptr;
+  if (communicator) communicator->check_alive();
+}
+
 std::shared_ptr<comm::SharedMemory> ReplicaGroup::shared_memory() const {
   const auto communicator = shared_communicator();
   return {communicator, communicator ? communicator->shared_memory() : nullptr};

@@ -231,6 +231,46 @@ TEST_F(TrainingCheckpoint, BringsBackWhatIsBesideModelAndOptimizer) {
   });
 }
 
+TEST_F(TrainingCheckpoint, KnowsScalersThatAreNotEnabled) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    GradScalerOptions off;
+    off.enabled = false;
+    GradScaler disabled(off);
+    GradScaler enabled;
+    Training training;
+    training.scaler = &disabled;
+    save_checkpoint(path_, training, on(group));
+    load_checkpoint(path_, training, from(group));
+    training.scaler = &enabled;
+    try {
+      load_checkpoint(path_, training, from(group));
+      ADD_FAILURE() << "loaded";
+    } catch (const CheckpointError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the state of a disabled scaler"));
+    }
+  });
+}
+
+TEST_F(TrainingCheckpoint, LeavesASamplerInItsPassIfOneRankRefuses) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    DistributedSamplerOptions sharing;
+    sharing.num_replicas = 2;
+    sharing.rank = group->getRank();
+    DistributedSampler sampler(40, sharing);
+    DistributedSampler other(39, sharing);
+    Training training;
+    training.sampler = &sampler;
+    save_checkpoint(path_, training, on(group));
+    sampler.set_epoch(1);
+    sampler.next(3);
+    const SamplerState state = sampler.state(3);
+    if (group->getRank() == 1) training.sampler = &other;
+    EXPECT_THROW(load_checkpoint(path_, training, from(group)), Error);
+    EXPECT_EQ(sampler.state(3), state);
+    EXPECT_EQ(sampler.next(100)->size(), size_t{17});
+  });
+}
+
 TEST_F(TrainingCheckpoint, KeepsAPlateau) {
   run_replicas("shm", 1, [&](const Group& group) {
     Rank rank(group, SGDOptions(0.5), GradientMode::kFull);

@@ -755,5 +755,43 @@ def _odd_parts(rank: int, size: int, path: str) -> None:
         farandole.load_checkpoint(path, model=nn.ModuleDict({"a": WithState(1.0)}))
 
 
+def _wrapped(kind: str) -> nn.Module:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    torch.manual_seed(3)
+    net: Any = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    if kind == "compiled":
+        net[0] = torch.compile(net[0])
+    if kind == "recomputed":
+        net[0], net[1] = checkpoint_wrapper(net[0]), checkpoint_wrapper(net[1])
+    return net
+
+
+def _wrapped_layers(rank: int, size: int, path: str) -> None:
+    for saved in ("plain", "compiled", "recomputed"):
+        net = _wrapped(saved)
+        optimizer = optim.AdamW(net.parameters(), lr=0.1)
+        for each in net.parameters():
+            each.grad = torch.full_like(each, 0.5)
+        optimizer.step()
+        farandole.save_checkpoint(Path(path, saved), model=net, optimizer=optimizer)
+        for loaded in ("plain", "compiled", "recomputed"):
+            other = _wrapped(loaded)
+            state = optim.AdamW(other.parameters(), lr=0.5)
+            farandole.load_checkpoint(Path(path, saved), model=other, optimizer=state)
+            for one, two in zip(net.parameters(), other.parameters(), strict=True):
+                assert torch.equal(one, two)
+                assert torch.equal(optimizer.state[one]["exp_avg"], state.state[two]["exp_avg"])
+        half = _wrapped("recomputed").to(torch.bfloat16)
+        before = [each.detach().clone() for each in half.parameters()]
+        with pytest.raises(CheckpointError, match="with the dtype"):
+            farandole.load_checkpoint(Path(path, saved), model=half)
+        assert all(map(torch.equal, half.parameters(), before))
+
+
+def test_wrapped_layers_have_the_names_of_plain_ones(tmp_path: Path) -> None:
+    ranks.run(_wrapped_layers, 1, str(tmp_path))
+
+
 def test_modules_load_what_they_have_made_for_it(tmp_path: Path) -> None:
     ranks.run(_odd_parts, 2, str(tmp_path / "with\na line"))

@@ -29,7 +29,12 @@ import ranks
 from test_checkpoint_of_torch import GLOO, STEPS, adamw, close, model, train, weights
 from test_torch_state_dict import channels_last, plain, sharded
 
-VALUES = {"epoch": 4, "best": [1.5, (2, "x")], "curve": torch.arange(6.0).reshape(2, 3)}
+VALUES = {
+    "epoch": 4,
+    "best": [1.5, (2, "x")],
+    "curve": torch.arange(6.0).reshape(2, 3),
+    "pair": (1, torch.arange(3.0)),  # into tuples planners do not look
+}
 
 
 def _saves(rank: int, size: int, path: str) -> None:
@@ -142,12 +147,15 @@ def test_what_else_is_there_is_read_by_name(saved: str) -> None:
         "epoch": 0,
         "best": None,
         "curve": torch.zeros(2, 3),
+        "pair": None,
         "scheduler": {"last_epoch": -1, "step_size": 0},
     }
     dcp.load(state, storage_reader=CheckpointStorageReader(saved), no_dist=True)
     assert state["epoch"] == 4
     assert state["best"] == [1.5, (2, "x")]
     assert torch.equal(state["curve"], VALUES["curve"])
+    assert state["pair"][0] == 1
+    assert torch.equal(state["pair"][1], torch.arange(3.0))
     assert state["scheduler"] == {"last_epoch": 0, "step_size": 2}
     with pytest.raises(CheckpointException, match=r"model\.other"):
         dcp.load(

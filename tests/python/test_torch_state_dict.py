@@ -398,6 +398,23 @@ class SignDescent(optim.Optimizer):
                     p.sub_(p.grad.sign(), alpha=group["lr"])
 
 
+def _without_elements(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(3, 3)
+    net.register_parameter("none", nn.Parameter(torch.empty(0, 3)))
+    optimizer = ZeroRedundancyOptimizer(net.parameters(), optim.Adam)
+    for each in net.parameters():
+        each.grad = torch.ones_like(each)
+    optimizer.step()
+    state = {"optimizer": get_optimizer_state_dict(net, optimizer)}
+    dcp.save(state, checkpoint_id=path)
+    dcp.load(state, checkpoint_id=path)
+    set_optimizer_state_dict(net, optimizer, state["optimizer"])
+
+
+def test_a_parameter_without_elements_has_a_state(tmp_path: Path) -> None:
+    ranks.run(_without_elements, 2, str(tmp_path))
+
+
 def _stateless(rank: int, size: int) -> None:
     for kind, options in ((SignDescent, {"element_wise": True}), (optim.SGD, {})):
         net = DistributedDataParallel(model())

@@ -21,7 +21,7 @@ struct SaveCheckpointOptions {
   /// and of the current GPU if the model is on one.
   bool rng = true;
   /// Return when this rank's part is copied, and let a thread write it. The next save to the same
-  /// folder, a load from it, wait() and the end of the program wait for it.
+  /// folder and a load from it by the same group, wait() and the end of the program wait for it.
   bool asynchronous = false;
   Group group = {};  ///< the ranks that train; the default group if empty
 };

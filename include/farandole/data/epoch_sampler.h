@@ -42,6 +42,8 @@ class FARANDOLE_API EpochSampler : public torch::data::samplers::DistributedSamp
   /// The next pass begins at the position of the state; call it on all ranks. Throws
   /// InvalidArgument, and changes nothing, if it is a state of other data.
   void load_state(const SamplerState& state);
+  /// Throws if load_state() would.
+  void check_state(const SamplerState& state) const;
 
   /// Begins a pass. Throws InvalidArgument for another size than that of the dataset.
   void reset(std::optional<size_t> new_size = std::nullopt) override;

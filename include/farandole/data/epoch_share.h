@@ -71,6 +71,8 @@ class FARANDOLE_API EpochShare {
   SamplerState state(int64_t consumed) const;
   /// Throws InvalidArgument, and changes nothing, if it is a state of other data.
   void load_state(const SamplerState& state);
+  /// Throws if load_state() would.
+  void check_state(const SamplerState& state) const;
 
  private:
   int64_t units() const;

@@ -52,6 +52,8 @@ class FARANDOLE_API ReplicaGroup {
   /// Our communicator below it for data in host memory, if ranks share memory: then it takes calls
   /// at any time. Null elsewhere, where what was started is still under way.
   std::shared_ptr<comm::Communicator> shared_communicator() const;
+  /// Throws as comm::Communicator's, if it is over our own backend. Local; any thread.
+  void check_alive() const;
   /// What its ranks share, if each maps the memory of the others; null if not. Keeps the
   /// communicator alive.
   std::shared_ptr<comm::SharedMemory> shared_memory() const;

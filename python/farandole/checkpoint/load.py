@@ -26,6 +26,7 @@ from farandole.checkpoint.names import (
     optimizers_of,
     own_tensors,
     parameter_names,
+    plain,
 )
 from farandole.checkpoint.optimizer_state import OptimizerLoader
 from farandole.checkpoint.reader import Reader
@@ -158,17 +159,26 @@ class _Load:
             values = loading.values()
             if rng:
                 generators = RngStates(reader, agreeing.rank, agreeing.world_size)
-        # What may refuse a state comes first, and is put back if any does, on any rank.
-        undo = [_undoing(holders[name]) for name in states]
+        # What may refuse a state comes first, and is put back if any does, on any rank. Samplers say
+        # whether they would: where one is in the middle of a pass, it cannot be put back.
+        later = {
+            name: holders[name] for name in states if hasattr(holders[name], "check_state_dict")
+        }
+        at_once = {name: holders[name] for name in states if name not in later}
+        undo = [_undoing(holder) for holder in at_once.values()]
         try:
             with self._together():
-                for name, state in states.items():
-                    holders[name].load_state_dict(state)
+                for name, holder in at_once.items():
+                    holder.load_state_dict(states[name])
+                for name, holder in later.items():
+                    holder.check_state_dict(states[name])
         except Exception:
             for each in undo:
                 with contextlib.suppress(Exception):  # one that refuses its own state, too
                     each()
             raise
+        for name, holder in later.items():
+            holder.load_state_dict(states[name])
         self._change(loading.changes)
         if rng:
             generators.change()
@@ -243,7 +253,7 @@ def _begun(
     except Error as met:
         error = str(met)
     agreeing.agree(f"{call}()", error)
-    return _Load(call, str(Path(path).resolve()), agreeing)
+    return _Load(call, os.path.realpath(path), agreeing)
 
 
 def _checkpoint_at(path: str) -> Checkpoint:
@@ -272,20 +282,28 @@ def _reader_of(found: Checkpoint, models: Models, optimizers: Optimizers) -> Rea
 
 
 def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> Checkpoint:
-    """The checkpoint that rank 0 finds, on all ranks. Collective."""
-    reader: Checkpoint | None = None
-    error: Exception | None = None
-    if agreeing.rank == 0:
-        try:
-            reader = _checkpoint_at(path)
-        except Error as met:
-            error = met
-    folder = agreeing.all_gather(reader.folder if reader is not None else "")[0]
-    if agreeing.rank != 0 and folder:
-        try:
-            reader = _once_visible(folder)
-        except Error as met:
-            error = met
+    """The checkpoint that rank 0 finds, on all ranks. Collective.
+
+    Another job that saves there may remove it (keep=) before all have opened it: then a newer one.
+    """
+    while True:
+        reader: Checkpoint | None = None
+        error: Exception | None = None
+        if agreeing.rank == 0:
+            try:
+                reader = _checkpoint_at(path)
+            except Error as met:
+                error = met
+        folder = agreeing.all_gather(reader.folder if reader is not None else "")[0]
+        if agreeing.rank != 0 and folder:
+            try:
+                reader = _once_visible(folder)
+            except Error as met:
+                error = met
+        failed = any(agreeing.all_gather("" if error is None else "failed"))
+        was_removed = folder != path and not Path(folder).exists()  # looked at when all have tried
+        if not failed or not agreeing.all_gather("removed" if was_removed else "")[0]:
+            break
     try:
         agreeing.agree(call, "" if error is None else str(error))
     except CheckpointError:
@@ -320,8 +338,9 @@ class _Loading:
         for prefix, model in models_of(models).items():
             own = own_tensors(model)
             state = model.state_dict(keep_vars=True)
+            present = {plain(name) for name in state}
             for name in self._json["models"].get(prefix, []):
-                if name not in state:
+                if name not in present:
                     raise _mismatch(
                         f"'{prefix}{name}' of a model",
                         "the model that is to be loaded into has nothing of that name",
@@ -329,9 +348,10 @@ class _Loading:
                     )
             seen: set[int] = set()
             others: dict[str, Any] = {}
-            for name, value in state.items():
+            for wrapped, value in state.items():
+                name = plain(wrapped)
                 if name not in own or own[name] is not value:
-                    others[name] = self.state(f"model/{prefix}{name}")
+                    others[wrapped] = self.state(f"model/{prefix}{name}")
                 elif id(value) not in seen:
                     seen.add(id(value))
                     self._take_tensor(prefix + name, value)

@@ -14,6 +14,17 @@ Models = nn.Module | Mapping[str, nn.Module] | None
 Optimizers = Optimizer | Mapping[str, Optimizer] | None
 
 
+_OF_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
+"""What torch.compile() and checkpoint_wrapper() of a layer add to the names within it."""
+
+
+def plain(name: str) -> str:
+    """The name without what wrappers add, as torch.distributed.checkpoint has it."""
+    for each in _OF_WRAPPERS:
+        name = name.replace(each, "")
+    return name
+
+
 def bare(module: nn.Module) -> nn.Module:
     """The program's own module within DistributedDataParallel and torch.compile()."""
     from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
@@ -52,7 +63,7 @@ def parameter_names(models: Mapping[str, nn.Module]) -> dict[int, str]:
     names: dict[int, str] = {}
     for prefix, model in models.items():
         for name, parameter in model.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), prefix + name)
+            names.setdefault(id(parameter), prefix + plain(name))
     return names
 
 
@@ -68,7 +79,7 @@ def names_in_group(groups: list[dict[str, Any]], index: int, known: Mapping[int,
     for number, parameter in enumerate(group["params"]):
         stands = f"group.{index}/parameter.{number}"
         own = known.get(id(parameter))
-        names.append(own or (given[number] if number < len(given) else stands))
+        names.append(own or (plain(given[number]) if number < len(given) else stands))
     return names
 
 
@@ -82,7 +93,7 @@ def own_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
         for tensors in (module._parameters, module._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None:
-                    own[f"{prefix}.{name}" if prefix else name] = tensor
+                    own[plain(f"{prefix}.{name}" if prefix else name)] = tensor
     return own
 
 

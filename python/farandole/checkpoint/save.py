@@ -24,6 +24,7 @@ from farandole.checkpoint.names import (
     optimizers_of,
     own_tensors,
     parameter_names,
+    plain,
 )
 from farandole.checkpoint.optimizer_state import OptimizerSaver
 from farandole.checkpoint.rng import add_states
@@ -180,7 +181,7 @@ class _Contents:
             known: dict[int, str] = {}
             parameters = {id(each) for each in model.parameters()}
             own = own_tensors(model)
-            state = model.state_dict(keep_vars=True)
+            state = {plain(n): value for n, value in model.state_dict(keep_vars=True).items()}
             self.json["models"][prefix] = list(state)
             for name, value in state.items():
                 key = prefix + name

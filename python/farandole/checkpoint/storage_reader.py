@@ -192,9 +192,19 @@ class CheckpointStorageReader(StorageReader):
     def _pickled(self, index: MetadataIndex) -> io.BytesIO:
         """As torch's planners take a value, which is not pickled in the checkpoint."""
         data = io.BytesIO()
-        torch.save(self._values[index.fqn], data)
+        torch.save(self._with_tensors(self._values[index.fqn]), data)
         data.seek(0)
         return data
+
+    def _with_tensors(self, value: Any) -> Any:
+        """The same with what is in the checkpoint: in tuples, into which planners do not look."""
+        if isinstance(value, _Stored):
+            return self._reader.read_whole(value.key)
+        if isinstance(value, dict):
+            return {key: self._with_tensors(each) for key, each in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(self._with_tensors, value))
+        return value
 
     def _part(self, item: ReadItem) -> torch.Tensor:
         key = item.storage_index.fqn

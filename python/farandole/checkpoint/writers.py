@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import weakref
-from pathlib import Path
 
 import torch.distributed as dist
 
@@ -24,7 +24,7 @@ def writer_of(call: str, path: str, process_group: dist.ProcessGroup | None) -> 
     group = arguments.group_of(call, process_group)
     for each in [key for key, (of_group, _) in _writers.items() if of_group() is None]:
         del _writers[each]
-    key = (str(Path(path).resolve()), id(group))
+    key = (os.path.realpath(path), id(group))
     if key not in _writers:
         of_group = [each for each in _writers if each[1] == id(group)]
         if len(of_group) >= _MOST:  # the same on all ranks of the group

@@ -100,6 +100,14 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
         self.seed = self._share.seed
         self._show_lengths()
 
+    def check_state_dict(self, state_dict: Mapping[str, int]) -> None:
+        """Fail if load_state_dict() would.
+
+        Raises:
+            InvalidArgument: likewise.
+        """
+        self._share.check_state(dict(state_dict))
+
     def _begun_share(self) -> _C.EpochShare:
         """For a new pass."""
         self._share.set_epoch(self.epoch)  # which a program may have set without set_epoch()

@@ -136,6 +136,9 @@ class ShardedState(torch.Tensor):
         )
 
     def _boxes(self) -> list[tuple[Box, torch.Tensor]]:
+        if self.numel() == 0:  # all ranks have it, and planners keep one
+            empty = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+            return [(Box((0,) * self.dim(), tuple(self.shape), 0, tuple(range(self.dim()))), empty)]
         return [
             (box, box.view(part, begin))
             for begin, part in self.pieces

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpoint/training/values_json.h"
+#include "farandole/error.h"
 
 namespace farandole::checkpoint {
 namespace {
@@ -186,7 +187,9 @@ LRSchedulerState scheduler_state_of(const Json& json, const LRSchedulerState& pr
   return state;
 }
 
-Json json_of(const GradScalerState& state) {
+Json json_of(const GradScaler& scaler) {
+  if (!scaler.is_enabled()) return Json::Object();  // as in Python
+  const GradScalerState state = scaler.state();
   return Json::Object{{"scale", json_of(state.scale)},
                       {"growth_factor", json_of(state.growth_factor)},
                       {"backoff_factor", json_of(state.backoff_factor)},
@@ -195,7 +198,13 @@ Json json_of(const GradScalerState& state) {
 }
 
 GradScalerState scaler_state_of(const Json& json, const GradScaler& present) {
-  if (json.object("the state of a scaler").empty() && !present.is_enabled()) return present.state();
+  if (json.object("the state of a scaler").empty()) {
+    if (!present.is_enabled()) return present.state();
+    throw CheckpointError("checkpoint-disabled-scaler",
+                          "the checkpoint has the state of a disabled scaler.",
+                          "the one that is to be loaded into is enabled, and needs a scale.",
+                          "leave scaler out, and begin with a new one.");
+  }
   return {number_of(json.at("scale")), number_of(json.at("growth_factor")),
           number_of(json.at("backoff_factor")),
           static_cast<int64_t>(number_of(json.at("growth_interval"))),

@@ -16,8 +16,9 @@ Json json_of(const LRSchedulerState& state);
 /// Those of Python have more names than that of C++ in `present`, whose names it has.
 LRSchedulerState scheduler_state_of(const Json& json, const LRSchedulerState& present);
 
-Json json_of(const GradScalerState& state);
-/// A scaler of Python that is not enabled has none.
+/// One that is not enabled has none.
+Json json_of(const GradScaler& scaler);
+/// Throws CheckpointError also if it is that of one that was not, and `present` is enabled.
 GradScalerState scaler_state_of(const Json& json, const GradScaler& present);
 
 Json json_of(const SamplerState& state);

@@ -3,7 +3,6 @@
 
 #include <ATen/ops/equal.h>
 #include <c10/core/GradMode.h>
-#include <torch/serialize/archive.h>
 
 #include <chrono>
 #include <exception>
@@ -11,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <set>
-#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -211,19 +209,19 @@ class JointLoad {
       values = loading->values();
       if (rng) set_rng = checkpoint::load_rng(*reader, ranks_->rank(), ranks_->world_size());
     });
-    // What may refuse a state comes first, and is put back if any does, on any rank. The sampler is
-    // the last, for where a pass is in its middle is not wholly known.
+    // What may refuse a state comes first, and is put back if any does, on any rank.
     const std::vector<Change> undo = undoing(training);
     try {
       together([&] {
         if (scheduler) training.scheduler->load_state(*scheduler);
         if (scaler) training.scaler->load_state(*scaler);
+        if (sampler) training.sampler->check_state(*sampler);
       });
-      if (sampler) load_sampler(*training.sampler, *sampler);
     } catch (...) {
       for (const Change& change : undo) change();
       throw;
     }
+    if (sampler) training.sampler->load_state(*sampler);
     change_all(loading->changes);
     set_rng();
     return values;
@@ -279,17 +277,25 @@ class JointLoad {
     if (own) std::rethrow_exception(own);
   }
 
-  /// The checkpoint that rank 0 finds, on all ranks. Collective.
+  /// The checkpoint that rank 0 finds, on all ranks. Another job that saves there may remove it
+  /// before all have opened it: then a newer one. Collective.
   std::unique_ptr<CheckpointReader> opened() const {
-    std::unique_ptr<CheckpointReader> reader;
-    together([&] {
-      if (ranks_->rank() == 0) reader = std::make_unique<CheckpointReader>(path_);
-    });
-    const std::string folder = ranks_->all_gather(reader ? reader->folder() : "")[0];
-    together([&] {
-      if (!reader) reader = once_visible(folder);
-    });
-    return reader;
+    for (;;) {
+      std::unique_ptr<CheckpointReader> reader;
+      together([&] {
+        if (ranks_->rank() == 0) reader = std::make_unique<CheckpointReader>(path_);
+      });
+      const std::string folder = ranks_->all_gather(reader ? reader->folder() : "")[0];
+      try {
+        together([&] {
+          if (!reader) reader = once_visible(folder);
+        });
+        return reader;
+      } catch (const CheckpointError&) {
+        const bool was_removed = folder != path_ && !std::filesystem::exists(folder);
+        if (ranks_->all_gather(was_removed ? "removed" : "")[0].empty()) throw;
+      }
+    }
   }
 
   static std::unique_ptr<CheckpointReader> once_visible(const std::string& folder) {
@@ -299,26 +305,6 @@ class JointLoad {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     return std::make_unique<CheckpointReader>(folder);
-  }
-
-  /// On all ranks, or on none.
-  void load_sampler(EpochSampler& sampler, const SamplerState& state) const {
-    torch::serialize::OutputArchive before;
-    sampler.save(before);
-    bool is_loaded = false;
-    try {
-      together([&] {
-        sampler.load_state(state);
-        is_loaded = true;
-      });
-    } catch (...) {
-      std::stringstream bytes;
-      before.save_to(bytes);
-      torch::serialize::InputArchive saved;
-      saved.load_from(bytes);
-      if (is_loaded) sampler.load(saved);
-      throw;
-    }
   }
 
   static std::vector<Change> undoing(const Training& training) {

@@ -81,7 +81,7 @@ class Contents {
       states_.emplace_back("scheduler", checkpoint::json_of(training.scheduler->state()));
     }
     if (training.scaler != nullptr) {
-      states_.emplace_back("scaler", checkpoint::json_of(training.scaler->state()));
+      states_.emplace_back("scaler", checkpoint::json_of(*training.scaler));
     }
     if (training.sampler != nullptr) {
       states_.emplace_back("sampler",

@@ -154,8 +154,8 @@ void HostLink::tune(int socket, int lane) const {
 
 void HostLink::listen() {
   const tcp::NetworkAddress own = tcp::address_of_this_host(options_.network_interface);
-  listener_ =
-      tcp::Socket(::socket(own.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  listener_ = PrivateDescriptor(
+      ::socket(own.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   constexpr const char* kFix = "check that FARANDOLE_NETWORK_INTERFACE names a working interface.";
   if (!listener_.valid()) shm::throw_errno("socket", kFix);
   if (::bind(listener_.get(), own.get(), own.size()) != 0) {
@@ -182,7 +182,7 @@ void HostLink::connect_all(Store& store) {
     }
     const tcp::NetworkAddress target = tcp::NetworkAddress::parse(*address);
     for (int lane = kControlLane; lane < tcp_lanes_; ++lane) {
-      tcp::Socket made = connect_to(target, peer, lane);
+      PrivateDescriptor made = connect_to(target, peer, lane);
       const std::lock_guard<std::mutex> lock(mutex_);
       connections_[{peer, lane}] = std::move(made);
     }
@@ -197,9 +197,10 @@ constexpr const char* kFixOfConnect =
 
 }  // namespace
 
-tcp::Socket HostLink::begin_connection(tcp::NetworkAddress address, int rank, int lane) const {
+PrivateDescriptor HostLink::begin_connection(tcp::NetworkAddress address, int rank,
+                                             int lane) const {
   address.take_scope_of(tcp::NetworkAddress::parse(address_));
-  tcp::Socket made(
+  PrivateDescriptor made(
       ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!made.valid()) shm::throw_errno("socket", "use fewer ranks, or raise ulimit -n.");
   tune(made.get(), lane);
@@ -212,8 +213,8 @@ tcp::Socket HostLink::begin_connection(tcp::NetworkAddress address, int rank, in
 
 /// Connects and says hello; the answer is read later, so that ranks do not wait for each other one
 /// after the other.
-tcp::Socket HostLink::connect_to(const tcp::NetworkAddress& address, int peer, int lane) {
-  tcp::Socket made = begin_connection(address, peer, lane);
+PrivateDescriptor HostLink::connect_to(const tcp::NetworkAddress& address, int peer, int lane) {
+  PrivateDescriptor made = begin_connection(address, peer, lane);
   const std::string subject = "connecting to " + topology_.describe(peer) + " at " + address.text();
   std::vector<pollfd> set{{made.get(), POLLOUT, 0}};
   while (poll_for(set, std::min(formation_deadline_, Clock::now() + kSlice)) <= 0) {
@@ -352,7 +353,8 @@ void HostLink::run() {
 
 void HostLink::accept_some() {
   while (true) {
-    tcp::Socket made(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    PrivateDescriptor made(
+        ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!made.valid()) {
       // Without a descriptor left the connection stays in the queue, and poll() would not sleep.
       if (errno != EAGAIN) std::this_thread::sleep_for(kVerdictSlice);

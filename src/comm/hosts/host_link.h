@@ -17,9 +17,9 @@
 
 #include "comm/byte_stream.h"
 #include "comm/fork_guard.h"
+#include "comm/private_descriptor.h"
 #include "comm/tcp/hello.h"
 #include "comm/tcp/network_address.h"
-#include "comm/tcp/socket.h"
 #include "comm/tcp/wake_event.h"
 #include "farandole/comm/store.h"
 #include "farandole/comm/topology.h"
@@ -40,7 +40,7 @@ struct LinkOptions {
   std::function<void(const std::string& reason, int lost_rank, int origin)> on_failure;
   /// Called with the connection of a rank that begins to send messages, on the thread of the link.
   /// Must not block. Empty: no rank may.
-  std::function<void(int rank, tcp::Socket socket)> on_messages;
+  std::function<void(int rank, PrivateDescriptor socket)> on_messages;
   /// Opens the streams of the lanes; empty: they are TCP connections.
   std::shared_ptr<StreamSource> streams;
 };
@@ -85,7 +85,7 @@ class FARANDOLE_API HostLink {
   /// Where this rank listens, for the messages of ranks of other hosts that are no peers.
   const std::string& address() const { return address_; }
   /// Begins to connect to the address of `rank`, without waiting. Throws SystemError.
-  tcp::Socket begin_connection(tcp::NetworkAddress address, int rank, int lane) const;
+  PrivateDescriptor begin_connection(tcp::NetworkAddress address, int rank, int lane) const;
   /// The lane of connections for messages.
   static constexpr int kMessageLane = -2;
   /// Stream `lane` with `peer`.
@@ -122,7 +122,7 @@ class FARANDOLE_API HostLink {
   };
   /// A connection that has not shown the session yet.
   struct Stranger {
-    tcp::Socket socket;
+    PrivateDescriptor socket;
     Clock::time_point until;
     size_t bytes = 0;
     tcp::Hello hello{};
@@ -130,7 +130,7 @@ class FARANDOLE_API HostLink {
   /// The control connection with a peer.
   struct Control {
     int peer;
-    tcp::Socket socket;
+    PrivateDescriptor socket;
     std::string buffer;
     bool has_left = false;
     bool is_open = true;
@@ -151,7 +151,7 @@ class FARANDOLE_API HostLink {
   bool is_expected(const tcp::Hello& hello) const;
   void listen();
   void connect_all(Store& store);
-  tcp::Socket connect_to(const tcp::NetworkAddress& address, int peer, int lane);
+  PrivateDescriptor connect_to(const tcp::NetworkAddress& address, int peer, int lane);
   void await_all();
   void take_over_connections();
   std::string key(int rank) const;
@@ -189,7 +189,7 @@ class FARANDOLE_API HostLink {
   Clock::time_point formation_deadline_;
 
   std::string address_;
-  tcp::Socket listener_;
+  PrivateDescriptor listener_;
   tcp::WakeEvent wake_;    ///< eventfd: the thread is to end or to look at its connections
   tcp::WakeEvent failed_;  ///< eventfd: readable from the first failure on
   std::map<std::pair<int, int>, std::unique_ptr<ByteStream>> streams_;  ///< by peer and lane
@@ -200,8 +200,8 @@ class FARANDOLE_API HostLink {
 
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
-  std::map<std::pair<int, int>, tcp::Socket> connections_;  ///< guarded by mutex_; see above
-  std::optional<Failure> failure_;                          ///< guarded by mutex_
+  std::map<std::pair<int, int>, PrivateDescriptor> connections_;  ///< guarded by mutex_; see above
+  std::optional<Failure> failure_;                                ///< guarded by mutex_
   std::set<int> left_;    ///< guarded by mutex_; peers that said goodbye
   std::set<int> ended_;   ///< guarded by mutex_; peers that have closed without one
   bool watches_ = false;  ///< guarded by mutex_; controls_ is complete

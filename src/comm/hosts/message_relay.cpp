@@ -77,7 +77,7 @@ void MessageRelay::open(int peer) {
   moved(peer);
 }
 
-void MessageRelay::accept(int rank, tcp::Socket socket) {
+void MessageRelay::accept(int rank, PrivateDescriptor socket) {
   const auto found = std::find_if(peers_.begin(), peers_.end(),
                                   [&](const auto& each) { return each->rank == rank; });
   if (found == peers_.end()) return;
@@ -168,7 +168,7 @@ void MessageRelay::run() {
 /// New connections, of both kinds.
 void MessageRelay::take_over() {
   std::vector<int> to_open;
-  std::vector<std::pair<int, tcp::Socket>> accepted;
+  std::vector<std::pair<int, PrivateDescriptor>> accepted;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     to_open.swap(to_open_);

@@ -13,11 +13,11 @@
 
 #include "comm/fork_guard.h"
 #include "comm/hosts/host_link.h"
+#include "comm/private_descriptor.h"
 #include "comm/shm/channel.h"
 #include "comm/shm/remote_channels.h"
 #include "comm/tcp/hello.h"
 #include "comm/tcp/network_address.h"
-#include "comm/tcp/socket.h"
 #include "comm/tcp/wake_event.h"
 
 namespace farandole::comm::hosts {
@@ -51,7 +51,7 @@ class MessageRelay final : public shm::RemoteChannels {
   /// By peer; before the first open(). `link` begins connections, until stop().
   void set_addresses(HostLink& link, std::vector<tcp::NetworkAddress> addresses);
   /// Takes a connection that `rank` has opened.
-  void accept(int rank, tcp::Socket socket);
+  void accept(int rank, PrivateDescriptor socket);
   /// Ends the thread. What is still in channels stays there.
   void stop();
 
@@ -75,7 +75,7 @@ class MessageRelay final : public shm::RemoteChannels {
     OwnedChannel owned;
     // Of the thread:
     State state = State::kNone;
-    tcp::Socket socket;
+    PrivateDescriptor socket;
     tcp::Hello answer{};
     size_t answered = 0;
   };
@@ -105,10 +105,10 @@ class MessageRelay final : public shm::RemoteChannels {
   tcp::WakeEvent wake_;
 
   std::mutex mutex_;
-  std::vector<int> to_open_;                           ///< guarded by mutex_
-  std::vector<std::pair<int, tcp::Socket>> accepted_;  ///< guarded by mutex_
-  bool ends_ = false;                                  ///< guarded by mutex_
-  std::thread thread_;                                 ///< guarded by mutex_
+  std::vector<int> to_open_;                                 ///< guarded by mutex_
+  std::vector<std::pair<int, PrivateDescriptor>> accepted_;  ///< guarded by mutex_
+  bool ends_ = false;                                        ///< guarded by mutex_
+  std::thread thread_;                                       ///< guarded by mutex_
 };
 
 }  // namespace farandole::comm::hosts

@@ -195,7 +195,7 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
   of_link.on_failure = [this](const std::string& reason, int lost_rank, int origin) {
     island_->abort_for(reason, lost_rank, origin);
   };
-  of_link.on_messages = [this](int from, tcp::Socket socket) {
+  of_link.on_messages = [this](int from, PrivateDescriptor socket) {
     relay_->accept(from, std::move(socket));
   };
   of_link.streams = std::move(streams);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "comm/byte_stream.h"
-#include "comm/tcp/socket.h"
+#include "comm/private_descriptor.h"
 #include "farandole/export.h"
 
 namespace farandole::comm::tcp {
@@ -12,7 +12,7 @@ namespace farandole::comm::tcp {
 /// A stream over one TCP connection. What was sent is the kernel's to deliver.
 class FARANDOLE_API TcpStream final : public ByteStream {
  public:
-  explicit TcpStream(Socket socket) : socket_(std::move(socket)) {}
+  explicit TcpStream(PrivateDescriptor socket) : socket_(std::move(socket)) {}
 
   bool progress() override;
   int descriptor() const override { return socket_.get(); }
@@ -21,7 +21,7 @@ class FARANDOLE_API TcpStream final : public ByteStream {
   bool send_some();
   bool receive_some();
 
-  Socket socket_;
+  PrivateDescriptor socket_;
 };
 
 }  // namespace farandole::comm::tcp

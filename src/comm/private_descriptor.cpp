@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/tcp/socket.h"
+#include "comm/private_descriptor.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -11,12 +11,12 @@
 
 #include "comm/fork_safe_mutex.h"
 
-namespace farandole::comm::tcp {
+namespace farandole::comm {
 namespace {
 
-struct SocketsOfProcess {};
+struct DescriptorsOfProcess {};
 
-std::mutex& mutex() { return fork_safe_mutex<SocketsOfProcess>(); }
+std::mutex& mutex() { return fork_safe_mutex<DescriptorsOfProcess>(); }
 
 /// Guarded by mutex(); never destroyed.
 std::set<int>& numbers() {
@@ -46,15 +46,16 @@ void add(int number) {
 
 }  // namespace
 
-Socket::Socket(int number) : number_(number) {
+PrivateDescriptor::PrivateDescriptor(int number) : number_(number) {
   if (valid()) add(number);
 }
 
-Socket::~Socket() { reset(); }
+PrivateDescriptor::~PrivateDescriptor() { reset(); }
 
-Socket::Socket(Socket&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+PrivateDescriptor::PrivateDescriptor(PrivateDescriptor&& other) noexcept
+    : number_(std::exchange(other.number_, -1)) {}
 
-Socket& Socket::operator=(Socket&& other) noexcept {
+PrivateDescriptor& PrivateDescriptor::operator=(PrivateDescriptor&& other) noexcept {
   if (this != &other) {
     reset();
     number_ = std::exchange(other.number_, -1);
@@ -62,11 +63,11 @@ Socket& Socket::operator=(Socket&& other) noexcept {
   return *this;
 }
 
-void Socket::reset() {
+void PrivateDescriptor::reset() {
   if (!valid()) return;
   const std::lock_guard<std::mutex> lock(mutex());
   numbers().erase(number_);
   ::close(std::exchange(number_, -1));
 }
 
-}  // namespace farandole::comm::tcp
+}  // namespace farandole::comm

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints where ranks die, fork, and have others beside them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import farandole
+import pytest
+import torch
+import torch.distributed as dist
+from farandole import CheckpointError
+from torch import nn
+
+import ranks
+
+
+def _dies(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(8, 8)
+    farandole.save_checkpoint(path, model=net)
+    save = farandole.save_checkpoint(path, model=nn.Linear(3000, 3000), asynchronous=True)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    with contextlib.suppress(farandole.PeerFailure):  # it may have been quick enough
+        save.wait()
+    assert time.monotonic() - began < ranks.TIMEOUT_S / 2
+    assert not list(Path(path).glob("tmp-*"))
+
+
+def test_a_death_ends_an_asynchronous_save_at_once(tmp_path: Path) -> None:
+    ranks.run(_dies, 2, str(tmp_path), may_die=(1,))
+
+
+def _forks(rank: int, size: int, path: str) -> None:
+    save = farandole.save_checkpoint(path, model=nn.Linear(3000, 3000), asynchronous=True)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it if it waits for a thread that it has not
+        atexit._run_exitfuncs()  # as sys.exit() does
+        os._exit(0)
+    save.wait()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_forked_child_ends_while_its_parent_saves(tmp_path: Path) -> None:
+    ranks.run(_forks, 2, str(tmp_path))
+
+
+def _saves_and_leaves_a_child(rank: int, size: int, path: str) -> None:
+    farandole.save_checkpoint(path, model=nn.Linear(2, 2))
+    child = os.fork()
+    if child == 0:
+        for each in Path("/proc/self/fd").iterdir():  # which end with the rank
+            with contextlib.suppress(OSError):
+                if str(each.readlink()).startswith(("pipe:", "socket:")):
+                    os.close(int(each.name))
+        time.sleep(60)
+        os._exit(0)
+    Path(path, "child").write_text(str(child))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _saves(rank: int, size: int, path: str) -> None:
+    farandole.save_checkpoint(path, model=nn.Linear(2, 2))
+
+
+def test_a_child_that_outlives_its_job_does_not_keep_the_folder(tmp_path: Path) -> None:
+    ranks.run(_saves_and_leaves_a_child, 1, str(tmp_path), may_die=(0,))
+    try:
+        ranks.run(_saves, 1, str(tmp_path))
+    finally:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+def _two_groups(rank: int, size: int, path: str) -> None:
+    other = dist.new_group([0, 1])
+    small = {"net": nn.Linear(2, 2)}
+    large = {"net": nn.Linear(3000, 3000)}
+    options: dict[str, Any] = {"process_group": other, "asynchronous": True}
+    farandole.save_checkpoint(path, model=small, step=1, **options).wait()
+    slow = farandole.save_checkpoint(path, model=large, step=5, **options)
+    farandole.save_checkpoint(path, model=small, step=6)
+    slow.wait()
+    assert Path(path, "latest").read_text() == "step-00000006\n"
+
+
+def test_the_latest_checkpoint_is_that_which_began_last(tmp_path: Path) -> None:
+    ranks.run(_two_groups, 2, str(tmp_path))
+
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "samples": lambda: farandole.DistributedSampler(range(40), seed=3),
+    "weights": lambda: farandole.DistributedWeightedRandomSampler(
+        torch.arange(1.0, 41.0), num_samples=40
+    ),
+    "lengths": lambda: farandole.DistributedBucketBatchSampler(torch.arange(1, 41), 2),
+}
+
+
+class Refusing:
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, _: dict[str, Any]) -> None:
+        raise ValueError("not this one")
+
+
+def _refused(rank: int, size: int, path: str) -> None:
+    for name, make in SAMPLERS.items():
+        folder = Path(path, name)
+        farandole.save_checkpoint(folder, sampler=make().state_dict(1), scaler=Refusing())
+        wanted, sampler = make(), make()
+        passes = []
+        for each in (wanted, sampler):
+            each.set_epoch(1)
+            each.load_state_dict(each.state_dict(3))
+            passes.append(iter(each))
+            next(passes[-1])
+        scaler = Refusing() if rank == 1 else farandole.GradScaler(enabled=False)
+        with pytest.raises(CheckpointError):
+            farandole.load_checkpoint(folder, sampler=sampler, scaler=scaler)
+        assert sampler.state_dict(1) == wanted.state_dict(1)
+        assert len(sampler) == len(wanted)
+        assert list(passes[1]) == list(passes[0])
+        assert list(sampler) == list(wanted)
+
+
+def test_a_load_that_fails_leaves_a_sampler_in_its_pass(tmp_path: Path) -> None:
+    ranks.run(_refused, 2, str(tmp_path))
+
+
+def _saves_on(rank: int, size: int, path: str) -> None:
+    began = time.monotonic()
+    while not Path(path, "enough").exists() and time.monotonic() - began < 50:
+        farandole.save_checkpoint(Path(path, "saved"), model=nn.Linear(20, 20), keep=1)
+
+
+def _loads_often(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(20, 20)
+    while not Path(path, "saved", "latest").exists():
+        time.sleep(0.01)
+    dist.barrier()
+    for _ in range(60):
+        farandole.load_checkpoint(Path(path, "saved"), model=net)
+    Path(path, "enough").touch()
+
+
+def test_a_job_may_load_what_another_one_replaces(tmp_path: Path) -> None:
+    saving = threading.Thread(target=ranks.run, args=(_saves_on, 1, str(tmp_path)))
+    saving.start()
+    try:
+        ranks.run(_loads_often, 2, str(tmp_path))
+    finally:
+        (tmp_path / "enough").touch()
+        saving.join()
+
+
+def _loop(rank: int, size: int, path: str) -> None:
+    with pytest.raises(CheckpointError):
+        farandole.load_checkpoint(path, model=nn.Linear(2, 2))
+
+
+def test_a_link_to_itself_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    ranks.run(_loop, 1, str(tmp_path / "loop"))
