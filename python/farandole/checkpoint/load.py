@@ -159,8 +159,8 @@ class _Load:
             values = loading.values()
             if rng:
                 generators = RngStates(reader, agreeing.rank, agreeing.world_size)
-        # What may refuse a state comes first, and is put back if any does, on any rank. Samplers say
-        # whether they would: where one is in the middle of a pass, it cannot be put back.
+        # What may refuse a state comes first, and is put back if any does, on any rank. Samplers
+        # say whether they would: one in the middle of a pass cannot be put back.
         later = {
             name: holders[name] for name in states if hasattr(holders[name], "check_state_dict")
         }
