@@ -17,6 +17,10 @@ def main(arguments: list[str] | None = None) -> int:
         from farandole.run.command_line import main as run_ranks
 
         return run_ranks(given[1:])
+    if given[:1] == ["bench"]:
+        from farandole.bench.command_line import main as run_bench
+
+        return run_bench(given[1:])
     parser = argparse.ArgumentParser(prog="farandole", description="Data-parallel training")
     parser.add_argument("--version", action="version", version=farandole.__version__)
     parser.add_argument(
@@ -29,6 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
     doctor.add_argument("--json", action="store_true", help="for programs")
     commands.add_parser(
         "run", help="start the ranks of a program; farandole run --help", add_help=False
+    )
+    commands.add_parser(
+        "bench",
+        help="how fast it is here; farandole bench --help",
+        add_help=False,
     )
     parsed = parser.parse_args(given)
     if parsed.cmake_dir:

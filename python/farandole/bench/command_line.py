@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `farandole bench`, which passes on to its two parts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from farandole.bench.outcome import USAGE
+
+_DESCRIPTION = "Measures this machine. Call it alone, or as the program of a launcher."
+_EPILOG = """
+examples:
+  farandole bench collectives -n 4 -b 8 -e 1G -f 2
+  torchrun --nproc-per-node 8 -m farandole bench collectives all_reduce all_gather
+  farandole bench train --model resnet50
+
+`farandole bench collectives --help` and `farandole bench train --help` have the options.
+Exit status: 0 all was measured and is right, 1 wrong results or a failure, 2 wrong options.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Runs `farandole bench` with these arguments; returns its exit status."""
+    if arguments[:1] == ["collectives"]:
+        from farandole.bench.collectives.command_line import main as run_collectives
+
+        return run_collectives(arguments[1:])
+    parser = argparse.ArgumentParser(
+        prog="farandole bench",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", choices=["collectives", "train"], help="what is measured")
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return USAGE
+    parser.parse_args(arguments[:1])
+    return USAGE

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`farandole bench collectives`: formulas, verification, options, ranks of every launcher."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import farandole
+import pytest
+import torch
+from farandole.bench import sizes
+from farandole.bench.collectives import command_line, lanes, measure, rank, table, values
+from farandole.bench.collectives.lanes import TorchLane
+from farandole.bench.collectives.operations import OPERATIONS, bandwidths
+from farandole.bench.collectives.plan import Plan
+from farandole.bench.collectives.values import DTYPES, REDUCTIONS
+from farandole.errors import Error
+
+import ranks
+import run_command
+import warm_python
+
+REPOSITORY = Path(__file__).parents[2]
+DEADLINE_S = 60
+
+
+def bench(*arguments: str, start: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs `farandole bench collectives`, as the program of ``start`` if that is given."""
+    command = start or [warm_python.executable()]
+    return subprocess.run(
+        [*command, "-m", "farandole", "bench", "collectives", *arguments],
+        env=run_command.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def plan_of(*arguments: str) -> Plan:
+    return command_line.plan_of(command_line.make_parser().parse_args([*arguments]))
+
+
+# nccl-tests, doc/PERFORMANCE.md: 8 ranks, an all_reduce of 1 GB in 10 ms.
+@pytest.mark.parametrize(
+    ("name", "busbw"),
+    [
+        ("all_reduce", 175.0),
+        ("reduce_scatter", 87.5),
+        ("all_gather", 87.5),
+        ("all_to_all", 87.5),
+        ("gather", 87.5),
+        ("scatter", 87.5),
+        ("broadcast", 100.0),
+        ("reduce", 100.0),
+        ("send_recv", 100.0),
+    ],
+)
+def test_bandwidths_are_those_of_nccl_tests_on_a_worked_example(name: str, busbw: float) -> None:
+    algbw, found = bandwidths(OPERATIONS[name], 10**9, 10_000.0, 8)
+    assert (algbw, found) == (100.0, busbw)
+
+
+def test_sizes_count_the_large_buffer_in_whole_blocks_as_nccl_tests_does() -> None:
+    gather, reduce = OPERATIONS["all_gather"], OPERATIONS["all_reduce"]
+    assert gather.count_of(1024, 4, 3) == 255
+    assert (gather.input_elements(255, 3), gather.output_elements(255, 3)) == (85, 255)
+    scatter = OPERATIONS["reduce_scatter"]
+    assert (scatter.input_elements(255, 3), scatter.output_elements(255, 3)) == (255, 85)
+    assert reduce.count_of(1024, 4, 3) == 256
+    assert gather.count_of(8, 8, 4) == 4  # at least one element a rank
+
+
+def test_sizes_are_read_as_nccl_tests_reads_them() -> None:
+    texts = ("8", "4K", "1g", "64M", "2KiB")
+    assert [sizes.size_of("-b", text) for text in texts] == [8, 4096, 2**30, 2**26, 2048]
+    assert list(sizes.sizes_between(8, 100, factor=2)) == [8, 16, 32, 64]
+    assert list(sizes.sizes_between(8, 30, step=10)) == [8, 18, 28]
+    assert [sizes.size_text(each) for each in (8, 4096, 2**30, 5000)] == [
+        "8 B", "4 KiB", "1 GiB", "5000 B",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_are_exact_in_every_dtype_and_on_many_ranks(dtype: str, ranks: int) -> None:
+    kind = DTYPES[dtype]
+    operation = OPERATIONS["all_reduce"]
+    for op in REDUCTIONS:
+        if op == "avg":
+            continue
+        expected = values.reduced(operation, op, ranks, kind)
+        assert torch.equal(expected.to(kind).double(), expected), op
+
+
+def test_each_wrong_element_is_counted() -> None:
+    period = torch.arange(values.PERIOD).double()
+    found = torch.empty(3 * values.PERIOD + 5)
+    values.fill(found, period)
+    parts = [(period, 0)]
+    assert values.wrong_elements(found, parts, 0.0) == 0
+    found[7], found[-1] = -1, torch.nan
+    assert values.wrong_elements(found, parts, 0.0) == 2
+    assert values.wrong_elements(found, parts, 1e-3) == 2
+    values.fill(found, period.roll(-1))  # a block that begins in the wrong place
+    assert values.wrong_elements(found, parts, 0.0) == len(found)
+    values.spoil(found)
+    assert values.wrong_elements(found, parts, 0.0) == len(found)
+
+
+class Wrong(TorchLane):
+    """A library that changes one element on rank 1."""
+
+    def call(self, operation: Any, op: str, source: Any, target: Any, root: int) -> Any:
+        right = super().call(operation, op, source, target, root)
+
+        def call() -> None:
+            right()
+            if farandole.rank() == 1:
+                target[0] += 1
+
+        return call
+
+
+def every_case(rank_: int, world_size: int) -> list[dict[str, Any]]:
+    """All operations, dtypes and reductions of ours; and a library that is wrong."""
+    plan = plan_of("all", "-b", "64", "-e", "16K", "-f", "256", "-d", "all", "-o", "all", "--iters",
+                   "4", "-r", "1")  # fmt: skip
+    group = farandole.default_group()
+    own = [TorchLane("farandole", group), Wrong("wrong", group)]
+    bench = measure.Bench(plan, own, torch.device("cpu"))
+    return [row for each in measure.iterate(bench, plan, world_size) for row in each]
+
+
+def test_every_operation_dtype_and_reduction_is_measured_and_verified() -> None:
+    first, *others = ranks.run(every_case, 3)
+    assert all(other == first for other in others)
+    ours = [row for row in first if row["lane"] == "farandole"]
+    assert {row["operation"] for row in ours} == set(OPERATIONS)
+    assert {(row["dtype"], row["op"]) for row in ours} >= {
+        (dtype, op) for dtype in DTYPES for op in REDUCTIONS
+    }
+    for row in ours:
+        assert row["verified"], row
+        assert row["wrong"] == 0
+        assert row["iterations"] == 4
+        assert row["p95_us"] >= row["time_us"] > 0
+    wrong = [row for row in first if row["lane"] == "wrong"]
+    # Rank 1 is the root where only a root has results.
+    assert {row["wrong"] for row in wrong} == {2}  # once before and once after measuring
+    assert "FAILED" in table.verdict_of(first)
+
+
+def test_it_starts_ranks_and_writes_table_lines_and_plots(tmp_path: Path) -> None:
+    results, plot = tmp_path / "results.jsonl", tmp_path / "plot.svg"
+    done = bench("all_reduce", "all_gather", "-n", "1,2", "-b", "1K", "-e", "4K", "--iters", "4",
+                 "--json", str(results), "--plot", str(plot))  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    assert len(rows) == 2 * 2 * 2 * 2
+    assert {row["ranks"] for row in rows} == {1, 2}
+    assert {row["lane"] for row in rows} == {"farandole", "gloo"}
+    assert all(row["verified"] and row["torch"] == torch.__version__ for row in rows)
+    assert done.stdout.count("wrong elements: 0 OK") == 2
+    assert "# without nccl: NCCL needs tensors on GPUs" in done.stdout
+    assert "# without mpi: mpirun did not start these ranks" in done.stdout
+    assert plot.read_text().startswith("<?xml")
+
+
+def test_ranks_of_torchrun_print_lines_of_json() -> None:
+    torchrun = [warm_python.executable(), "-m", "torch.distributed.run", "--standalone",
+                "--nproc-per-node=2"]  # fmt: skip
+    done = subprocess.run(
+        [*torchrun, "-m", "farandole", "bench", "collectives", "-e", "8", "--peers", "none",
+         "--iters", "4", "--json", "-"],
+        env=run_command.environment(), capture_output=True, text=True, timeout=DEADLINE_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (row,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (row["ranks"], row["launcher"], row["lane"]) == (2, "torchrun", "farandole")
+
+
+def test_mpi_is_a_peer_where_mpirun_starts_the_ranks() -> None:
+    pytest.importorskip("mpi4py")
+    done = bench("-n", "2", "-e", "8", "--peers", "mpi", "--iters", "4", "--json", "-")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["lane"] for row in rows] == ["farandole", "mpi"]
+    assert all(row["verified"] and row["launcher"] == "mpirun" for row in rows)
+
+
+def test_a_wrong_result_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank, "TorchLane", OffByOne)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    assert command_line.main(["-e", "8", "--peers", "none", "--iters", "4"]) == 1
+
+
+class OffByOne(TorchLane):
+    """A library that changes each result."""
+
+    def call(self, operation: Any, op: str, source: Any, target: Any, root: int) -> Any:
+        return lambda: target.add_(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["-b", "8X"], "bench-size"),
+        (["-b", "0"], "bench-size"),
+        (["-b", "8", "-e", "4"], "bench-size-order"),
+        (["-f", "1"], "bench-number"),
+        (["-f", "2", "-i", "8"], "bench-exclusive"),
+        (["-n", "two"], "bench-number"),
+        (["-n", "0"], "bench-number"),
+        (["-n", "2", "-r", "2"], "bench-root"),
+        (["-d", "float8"], "bench-choice"),
+        (["-o", "mean"], "bench-choice"),
+        (["all_reduces"], "bench-choice"),
+        (["--peers", "ucc"], "bench-choice"),
+        (["--plot", "results.pdf"], "bench-plot-ending"),
+        (["--json", "/nowhere/results.jsonl"], "bench-file"),
+    ],
+)
+def test_wrong_options_are_status_2(
+    arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(arguments) == 2
+    assert f"[{name}]" in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_not_there_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert command_line.main(["--device", "cuda"]) == 2
+    assert "[bench-no-gpu]" in capsys.readouterr().err
+
+
+def test_a_plot_without_matplotlib_is_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert command_line.main(["--plot", "results.svg"]) == 2
+    assert "[bench-plot-missing]" in capsys.readouterr().err
+
+
+def test_a_launcher_with_other_ranks_than_asked_for_is_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "1",
+                        "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"}.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    assert command_line.main(["-n", "20"]) == 2
+    assert "-n asks for 20 ranks, and torchrun started 4." in capsys.readouterr().err
+
+
+def test_a_peer_that_is_asked_for_and_missing_is_status_2() -> None:
+    done = bench("-n", "1", "-e", "8", "--peers", "nccl")
+    assert done.returncode == 2
+    assert "[bench-peer]" in done.stderr
+
+
+def test_import_farandole_imports_nothing_of_bench() -> None:
+    code = "import farandole, sys; print([n for n in sys.modules if 'farandole.bench' in n])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                          check=True)  # fmt: skip
+    assert done.stdout == "[]\n"
+
+
+def launch_lines(page: Path) -> list[list[str]]:
+    """The words of each command in the page's blocks."""
+    blocks = page.read_text().split("```")[1::2]
+    return [shlex.split(line) for block in blocks for line in block.strip().splitlines()]
+
+
+def bench_lines(what: str) -> list[list[str]]:
+    """What follows `bench <what>` in each line of the page."""
+    found = []
+    for words in launch_lines(REPOSITORY / "docs/bench.md"):
+        if "bench" in words and words[words.index("bench") + 1] == what:
+            found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("words", bench_lines("collectives"), ids=" ".join)
+def test_lines_of_the_page_are_right(words: list[str], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = words.index("collectives")
+    plan = plan_of(*words[place + 1 :])
+    assert plan.sizes
+    options = command_line.make_parser().parse_args(words[place + 1 :])
+    assert (options.ranks is None) == (words[0] != "farandole" or words[1] == "run")
+
+
+def ranks_of(words: list[str]) -> tuple[int, int]:
+    """Hosts and ranks that a launch line starts, as its launcher's own options say."""
+    options = dict(word.removeprefix("--").split("=") for word in words if "=" in word)
+    if words[0] == "torchrun":
+        from torch.distributed.run import get_args_parser
+
+        parsed = get_args_parser().parse_args(words[1:])
+        hosts = int(parsed.nnodes.partition(":")[0])
+        assert parsed.module
+        assert parsed.training_script == "farandole"
+        assert "--standalone" in words if hosts == 1 else parsed.master_addr
+        return hosts, hosts * int(parsed.nproc_per_node)
+    if words[0] == "srun":
+        hosts = int(options["nodes"])
+        assert options["ntasks-per-node"] == options["gpus-per-node"]
+        return hosts, hosts * int(options["ntasks-per-node"])
+    count = int(words[words.index("-n") + 1])
+    if "--host" in words:
+        places = words[words.index("--host") + 1].split(",")
+        assert count == sum(int(place.split(":")[1]) for place in places)
+        return len(places), count
+    return count // 8, count
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "srun"])
+def test_the_page_has_launch_lines_for_1_to_8_hosts_of_8_gpus(launcher: str) -> None:
+    found = {
+        ranks_of(words)
+        for words in launch_lines(REPOSITORY / "docs/bench.md")
+        if words[0] == launcher
+    }
+    assert found >= {(hosts, 8 * hosts) for hosts in (1, 2, 4, 8)}
+
+
+def test_errors_are_ours() -> None:
+    with pytest.raises(Error):
+        plan_of("-b", "-1")
+    assert lanes.obstacle_to("gloo", "cuda") == "gloo is for tensors on the CPU"
