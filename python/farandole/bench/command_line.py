@@ -26,6 +26,10 @@ def main(arguments: list[str]) -> int:
         from farandole.bench.collectives.command_line import main as run_collectives
 
         return run_collectives(arguments[1:])
+    if arguments[:1] == ["train"]:
+        from farandole.bench.train.command_line import main as run_training
+
+        return run_training(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="farandole bench",
         description=_DESCRIPTION,

@@ -14,6 +14,7 @@ from types import FrameType
 from farandole import _C
 from farandole.errors import InvalidArgument, sentences
 from farandole.run.child import FORWARDED
+from farandole.run.cores import usable_cores
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -49,6 +50,15 @@ def check_count(asked: Sequence[int]) -> list[int]:
             )
         )
     return [launch.world_size]
+
+
+def default_count(device: str) -> int:
+    """One rank for each core or GPU."""
+    if device == "cuda":
+        import torch
+
+        return torch.cuda.device_count()
+    return usable_cores()
 
 
 def run_ranks(

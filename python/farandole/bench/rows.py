@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ Row = dict[str, Any]
 
 
 def append(path: Path, row: Row) -> None:
-    """Adds a line; what was measured stays if the run is ended."""
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    """Adds a line; what was measured stays if the run is ended, even in the middle of a line."""
+    with path.open("ab+") as file:
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(json.dumps(row).encode() + b"\n")
 
 
 def read(path: Path) -> list[Row]:

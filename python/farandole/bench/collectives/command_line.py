@@ -19,7 +19,6 @@ from farandole.bench.numbers import names_of, number_of, numbers_of
 from farandole.bench.outcome import RIGHT, USAGE, WRONG
 from farandole.bench.sizes import size_of, sizes_between
 from farandole.errors import Error, InvalidArgument, sentences
-from farandole.run.cores import usable_cores
 
 _EPILOG = """
 examples:
@@ -172,7 +171,7 @@ def _counts(options: argparse.Namespace, plan: Plan) -> list[int]:
     if ranks_of_run.launcher() != "alone":
         counts = ranks_of_run.check_count(counts)
     elif not counts:
-        counts = [_default_count(plan.device)]
+        counts = [ranks_of_run.default_count(plan.device)]
     if plan.root >= min(counts):
         raise InvalidArgument(
             sentences(
@@ -183,15 +182,6 @@ def _counts(options: argparse.Namespace, plan: Plan) -> list[int]:
             )
         )
     return counts
-
-
-def _default_count(device: str) -> int:
-    """One rank for each core or GPU."""
-    if device == "cuda":
-        import torch
-
-        return torch.cuda.device_count()
-    return usable_cores()
 
 
 def _start_ranks(

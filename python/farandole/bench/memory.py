@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory of this process: what it has, the most it has had, what training adds to it."""
 
+from __future__ import annotations
+
 import re
 import threading
 from collections.abc import Callable

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rows say together: efficiency, and whether one process is the better choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from farandole.bench.rows import Row
+from farandole.bench.train.lanes import OURS, TITLES
+
+
+@dataclass(frozen=True)
+class Series:
+    """One lane of a model in a precision, over numbers of ranks."""
+
+    lane: str
+    rows: list[Row]
+    """By rising ranks; one for each number of ranks."""
+
+    def efficiencies(self) -> list[tuple[int, float]]:
+        """Samples/s of n ranks / n times those of one rank; empty where none was measured."""
+        one = next((row for row in self.rows if row["ranks"] == 1), None)
+        if one is None:
+            return []
+        base = one["samples_per_s"]
+        return [(row["ranks"], row["samples_per_s"] / row["ranks"] / base) for row in self.rows]
+
+
+def kinds_of(rows: Iterable[Row]) -> list[tuple[str, str]]:
+    """Models and precisions, in the order in which they were measured."""
+    return list(dict.fromkeys((row["model"], row["precision"]) for row in rows))
+
+
+def of_kind(rows: Iterable[Row], kind: tuple[str, str]) -> list[Row]:
+    """The rows of a model and a precision."""
+    return [row for row in rows if (row["model"], row["precision"]) == kind]
+
+
+def weak(rows: Iterable[Row]) -> list[Series]:
+    """Each rank has the same number of samples: as many as most rows agree on."""
+    own = [row for row in rows if row["lane"] != "single"]
+    return _series(own, [row["global_batch"] / row["ranks"] for row in own])
+
+
+def strong(rows: Iterable[Row]) -> list[Series]:
+    """All ranks together have the same number of samples."""
+    own = [row for row in rows if row["lane"] != "single"]
+    return _series(own, [row["global_batch"] for row in own])
+
+
+def _series(rows: list[Row], sizes: list[float]) -> list[Series]:
+    """The series of the size that occurs with the most numbers of ranks; the larger of equals."""
+    counts: dict[float, set[int]] = {}
+    for row, size in zip(rows, sizes, strict=True):
+        counts.setdefault(size, set()).add(row["ranks"])
+    if not counts:
+        return []
+    chosen = max(counts, key=lambda size: (len(counts[size]), size))
+    kept = [row for row, size in zip(rows, sizes, strict=True) if size == chosen]
+    found = []
+    for lane in TITLES:
+        by_ranks = {row["ranks"]: row for row in kept if row["lane"] == lane}
+        if by_ranks:
+            found.append(Series(lane, [by_ranks[count] for count in sorted(by_ranks)]))
+    return found
+
+
+def advice(rows: list[Row]) -> list[str]:
+    """For each model, batch and number of ranks: ranks or one process, and why."""
+    lines = []
+    for kind in kinds_of(rows):
+        own = of_kind(rows, kind)
+        singles = {row["global_batch"]: row for row in own if row["lane"] == "single"}
+        cells = sorted({(row["ranks"], row["global_batch"]) for row in own if row["ranks"] > 1})
+        for ranks, batch in cells:
+            lanes = {
+                row["lane"]: row
+                for row in own
+                if (row["ranks"], row["global_batch"]) == (ranks, batch)
+            }
+            ours = [lanes[lane] for lane in OURS if lane in lanes]
+            if ours and batch in singles:
+                best = max(ours, key=lambda row: float(row["samples_per_s"]))
+                text = compared(best, singles[batch], lanes.get("limit"))
+                lines.append(f"{' '.join(kind)}, global batch {batch}: {text}")
+    return lines
+
+
+def compared(ours: Row, single: Row, limit: Row | None) -> str:
+    """Which is faster, and why; medians whose middle halves overlap do not tell."""
+    ratio = ours["samples_per_s"] / single["samples_per_s"]
+    ranks = ours["ranks"]
+    figures = (
+        f"{ours['samples_per_s']:.4g} samples/s on {ranks} ranks ({TITLES[ours['lane']]}), "
+        f"{single['samples_per_s']:.4g} in one process with all cores, {ratio:.2f}x"
+    )
+    low, high = ours["quartiles_ms"]
+    low_single, high_single = single["quartiles_ms"]
+    if low <= high_single and low_single <= high:
+        return f"no difference beyond noise: {figures}."
+    if ratio > 1:
+        return f"{ranks} ranks are the better choice: {figures}."
+    return f"one process is the better choice: {figures}. Why: {_reason(ours, single, limit)}"
+
+
+def _reason(ours: Row, single: Row, limit: Row | None) -> str:
+    exposed = ""
+    if ours["exposed_ms"] is not None:
+        part = ours["exposed_ms"] / ours["median_ms"]
+        exposed = (
+            f"{ours['exposed_ms']:.3g} ms of its {ours['median_ms']:.4g} ms a step, {part:.0%}, "
+            "are communication and waiting that computing does not hide"
+        )
+    if limit is None:
+        return f"{exposed or 'not known, as the lane limit was not measured'}."
+    reach = f"ranks that never communicate reach {limit['samples_per_s']:.4g} samples/s"
+    if limit["samples_per_s"] <= single["samples_per_s"]:
+        return (
+            f"even {reach}: dividing the batch and the cores among {ours['ranks']} ranks costs "
+            "more than they gain, so no communication can be fast enough. A larger batch may help."
+        )
+    if limit["samples_per_s"] - ours["samples_per_s"] > 0 and exposed:
+        return f"{reach}, so communication costs the difference: {exposed}."
+    return f"{reach}, so what ranks do for communication costs the difference."
