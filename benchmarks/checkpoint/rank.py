@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from farandole.bench.memory import Peak, share_bytes
 
 from benchmarks.checkpoint.tasks import ONE_AT_A_TIME
 from benchmarks.checkpoint.training import KINDS, Training
 from benchmarks.harness.answering import this_member
 from benchmarks.harness.groups import joined
-from benchmarks.harness.memory import Peak, share_bytes
 
 
 class Rank:

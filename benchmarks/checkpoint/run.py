@@ -16,12 +16,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from farandole.bench.rounds import interleaved
+
 from benchmarks.checkpoint import outcome
 from benchmarks.checkpoint.lanes import OF_PART, PARTS
 from benchmarks.checkpoint.tasks import ONE_AT_A_TIME, TASKS
 from benchmarks.harness.ranks import Ranks, commands_of_module
 from benchmarks.harness.results import Row
-from benchmarks.harness.rounds import compared, interleaved, say
+from benchmarks.harness.rounds import compared, say
 from benchmarks.harness.script import Report, new_parser, parse
 from benchmarks.zero.tasks import parameters_of
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from farandole.bench.rounds import interleaved, percentile
+
 from benchmarks.collectives.lanes import LANES, Lane, commands_of
 from benchmarks.collectives.operations import Operation
 from benchmarks.harness.ranks import Answer, Ranks, UnavailableError
 from benchmarks.harness.results import Row
-from benchmarks.harness.rounds import interleaved, percentile, say
+from benchmarks.harness.rounds import say
 
 FEWEST_ITERATIONS, MOST_ITERATIONS = 5, 20_000
 

@@ -9,6 +9,8 @@ C++ lanes what is said here and in definition.py.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from farandole.bench.collectives.operations import once, share, twice_the_share
+
 from benchmarks.harness.tables import KIB, MIB
 
 ALL_REDUCE_SIZES = [4**power for power in range(1, 14)]  # 4 B to 64 MiB
@@ -49,20 +51,10 @@ class Operation:
         return ALL_REDUCE_SIZES if self.name == "all_reduce" else SIZES
 
 
-def share(ranks: int) -> float:
-    """The part of all blocks that a rank has from others."""
-    return (ranks - 1) / ranks
-
-
-def once(ranks: int) -> float:  # noqa: ARG001
-    """All bytes cross the bus once."""
-    return 1.0
-
-
 OPERATIONS = {
     each.name: each
     for each in (
-        Operation("all_reduce", lambda ranks: 2 * share(ranks), symmetric=True),
+        Operation("all_reduce", twice_the_share, symmetric=True),
         Operation("reduce_scatter", share, has_blocks=True, symmetric=True),
         Operation("all_gather", share, has_blocks=True, symmetric=True),
         Operation("broadcast", once, symmetric=True, rooted=True),

@@ -6,32 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from farandole.bench.models.resnet import resnet
+from farandole.bench.models.transformer import TransformerBlock
 from torch import Tensor, nn
-from torch.nn import functional
-
-
-class TransformerBlock(nn.Module):
-    """Attention to what came before, then a perceptron; both pre-normalized."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm_attention = nn.LayerNorm(width)
-        self.query_key_value = nn.Linear(width, 3 * width)
-        self.project = nn.Linear(width, width)
-        self.perceptron = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`x`: (sequences, tokens, width)."""
-        sequences, tokens, width = x.shape
-        parts = self.query_key_value(self.norm_attention(x)).chunk(3, dim=-1)
-        shape = (sequences, tokens, self.heads, width // self.heads)
-        query, key, value = (part.view(shape).transpose(1, 2) for part in parts)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).reshape(x.shape))
-        return torch.add(x, self.perceptron(x))
 
 
 class Transformer(nn.Module):
@@ -48,50 +25,6 @@ class Transformer(nn.Module):
     def forward(self, tokens: Tensor) -> Any:
         """(sequences, tokens) to the scores of each next token, a tensor."""
         return self.head(self.norm(self.blocks(self.embedding(tokens) + self.position)))
-
-
-class Bottleneck(nn.Module):
-    """Three convolutions beside a short cut, as in torchvision: the middle one has the stride."""
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        outputs = 4 * width
-        self.body = nn.Sequential(
-            nn.Conv2d(inputs, width, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, stride, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, outputs, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            convolution = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`x`: (images, channels, height, width)."""
-        return functional.relu(self.body(x) + self.shortcut(x))
-
-
-def resnet(width: int, depths: list[int]) -> nn.Sequential:
-    """ResNet-50 if `width` is 64 and `depths` 3, 4, 6, 3; 1000 classes."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False),
-        nn.BatchNorm2d(width),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(3, stride=2, padding=1),
-    ]
-    inputs = width
-    for stage, depth in enumerate(depths):
-        for block in range(depth):
-            stride = 2 if stage > 0 and block == 0 else 1
-            layers.append(Bottleneck(inputs, width << stage, stride))
-            inputs = 4 * width << stage
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 1000)]
-    return nn.Sequential(*layers)
 
 
 class Tiny(nn.Module):

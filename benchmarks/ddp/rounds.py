@@ -5,10 +5,12 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from farandole.bench.rounds import interleaved
+
 from benchmarks.ddp.models import Task
 from benchmarks.harness.ranks import Answer, Ranks
 from benchmarks.harness.results import Row
-from benchmarks.harness.rounds import interleaved, say
+from benchmarks.harness.rounds import say
 from benchmarks.harness.tables import MIB
 
 VERIFIED_STEPS = 3  # the first three: torch makes its buckets anew after the first

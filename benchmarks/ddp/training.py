@@ -17,6 +17,7 @@ from typing import Any
 import farandole
 import torch
 import torch.distributed as dist
+from farandole.bench.memory import Steps, memory_growth
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,7 +25,6 @@ from benchmarks.ddp.models import TASKS, Batch, Task
 from benchmarks.ddp.ways import wrap_of
 from benchmarks.harness.answering import this_member
 from benchmarks.harness.groups import Groups, both_joined
-from benchmarks.harness.memory import Steps, memory_growth
 
 RELATIVE, OF_LARGEST = 1e-5, 1e-6  # errors allowed, of each element and of the largest of all
 

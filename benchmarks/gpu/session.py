@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from farandole.bench.rounds import interleaved, percentile
 
 from benchmarks.gpu import machine
 from benchmarks.gpu.accelerator import Accelerator
 from benchmarks.harness.results import Row
-from benchmarks.harness.rounds import compared, interleaved, percentile, say
+from benchmarks.harness.rounds import compared, say
 
 MEET_WITHIN_S = 300
 Bodies = Mapping[str, Callable[[], object]]  # by lane

@@ -3,11 +3,10 @@
 
 import os
 import platform
-import re
 import subprocess
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+
+from farandole.bench.machine import cpu_model, package_version
 
 from benchmarks.harness.results import REPOSITORY
 
@@ -37,17 +36,3 @@ def commit() -> str:
     command += ["--", ":!benchmarks/results", ":!README.md", ":!docs"]
     changed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return found.stdout.strip() + ("-changed" if changed else "")
-
-
-def cpu_model() -> str:
-    """As the kernel names it."""
-    found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-    return found[1] if found else platform.machine()
-
-
-def package_version(name: str) -> str | None:
-    """Of an installed Python package."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

@@ -3,30 +3,16 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+
+from farandole.bench.rounds import percentile
 
 from benchmarks.harness.results import Row
-
-Thing = TypeVar("Thing")
-
-
-def interleaved(things: Sequence[Thing], rounds: int) -> Iterator[list[Thing]]:
-    """All of them a round, which take turns; each round begins with another."""
-    for turn in range(rounds):
-        first = turn % max(1, len(things))
-        yield [*things[first:], *things[:first]]
 
 
 def say(line: str) -> None:
     """Prints progress at once."""
     print(line, flush=True)
-
-
-def percentile(values: Iterable[float], percent: int) -> float:
-    """The smallest value that at least `percent` % of all do not exceed."""
-    ordered = sorted(values)
-    return ordered[-(-len(ordered) * percent // 100) - 1]
 
 
 def uncertainty(quartiles: Sequence[float], count: int) -> float:

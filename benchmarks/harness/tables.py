@@ -3,17 +3,11 @@
 
 from collections.abc import Callable, Collection, Iterable
 
+from farandole.bench.sizes import KIB as KIB
+from farandole.bench.sizes import MIB as MIB
+from farandole.bench.sizes import size_text as size_text
+
 from benchmarks.harness.results import Row
-
-KIB, MIB = 1024, 1024**2
-
-
-def size_text(size: int) -> str:
-    """4 B, 16 KiB, 64 MiB."""
-    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
-        if size >= unit and size % unit == 0:
-            return f"{size // unit} {name}"
-    return f"{size} B"
 
 
 def time_text(microseconds: float | None) -> str:

@@ -3,9 +3,11 @@
 
 import statistics
 
+from farandole.bench.rounds import interleaved
+
 from benchmarks.harness.ranks import Answer, Ranks
 from benchmarks.harness.results import Row
-from benchmarks.harness.rounds import interleaved, median_and_p95, say
+from benchmarks.harness.rounds import median_and_p95, say
 from benchmarks.hosts.emulated import EmulatedHosts
 from benchmarks.hosts.measure import Plan
 

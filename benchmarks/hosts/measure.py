@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from farandole.bench.rounds import interleaved
+
 from benchmarks.harness.ranks import Answer, Ranks, UnavailableError
 from benchmarks.harness.results import Row
-from benchmarks.harness.rounds import interleaved, median_and_p95, say
+from benchmarks.harness.rounds import median_and_p95, say
 from benchmarks.hosts.emulated import EmulatedHosts
 from benchmarks.hosts.lanes import OF_MPIRUN, hosts_of, lanes_of
 from benchmarks.hosts.mpirun import commands_of_mpirun

@@ -4,9 +4,11 @@
 import statistics
 from dataclasses import dataclass, field
 
+from farandole.bench.rounds import interleaved
+
 from benchmarks.harness.ranks import Answer, Ranks, commands_of_module
 from benchmarks.harness.results import Row
-from benchmarks.harness.rounds import compared, interleaved, median_and_p95, say
+from benchmarks.harness.rounds import compared, median_and_p95, say
 from benchmarks.zero.lanes import KERNEL_ARRAYS, PARAMETER_BYTES
 
 PROCESSES = [1, 2]  # at once

@@ -18,12 +18,12 @@ from typing import Any
 import farandole
 import torch
 import torch.distributed as dist
+from farandole.bench.memory import Steps, memory_growth
 from torch import Tensor, nn
 
 from benchmarks.ddp.models import Task
 from benchmarks.harness.answering import this_member
 from benchmarks.harness.groups import Groups, both_joined
-from benchmarks.harness.memory import Steps, memory_growth
 from benchmarks.zero.reference import reference_path
 from benchmarks.zero.tasks import TASKS, batch_of, seeded_model
 from benchmarks.zero.trainers import LEARNING_RATE, Trainer

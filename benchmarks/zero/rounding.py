@@ -20,11 +20,11 @@ from typing import Any, cast
 
 import farandole
 import torch
+from farandole.bench.models.resnet import resnet
 from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZero
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 
-from benchmarks.ddp.models import resnet
 from benchmarks.harness.results import Row
 from benchmarks.harness.script import Report, new_parser, parse
 

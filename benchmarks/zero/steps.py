@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from tempfile import TemporaryDirectory
 
+from farandole.bench.memory import available_bytes
+
 from benchmarks.ddp import rounds
 from benchmarks.ddp.rounds import VERIFIED_STEPS, Plan, Times, milliseconds, of_steps
-from benchmarks.harness.memory import available_bytes
 from benchmarks.harness.ranks import Answer, Ranks, commands_of_module
 from benchmarks.harness.results import Row
 from benchmarks.harness.rounds import compared, median_and_p95

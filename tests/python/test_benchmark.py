@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from farandole.bench.rounds import percentile
 
 import benchmarks.amp.summary as amp
 import benchmarks.collectives.summary as collectives
@@ -30,7 +31,6 @@ from benchmarks.ddp.models import TASKS
 from benchmarks.harness import script
 from benchmarks.harness.groups import Groups
 from benchmarks.harness.ranks import UnavailableError
-from benchmarks.harness.rounds import percentile
 from benchmarks.hosts import lanes as hosts_lanes
 from benchmarks.hosts import measure as hosts_measure
 from benchmarks.hosts import outcome as hosts_outcome
