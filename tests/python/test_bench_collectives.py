@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +24,8 @@ from farandole.errors import Error
 import ranks
 import run_command
 import warm_python
+from launch_lines import bench_lines, launch_lines, ranks_of
 
-REPOSITORY = Path(__file__).parents[2]
 DEADLINE_S = 60
 
 
@@ -158,9 +158,9 @@ def test_every_operation_dtype_and_reduction_is_measured_and_verified() -> None:
 
 
 def test_it_starts_ranks_and_writes_table_lines_and_plots(tmp_path: Path) -> None:
-    results, plot = tmp_path / "results.jsonl", tmp_path / "plot.svg"
+    results, plot, image = (tmp_path / name for name in ("results.jsonl", "a.svg", "a.png"))
     done = bench("all_reduce", "all_gather", "-n", "1,2", "-b", "1K", "-e", "4K", "--iters", "4",
-                 "--json", str(results), "--plot", str(plot))  # fmt: skip
+                 "--json", str(results), "--plot", str(plot), "--plot", str(image))  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     assert len(rows) == 2 * 2 * 2 * 2
@@ -171,6 +171,25 @@ def test_it_starts_ranks_and_writes_table_lines_and_plots(tmp_path: Path) -> Non
     assert "# without nccl: NCCL needs tensors on GPUs" in done.stdout
     assert "# without mpi: mpirun did not start these ranks" in done.stdout
     assert plot.read_text().startswith("<?xml")
+    assert image.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_signal_ends_the_ranks_and_leaves_what_was_measured(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    arguments = ["-n", "2", "-b", "8", "-e", "1M", "-f", "2", "--iters", "20000", "--json"]
+    started = subprocess.Popen(
+        [warm_python.executable(), "-m", "farandole", "bench", "collectives", "--peers", "none",
+         *arguments, str(results)],
+        env=run_command.environment(), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert started.stdout is not None
+    for line in started.stdout:
+        if " farandole " in line and "#" not in line:
+            break
+    started.terminate()
+    started.communicate(timeout=DEADLINE_S)  # to the end of the outputs: no rank is left
+    assert started.returncode == 128 + signal.SIGTERM
+    assert json.loads(results.read_text().splitlines()[0])["verified"]
 
 
 def test_ranks_of_torchrun_print_lines_of_json() -> None:
@@ -278,21 +297,6 @@ def test_import_farandole_imports_nothing_of_bench() -> None:
     assert done.stdout == "[]\n"
 
 
-def launch_lines(page: Path) -> list[list[str]]:
-    """The words of each command in the page's blocks."""
-    blocks = page.read_text().split("```")[1::2]
-    return [shlex.split(line) for block in blocks for line in block.strip().splitlines()]
-
-
-def bench_lines(what: str) -> list[list[str]]:
-    """What follows `bench <what>` in each line of the page."""
-    found = []
-    for words in launch_lines(REPOSITORY / "docs/bench.md"):
-        if "bench" in words and words[words.index("bench") + 1] == what:
-            found.append(words)
-    return found
-
-
 @pytest.mark.parametrize("words", bench_lines("collectives"), ids=" ".join)
 def test_lines_of_the_page_are_right(words: list[str], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
@@ -303,37 +307,9 @@ def test_lines_of_the_page_are_right(words: list[str], tmp_path: Path, monkeypat
     assert (options.ranks is None) == (words[0] != "farandole" or words[1] == "run")
 
 
-def ranks_of(words: list[str]) -> tuple[int, int]:
-    """Hosts and ranks that a launch line starts, as its launcher's own options say."""
-    options = dict(word.removeprefix("--").split("=") for word in words if "=" in word)
-    if words[0] == "torchrun":
-        from torch.distributed.run import get_args_parser
-
-        parsed = get_args_parser().parse_args(words[1:])
-        hosts = int(parsed.nnodes.partition(":")[0])
-        assert parsed.module
-        assert parsed.training_script == "farandole"
-        assert "--standalone" in words if hosts == 1 else parsed.master_addr
-        return hosts, hosts * int(parsed.nproc_per_node)
-    if words[0] == "srun":
-        hosts = int(options["nodes"])
-        assert options["ntasks-per-node"] == options["gpus-per-node"]
-        return hosts, hosts * int(options["ntasks-per-node"])
-    count = int(words[words.index("-n") + 1])
-    if "--host" in words:
-        places = words[words.index("--host") + 1].split(",")
-        assert count == sum(int(place.split(":")[1]) for place in places)
-        return len(places), count
-    return count // 8, count
-
-
 @pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "srun"])
 def test_the_page_has_launch_lines_for_1_to_8_hosts_of_8_gpus(launcher: str) -> None:
-    found = {
-        ranks_of(words)
-        for words in launch_lines(REPOSITORY / "docs/bench.md")
-        if words[0] == launcher
-    }
+    found = {ranks_of(words) for words in launch_lines() if words[0] == launcher}
     assert found >= {(hosts, 8 * hosts) for hosts in (1, 2, 4, 8)}
 
 

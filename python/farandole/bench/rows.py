@@ -42,9 +42,12 @@ def check_writable(option: str, path: Path) -> None:
     Raises:
         InvalidArgument: they cannot.
     """
+    is_new = not path.exists()
     try:
         with path.open("a"):
             pass
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise InvalidArgument(
             sentences(

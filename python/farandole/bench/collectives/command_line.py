@@ -68,7 +68,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--device", choices=["cpu", "cuda"], help="default: cuda if there is one, else cpu")
     add("--json", metavar="FILE", help="write a line of JSON for each row; - for standard output, "
         "in place of the table")  # fmt: skip
-    add("--plot", metavar="FILE", help="draw times and bandwidths into FILE.png or FILE.svg")
+    add("--plot", metavar="FILE", action="append", default=[], help="draw times and bandwidths "
+        "into FILE, which ends in .png or .svg; may be given several times")  # fmt: skip
     add("--rows", metavar="FILE", help=argparse.SUPPRESS)  # of the ranks that this command starts
     return parser
 
@@ -98,11 +99,12 @@ def plan_of(options: argparse.Namespace) -> Plan:
         InvalidArgument: one has a wrong value, or two exclude each other.
         NotSupported: what it asks for is not installed.
     """
-    if options.plot is not None:
-        plot.check(Path(options.plot))
-    for option, path in (("--json", options.json), ("--plot", options.plot)):
-        if path is not None and path != "-" and ranks_of_run.is_first():
-            files.check_writable(option, Path(path))
+    for path in map(Path, options.plot):
+        plot.check(path)
+        if ranks_of_run.is_first():
+            files.check_writable("--plot", path)
+    if options.json not in (None, "-") and ranks_of_run.is_first():
+        files.check_writable("--json", Path(options.json))
     by_default = options.peers is None
     peers = list(lanes.PEERS)
     if not by_default:
@@ -191,7 +193,7 @@ def _start_ranks(
     by_mpirun = "mpi" in plan.peers and not plan.peers_by_default
     status = RIGHT
     with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
-        path = Path(folder) / "rows.jsonl"
+        path = results_of(options) or Path(folder) / "rows.jsonl"
         for count in counts:
             command = ["collectives", *arguments, "--ranks", str(count), "--rows", str(path)]
             ended = ranks_of_run.run_ranks(count, command, by_mpirun=by_mpirun, bind=options.bind)
@@ -199,18 +201,22 @@ def _start_ranks(
                 return USAGE
             status = WRONG if ended else status
         measured = files.read(path)
+    draw(measured, options)
     if any(row.get("wrong") for row in measured):
-        status = WRONG
-    write(measured, options)
+        return WRONG
     return status
 
 
-def write(measured: list[files.Row], options: argparse.Namespace) -> None:
-    """The files that the options ask for."""
-    if options.json is not None and options.json != "-":
-        path = Path(options.json)
-        path.write_text("")
-        for row in measured:
-            files.append(path, row)
-    if options.plot is not None:
-        plot.draw(measured, Path(options.plot))
+def results_of(options: argparse.Namespace) -> Path | None:
+    """The file of --json, emptied; rows are added to it one by one."""
+    if options.json in (None, "-"):
+        return None
+    path = Path(options.json)
+    path.write_text("")
+    return path
+
+
+def draw(measured: list[files.Row], options: argparse.Namespace) -> None:
+    """The plots that the options ask for."""
+    for path in map(Path, options.plot):
+        plot.draw(measured, path)

@@ -41,7 +41,7 @@ def run(plan: Plan, options: argparse.Namespace) -> int:
     if options.rows is not None:
         return RIGHT  # who started these ranks reads the rows
     if is_first:
-        command_line.write(measured, options)
+        command_line.draw(measured, options)
     return WRONG if any(row.get("wrong") for row in measured) else RIGHT
 
 
@@ -80,15 +80,18 @@ def _measure(
     where |= {"launcher": launcher(), "local_ranks": farandole.local_world_size()}
     cases = list(plan.cases(ranks))
     progress = Progress(len(cases), shown=is_first)
+    results = None
+    if is_first:
+        results = Path(options.rows) if options.rows else command_line.results_of(options)
     as_table = is_first and options.json != "-"
     if as_table:
         _print_head(where, chosen, left_out)
     measured: list[rows.Row] = []
     operation = ""
-    results = iterate(bench, plan, ranks)
+    found = iterate(bench, plan, ranks)
     for case in cases:
         progress.begin(f"{case.operation.name} of {case.bytes} B {case.dtype}, {ranks} ranks")
-        own = [{**row, **where} for row in next(results)]
+        own = [{**row, **where} for row in next(found)]
         progress.end()
         measured += own
         if as_table and case.operation.name != operation:
@@ -96,8 +99,8 @@ def _measure(
             print(f"\n# {operation}, {ranks} rank{'s' * (ranks > 1)}\n{table.HEAD}\n{table.UNITS}")
         for row in own if is_first else []:
             print(table.line_of(row) if as_table else json.dumps(row), flush=True)
-            if options.rows is not None:
-                rows.append(Path(options.rows), row)
+            if results is not None:
+                rows.append(results, row)
     if as_table:
         print(table.verdict_of(measured), flush=True)
     return measured

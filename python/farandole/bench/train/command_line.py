@@ -97,6 +97,8 @@ def main(arguments: list[str]) -> int:
     is_own = most == 0  # a launcher of the user: nobody else writes the page
     if is_own and ranks_of_run.is_first():
         print(table.HEAD, flush=True)
+        if plan.with_single:
+            print("# without single: only farandole bench train alone measures it")
     status = run(plan, results, max(most, *counts), single=[])
     if is_own and ranks_of_run.is_first():
         report(results)
@@ -201,6 +203,6 @@ def report(results: Path) -> None:
         return
     path = results.with_name(PAGE)
     path.write_text(page(measured))
-    for line in scaling.advice(measured):
+    for line in (*scaling.efficiencies(measured), *scaling.advice(measured)):
         print(f"# {line}")
     print(f"# {len(measured)} rows in {results}; charts in {path}", flush=True)

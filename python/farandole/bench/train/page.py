@@ -82,8 +82,8 @@ def _charts(rows: list[Row]) -> str:
         if name == "strong" and len(counts) < 2:
             continue  # the same as the largest of weak scaling
         found.append(chart(f"{name} scaling", "samples/s", _throughputs(series, singles)))
-        lines = [Line(each.lane, each.efficiencies()) for each in series if each.efficiencies()]
-        if lines and len(counts) > 1:
+        lines = [Line(each.lane, each.efficiencies()) for each in series]
+        if len(counts) > 1:
             found.append(chart(f"efficiency, {name} scaling", "of ideal", lines))
     exposed = [
         Line(each.lane, [(row["ranks"], row["exposed_ms"]) for row in each.rows])

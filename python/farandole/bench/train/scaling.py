@@ -19,11 +19,8 @@ class Series:
     """By rising ranks; one for each number of ranks."""
 
     def efficiencies(self) -> list[tuple[int, float]]:
-        """Samples/s of n ranks / n times those of one rank; empty where none was measured."""
-        one = next((row for row in self.rows if row["ranks"] == 1), None)
-        if one is None:
-            return []
-        base = one["samples_per_s"]
+        """Samples/s of a rank, against those of a rank among the fewest ranks, mostly of one."""
+        base = self.rows[0]["samples_per_s"] / self.rows[0]["ranks"]
         return [(row["ranks"], row["samples_per_s"] / row["ranks"] / base) for row in self.rows]
 
 
@@ -64,6 +61,21 @@ def _series(rows: list[Row], sizes: list[float]) -> list[Series]:
         if by_ranks:
             found.append(Series(lane, [by_ranks[count] for count in sorted(by_ranks)]))
     return found
+
+
+def efficiencies(rows: list[Row]) -> list[str]:
+    """A line for each model, kind of scaling and lane, as "... of ours: 0.93 on 2, 0.90 on 4"."""
+    lines = []
+    for kind in kinds_of(rows):
+        own = of_kind(rows, kind)
+        for name, series in (("weak", weak(own)), ("strong", strong(own))):
+            for each in series:
+                found = ", ".join(f"{value:.2f} on {n}" for n, value in each.efficiencies()[1:])
+                if found:
+                    lines.append(
+                        f"{' '.join(kind)}, {name} scaling, efficiency of {each.lane}: {found}"
+                    )
+    return lines
 
 
 def advice(rows: list[Row]) -> list[str]:
