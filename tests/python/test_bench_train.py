@@ -190,6 +190,15 @@ def test_it_says_when_no_communication_could_be_fast_enough() -> None:
     assert "Why: even ranks that never communicate reach 9 samples/s: dividing the batch" in line
 
 
+def test_one_process_with_the_threads_of_a_rank_may_be_the_better_one() -> None:
+    alone = row("limit", 30.0, ranks=1)
+    (line,) = scaling.advice([row("ours", 8.0), row("limit", 9.0), one_process(10.0), alone])
+    assert "30 in one process with 1 thread, 0.27x. Why: even ranks that never" in line
+    gpus = [{**each, "device": "cuda"} for each in (row("ours", 8.0), row("limit", 40.0), alone)]
+    (line,) = scaling.advice(gpus)
+    assert "30 in one process with one GPU, 0.27x. Why: ranks that never communicate reach" in line
+
+
 def test_it_says_nothing_about_what_noise_hides() -> None:
     (line,) = scaling.advice([row("ours", 10.0), one_process(10.1)])
     assert "no difference beyond noise" in line

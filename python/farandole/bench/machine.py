@@ -10,6 +10,9 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+_BUSY_SHARE = 0.75
+"""Of the cores."""
+
 
 def cpu_model() -> str:
     """As the kernel names it."""
@@ -23,6 +26,17 @@ def package_version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def busy_text() -> str:
+    """A warning where other programs use the cores, whose times would be measured; or empty."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load < _BUSY_SHARE * cores:
+        return ""
+    return (
+        f"# this machine is busy: a load of {load:.1f} in the last minute on {cores} cores; times "
+        "are not those of an idle one, above all where one process has several threads"
+    )
 
 
 def describe(device: str) -> dict[str, object]:

@@ -113,5 +113,7 @@ def _print_head(where: rows.Row, chosen: list[Lane], left_out: dict[str, str]) -
         f"{where['accelerator'] or where['cpu']}; {ranks} rank{'s' * (ranks > 1)}, {local} on this "
         f"host, started by {where['launcher']}; lanes: {', '.join(lane.name for lane in chosen)}"
     )
+    if busy := machine.busy_text():
+        print(busy)
     for peer, why in left_out.items():
         print(f"# without {peer}: {why}")

@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
         return run(plan, results, most, single=numbers.numbers_of("-n", options.single_of, least=1))
     is_own = most == 0  # a launcher of the user: nobody else writes the page
     if is_own and ranks_of_run.is_first():
-        print(table.HEAD, flush=True)
+        print_head()
         if plan.with_single:
             print("# without single: only farandole bench train alone measures it")
     status = run(plan, results, max(most, *counts), single=[])
@@ -172,7 +172,7 @@ def _results(options: argparse.Namespace) -> Path:
 def _sweep(arguments: list[str], plan: Plan, counts: list[int], results: Path) -> int:
     """One run for each number of ranks, then one process; what was measured is not again."""
     most = max(counts)
-    print(table.HEAD, flush=True)
+    print_head()
     status = RIGHT
     where = {**machine.describe(plan.device), "device": plan.device}
     command = ["train", *(each for each in arguments if each != "--restart")]
@@ -189,6 +189,13 @@ def _sweep(arguments: list[str], plan: Plan, counts: list[int], results: Path) -
             status = WRONG
     report(results)
     return status
+
+
+def print_head() -> None:
+    """What comes before the first row."""
+    if busy := machine.busy_text():
+        print(busy)
+    print(table.HEAD, flush=True)
 
 
 def _are_left(cells: Iterable[Cell], results: Path, where: rows.Row) -> bool:
