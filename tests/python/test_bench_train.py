@@ -222,8 +222,9 @@ def measured(rank: int, world_size: int, *precisions: str) -> list[dict[str, Any
     return [row for cell in cells for row in bench.measure(cell)]
 
 
+@pytest.mark.timeout(240)
 def test_all_lanes_train_the_same_in_each_precision() -> None:
-    first, second = ranks.run(measured, 2, "float32", "bf16", "fp16")
+    first, second = ranks.run(measured, 2, "float32", "bf16", "fp16", deadline_s=200)
     assert first == second
     assert [row["lane"] for row in first] == 3 * ["ours", "zero", "torch", "limit"]
     for row in first:
@@ -250,6 +251,7 @@ def test_a_lane_whose_ranks_diverge_is_found() -> None:
     assert faults == [None, None, "ranks have different parameters", None]
 
 
+@pytest.mark.timeout(240)
 def test_a_sweep_goes_on_where_it_was_ended_and_writes_one_page(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     done = bench(tmp_path, "-n", "1,2", "--scaling", "weak")

@@ -174,18 +174,18 @@ def _sweep(arguments: list[str], plan: Plan, counts: list[int], results: Path) -
     most = max(counts)
     print_head()
     status = RIGHT
-    where = {**machine.describe(plan.device), "device": plan.device}
     command = ["train", *(each for each in arguments if each != "--restart")]
     threads = os.environ.get("OMP_NUM_THREADS") or str(cores.divide_this_host(most).threads)
+    where = {**machine.describe(plan.device), "device": plan.device}
     for count in counts:
-        if _are_left(plan.cells(count, most), results, where):
+        if _are_left(plan.cells(count, most), results, where, threads):
             own = [*command, "--ranks", str(count), "--most-ranks", str(most)]
             if ranks_of_run.run_ranks(count, own, variables={"OMP_NUM_THREADS": threads}):
                 status = WRONG
-    if _are_left(plan.single_cells(counts), results, where):
+    all_threads = str(cores.divide_this_host(1).threads)
+    if _are_left(plan.single_cells(counts), results, where, all_threads):
         own = [*command, "--ranks", "1", "--single-of", ",".join(map(str, counts))]
-        threads = str(cores.divide_this_host(1).threads)
-        if ranks_of_run.run_ranks(1, own, variables={"OMP_NUM_THREADS": threads}):
+        if ranks_of_run.run_ranks(1, own, variables={"OMP_NUM_THREADS": all_threads}):
             status = WRONG
     report(results)
     return status
@@ -198,7 +198,9 @@ def print_head() -> None:
     print(table.HEAD, flush=True)
 
 
-def _are_left(cells: Iterable[Cell], results: Path, where: rows.Row) -> bool:
+def _are_left(cells: Iterable[Cell], results: Path, where: rows.Row, threads: str) -> bool:
+    """Whether ranks with so many threads have something to measure; if in doubt they find out."""
+    where = {**where, "threads": int(threads) if threads.isdigit() else None}
     done = {key_of(row) for row in rows.read(results)}
     return any(pending(cell, done, where) for cell in cells)
 

@@ -48,6 +48,8 @@ class Times:
     """What a lane has come to on this rank."""
 
     memory_bytes: int = 0
+    parameters: int = 0
+    """Elements that are trained."""
     loss: float = 0.0
     digest: int = 0
     """Of the parameters."""
@@ -78,11 +80,10 @@ class Bench:
         sets = [cell.lanes] if self._fit_together(times) else [(lane,) for lane in cell.lanes]
         for lanes in sets:
             self._time(lanes, times, task, cell, batch)
-        parameters = sum(each.numel() for each in task.new_model().parameters())
         rows = []
         for lane, own in times.items():
             row = self._row(cell, lane, self._from_all(own), len(sets) == 1)
-            row |= {"parameters": parameters, "fault": faults.get(lane)}
+            row |= {"parameters": own.parameters, "fault": faults.get(lane)}
             row["verified"] = row["fault"] is None
             rows.append(row)
         return rows
@@ -111,6 +112,7 @@ class Bench:
         if peak is not None:
             peak.stop()
         own.memory_bytes = max(0, most - begin)
+        own.parameters = sum(each.numel() for each in trainer.parameters)
         for parameter in trainer.parameters:
             own.digest = zlib.crc32(_bytes_of(parameter), own.digest)
 
@@ -213,7 +215,6 @@ class Bench:
             "precision": cell.precision,
             "ranks": self._ranks,
             "local_ranks": farandole.local_world_size(),
-            "threads": torch.get_num_threads(),
             "global_batch": cell.global_batch,
             "lane": lane,
             "device": self._device.type,

@@ -85,7 +85,7 @@ class Plan:
 def key_of(row: Row) -> Key:
     """What tells rows apart: one that is there already is not measured again."""
     names = ("model", "precision", "ranks", "global_batch", "lane", "device")
-    where = ("cpu", "accelerator", "torch", "farandole")
+    where = ("threads", "cpu", "accelerator", "torch", "farandole")
     return tuple(row.get(name) for name in (*names, *where))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 import farandole
@@ -35,7 +36,7 @@ def run(plan: Plan, results: Path, most_ranks: int, *, single: list[int]) -> int
     is_first = farandole.rank() == 0
     ranks = farandole.world_size()
     where = machine.describe(plan.device)
-    where |= {"launcher": launcher(), "device": plan.device}
+    where |= {"launcher": launcher(), "device": plan.device, "threads": torch.get_num_threads()}
     cells = list(plan.single_cells(single) if single else plan.cells(ranks, most_ranks))
     todo: list[Cell | None] = []
     if is_first:
@@ -51,13 +52,14 @@ def run(plan: Plan, results: Path, most_ranks: int, *, single: list[int]) -> int
         for cell in left:
             progress.begin(f"{cell.model} {cell.precision}, global batch {cell.global_batch}, "
                            f"{ranks} rank{'s' * (ranks > 1)}")  # fmt: skip
-            for row in bench.measure(cell):
+            for figures in bench.measure(cell):
+                row = {**figures, **where}
                 if row["fault"] is not None:
                     status = WRONG
                 if is_first:
                     print(table.line_of(row), flush=True)
                     if row["fault"] is None:
-                        rows.append(results, {**row, **where})
+                        rows.append(results, row)
             progress.end()
     except Error as error:
         print(f"farandole bench: rank {farandole.rank()}: {error}", file=sys.stderr)
