@@ -157,6 +157,23 @@ def test_every_operation_dtype_and_reduction_is_measured_and_verified() -> None:
     assert "FAILED" in table.verdict_of(first)
 
 
+def too_large(rank_: int, world_size: int) -> list[dict[str, Any]]:
+    plan = plan_of("-b", "1G", "-e", "1G")
+    from farandole.bench import memory
+
+    memory.available_bytes = lambda: 2**30 if rank_ == 1 else 2**60
+    own = [TorchLane("farandole", farandole.default_group())]
+    bench = measure.Bench(plan, own, torch.device("cpu"))
+    return [row for each in measure.iterate(bench, plan, world_size) for row in each]
+
+
+def test_sizes_that_do_not_fit_into_memory_are_left_out_on_every_rank() -> None:
+    first, second = ranks.run(too_large, 2)
+    assert first == second
+    assert first[0]["cannot"] == "it needs 8.0 GiB, and 1.0 GiB are free"
+    assert "n/a: it needs" in table.line_of(first[0])
+
+
 def test_it_starts_ranks_and_writes_table_lines_and_plots(tmp_path: Path) -> None:
     results, plot, image = (tmp_path / name for name in ("results.jsonl", "a.svg", "a.png"))
     done = bench("all_reduce", "all_gather", "-n", "1,2", "-b", "1K", "-e", "4K", "--iters", "4",

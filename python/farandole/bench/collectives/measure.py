@@ -15,13 +15,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 import farandole
+from farandole.bench import memory
 from farandole.bench.collectives import values
 from farandole.bench.collectives.lanes import OURS, Call, Lane
-from farandole.bench.collectives.operations import bandwidths
+from farandole.bench.collectives.operations import Operation, bandwidths
 from farandole.bench.collectives.plan import FEWEST_ITERATIONS, MOST_ITERATIONS, Case, Plan
 from farandole.bench.collectives.values import DTYPES
 from farandole.bench.rounds import interleaved, percentile
 from farandole.bench.rows import Row
+from farandole.bench.sizes import GIB, MIB
+
+_CHECKED_BYTES = 64 * MIB
+"""Buffers of a rank, from which on it is asked whether they fit into memory."""
+_WITH_STAGING = 2
+"""Peers copy what they send."""
 
 
 @dataclass
@@ -46,15 +53,14 @@ class Bench:
 
     def measure(self, case: Case) -> list[Row]:
         """One row a lane; the same on every rank. Collective."""
-        operation = case.operation
-        if self._ranks < operation.least_ranks:
-            reason = f"it takes at least {operation.least_ranks} ranks"
-            return [self._row(case, Cell(lane, cannot=reason), []) for lane in self._lanes]
-        dtype = DTYPES[case.dtype]
+        operation, dtype = case.operation, DTYPES[case.dtype]
         inputs, outputs = (
             count_of(case.count, self._ranks)
             for count_of in (operation.input_elements, operation.output_elements)
         )
+        reason = self._obstacle(operation, (inputs + outputs) * dtype.itemsize)
+        if reason:
+            return [self._row(case, Cell(lane, cannot=reason), []) for lane in self._lanes]
         source = torch.zeros(inputs, dtype=dtype, device=self._device)
         target = source if operation.in_place else torch.zeros(
             outputs, dtype=dtype, device=self._device
@@ -73,6 +79,20 @@ class Bench:
             for cell in able:
                 cell.wrong += self._wrong(case, cell, source, target)
         return [self._row(case, cell, self._gather(cell)) for cell in cells]
+
+    def _obstacle(self, operation: Operation, needed: int) -> str:
+        """Why no lane can be measured; empty if that is not known. The same on every rank."""
+        if self._ranks < operation.least_ranks:
+            return f"it takes at least {operation.least_ranks} ranks"
+        if needed < _CHECKED_BYTES:
+            return ""
+        if self._device.type == "cuda":
+            available = torch.cuda.mem_get_info()[0]
+        else:
+            needed *= _WITH_STAGING * farandole.local_world_size()
+            available = memory.available_bytes()
+        lacking = f"it needs {needed / GIB:.1f} GiB, and {available / GIB:.1f} GiB are free"
+        return next(filter(None, self._from_all(lacking if needed > available else "")), "")
 
     def _prepare(self, case: Case, cell: Cell, source: Tensor, target: Tensor) -> None:
         """Makes the call, verifies it, warms up and finds how many iterations fill the time."""
