@@ -37,6 +37,7 @@ publish := $(if $(PUBLISH),--publish)
 torch_free_tests := run run_parts run_hosts launchers restarts cmake_project packaging nccl_plugin \
 	gpu_check gpu_benchmark docs page_examples cpp_examples demo doctor benchmark mpi \
 	checkpoint_values checkpoint_reader checkpoint_resharding checkpoint_memory lr_schedulers \
+	bench_collectives bench_predict \
 	samplers simulated_faults simulated_capture
 not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
 # Of the simulated device, under which Python tests run: those that differ most, or all four.
