@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of all ranks: computation, and collectives that overlap with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from farandole.bench.predict.buckets import Bucket, buckets_of, caps_of, default_caps
+from farandole.bench.predict.collectives import Cost, Operation, cost_of
+from farandole.bench.predict.layout import Layout
+from farandole.bench.predict.links import Links
+from farandole.bench.predict.recorded_step import RecordedStep
+
+REPORT_BYTES = 256  # what ranks tell each other at the end of backward, about
+MOST_TAKEN = 0.95  # of the cores, by communication
+
+
+class Zero(Enum):
+    """How the optimizer's state is divided; docs/zero.md."""
+
+    NONE = "none"
+    FULL = "full"
+    """ZeroRedundancyOptimizer, gradients="full"."""
+    SHARD = "shard"
+    """gradients="shard"."""
+    HOST = "host"
+    """gradients="full", shard_over="host"."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the training is set up."""
+
+    bucket_cap_mb: float | None = None
+    wire_dtype: str | None = None
+    zero: Zero = Zero.NONE
+    overlap_with_ddp: bool = False
+    """New parameters arrive while the next forward runs."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """In seconds."""
+
+    step_s: float
+    exposed_s: float
+    """Communication that neither backward nor the next forward hides, and waiting for it."""
+
+
+@dataclass
+class Busy:
+    """A collective under way."""
+
+    begin_s: float
+    end_s: float
+    taken: float
+    """The part of the cores that computation lacks meanwhile."""
+
+
+@dataclass
+class Backward:
+    """Computation that collectives slow down. Collectives run one after the other."""
+
+    now_s: float = 0.0
+    done_s: float = 0.0
+    """Seconds of computation, as it would take alone."""
+    queue: list[Busy] = field(default_factory=list)
+    place: int = 0
+    """Of the collective that is under way at now_s, or is next."""
+
+    def compute(self, until_s: float) -> None:
+        """Goes on until so much is computed."""
+        while self.place < len(self.queue):
+            busy = self.queue[self.place]
+            if self._reached(until_s, busy.begin_s, 1.0):
+                return
+            if self._reached(until_s, busy.end_s, 1.0 - busy.taken):
+                return
+            self.place += 1
+        self.now_s += until_s - self.done_s
+        self.done_s = until_s
+
+    def launch(self, cost: Cost, cores_per_host: float | None) -> None:
+        """Behind those that were launched."""
+        begin = max(self.now_s, self.end_s)
+        taken = 0.0
+        if cores_per_host is not None and cost.seconds > 0:
+            taken = min(MOST_TAKEN, cost.cpu_s / cost.seconds / cores_per_host)
+        self.queue.append(Busy(begin, begin + cost.seconds, taken))
+
+    @property
+    def end_s(self) -> float:
+        """Of the last collective."""
+        return self.queue[-1].end_s if self.queue else 0.0
+
+    def _reached(self, until_s: float, boundary_s: float, pace: float) -> bool:
+        """Computes at this pace up to the boundary; whether all is done before it."""
+        if boundary_s <= self.now_s:
+            return False
+        possible = (boundary_s - self.now_s) * pace
+        if self.done_s + possible >= until_s:
+            self.now_s += (until_s - self.done_s) / pace
+            self.done_s = until_s
+            return True
+        self.now_s, self.done_s = boundary_s, self.done_s + possible
+        return False
+
+
+def simulate(
+    step: RecordedStep,
+    layout: Layout,
+    links: Links,
+    options: Options | None = None,
+    *,
+    slowest: float = 1.0,
+) -> StepTimes:
+    """``slowest``: how much longer the slowest rank computes than the recorded one.
+
+    Gradients of a bucket are averaged when all ranks have them, that is the slowest one. A bucket's
+    collective begins when those before it have ended.
+    """
+    options = options or Options()
+    pace = slowest / 1e3  # milliseconds of the record to seconds
+    broadcast = cost_of(Operation.BROADCAST, step.buffer_bytes, layout, links)
+    communication = broadcast.seconds if step.buffer_bytes else 0.0
+    backward = Backward(now_s=communication)
+    operation = Operation.REDUCE_SCATTER if options.zero is Zero.SHARD else Operation.ALL_REDUCE
+    for bucket in _buckets(step, layout, options):
+        backward.compute(bucket.ready_ms * pace)
+        backward.launch(cost_of(operation, bucket.bytes, layout, links), links.cores_per_host)
+    backward.compute(step.backward_end_ms * pace)
+    exposed = max(0.0, backward.end_s - backward.now_s)
+    exposed += cost_of(Operation.ALL_GATHER, REPORT_BYTES, layout, links).seconds
+    rest = step.other_ms * pace + step.optimizer_ms * pace / _shards(layout, options.zero)
+    gathered = _gathering_s(step, layout, links, options.zero)
+    if options.overlap_with_ddp:
+        gathered = max(0.0, gathered - step.forward_ms * pace)
+    total = backward.now_s + exposed + rest + gathered
+    return StepTimes(total, communication + exposed + gathered)
+
+
+def _buckets(step: RecordedStep, layout: Layout, options: Options) -> list[Bucket]:
+    caps = default_caps(layout.hosts, on_cpu=step.device == "cpu")
+    if options.bucket_cap_mb is not None:
+        caps = caps_of(options.bucket_cap_mb)
+    return buckets_of(step.gradients, caps, options.wire_dtype)
+
+
+def _shards(layout: Layout, zero: Zero) -> int:
+    """Into which the optimizer's work is divided."""
+    return {Zero.NONE: 1, Zero.HOST: layout.ranks_per_host}.get(zero, layout.ranks)
+
+
+def _gathering_s(step: RecordedStep, layout: Layout, links: Links, zero: Zero) -> float:
+    """New parameters on their way to the other ranks; as many bytes as gradients have."""
+    if zero is Zero.NONE:
+        return 0.0
+    among = Layout(1, layout.ranks_per_host) if zero is Zero.HOST else layout
+    return cost_of(Operation.ALL_GATHER, step.gradient_bytes, among, links).seconds
