@@ -16,6 +16,7 @@ import benchmarks.collectives.summary as collectives
 import benchmarks.ddp.summary as ddp
 import benchmarks.gpu.summary as gpu
 import benchmarks.hosts.summary as hosts
+import benchmarks.predict.summary as predict
 import benchmarks.zero.summary as zero
 from benchmarks.collectives.lanes import GLOO, TORCH
 from benchmarks.collectives.measured import Results
@@ -26,7 +27,7 @@ BEGIN = "<!-- measured: begin; written by benchmarks/publish.py -->"
 END = "<!-- measured: end -->"
 SECTIONS = [
     *(ddp.SECTION, zero.SECTION, amp.SECTION, checkpoint.SECTION),
-    *(collectives.ALL_REDUCE, collectives.OTHERS, hosts.SECTION, gpu.SECTION),
+    *(collectives.ALL_REDUCE, collectives.OTHERS, hosts.SECTION, predict.SECTION, gpu.SECTION),
 ]
 
 
