@@ -13,9 +13,11 @@ writes predict.jsonl into build/benchmarks. docs/benchmarks.md explains the meth
 """
 
 import argparse
+import os
 from collections.abc import Iterator
 
 from benchmarks.harness.results import Row
+from benchmarks.harness.rounds import say
 from benchmarks.harness.script import Report, new_parser, parse
 from benchmarks.predict import outcome
 from benchmarks.predict.measure import Plan, measure
@@ -23,7 +25,8 @@ from benchmarks.predict.summary import FILE, MODELS
 
 RATES, HOSTS = ["1gbit", "100mbit"], [2, 4]
 STEPS = {"1gbit": 10}  # a round; other rates take fewer, as steps take longer
-FEW_STEPS = 4
+FEW_STEPS = 3
+MOST_LOAD = 0.5
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -41,6 +44,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def measured(arguments: argparse.Namespace) -> Iterator[list[Row]]:
     """The rows of each table."""
+    if (load := os.getloadavg()[0]) > MOST_LOAD:
+        say(f"The load of this machine is {load:.1f}: steps are noisy, and errors too.")
     for rate in arguments.rates:
         steps = STEPS.get(rate, FEW_STEPS)
         hosts, models = sorted(arguments.hosts), arguments.models

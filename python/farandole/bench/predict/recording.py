@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from farandole.bench.predict.recorded_step import Gradient, RecordedStep
 from farandole.errors import InvalidArgument, sentences
 
-WARM_UP = 3  # steps that are not counted: memory, caches, the planning of kernels
+WARM_UP = 3  # steps: memory is taken, caches fill, libraries choose kernels
 
 Mark = Any  # a point of time
 
@@ -76,8 +76,11 @@ class StepRecorder:
         optimizer: torch.optim.Optimizer | None = None,
         *,
         name: str | None = None,
+        warm_up: int = WARM_UP,
     ) -> None:
+        """``warm_up``: the first steps, which are not counted."""
         _check(module)
+        self._warm_up = warm_up
         self._name = name or type(module).__name__
         self._module = module
         self._parameters = [each for each in module.parameters() if each.requires_grad]
@@ -108,20 +111,21 @@ class StepRecorder:
         self._handles = []
 
     def recorded(self) -> RecordedStep:
-        """Medians of all steps but the first three.
+        """Medians of all steps but those that warm up.
 
         Raises:
             InvalidArgument: there are no such steps, or no gradient came.
         """
-        steps = [each for each in self._steps[WARM_UP:] if each.ready and each.end is not None]
+        counted = self._steps[self._warm_up :]
+        steps = [each for each in counted if each.ready and each.end is not None]
         if not steps:
             raise InvalidArgument(
                 sentences(
                     "predict-nothing-recorded",
                     f"a StepRecorder has recorded {len(self._steps)} steps.",
-                    f"the first {WARM_UP} warm up, and a step counts if a backward of the module "
-                    "that was passed brings gradients.",
-                    f"record {WARM_UP + 10} steps or more, each in `with recorder.step():`.",
+                    "a step counts if it is not one of the first ones, which warm up, and if a "
+                    "backward of the module that was passed brings gradients.",
+                    "record 13 steps or more, each in `with recorder.step():`.",
                 )
             )
         indices = {index for marks in steps for index in marks.ready}
