@@ -35,7 +35,7 @@ from farandole.bench.predict import (
     simulate,
 )
 from farandole.bench.predict.advice import best_of_each_kind
-from farandole.bench.predict.buckets import Caps, buckets_of
+from farandole.bench.predict.buckets import Caps, buckets_of, caps_of, default_caps
 from farandole.bench.predict.collectives import Operation, cost_of
 from farandole.bench.predict.fit import Measured, fitted
 from farandole.bench.predict.layout import Layout, layout_of
@@ -159,6 +159,29 @@ def test_queued_collectives_take_cores_one_after_the_other() -> None:
     half = replace(links(10, cpu_s_per_byte=0.5 * 0.1 / (2 * MB)), cores_per_host=1.0)
     times = simulate(step_of(100, 110, 300), Layout(2, 1), half, each_alone())
     assert times.step_s == pytest.approx(0.500 + REPORT_S + 0.010)
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        # 1 MB takes 100 ms on 2 ranks: 100 to 200, 200 to 300; nothing is cast for the wire.
+        (Options(wire_dtype="bfloat16", bucket_cap_mb=1e-6), 0.300 + 0.010),
+        # reduce_scatters of 50 ms after backward, half of the optimizer, all_gather of 100 ms
+        (Options(1e-6, zero=Zero.SHARD), 0.300 + 0.002 + 0.004 + 0.100),
+        (Options(1e-6, zero=Zero.SHARD, overlap_with_ddp=True), 0.300 + 0.002 + 0.004 + 0.100),
+    ],
+)
+def test_ranks_that_share_memory_need_no_wire(options: Options, seconds: float) -> None:
+    network = Links(Link(0.0, 10 * MB), FREE, Algorithm.STRIPES)
+    times = simulate(step_of(100, 200), Layout(1, 2), network, options)
+    assert times.step_s == pytest.approx(seconds + REPORT_S)
+
+
+def test_default_buckets_are_smaller_in_shared_memory() -> None:
+    assert default_caps(shared=True) == Caps(2**18, 2**20, 2**18)
+    assert default_caps(shared=False) == Caps(2**20, 25 * 2**20, 2**20)
+    assert caps_of(10, shared=False) == Caps(2**20, 10 * 2**20)
+    assert caps_of(0.5, shared=True) == Caps(2**18, 2**19)
 
 
 def test_the_slowest_rank_sets_the_pace() -> None:

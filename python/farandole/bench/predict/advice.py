@@ -92,7 +92,8 @@ def _of_zero(conditions: Conditions) -> Iterator[Change]:
         Zero.HOST: 'ZeRO, shard_over="host"',
     }
     for zero, name in names.items():
-        if zero is Zero.HOST and conditions.ranks_per_host == 1:
+        on_cpu = conditions.step.device == "cpu"  # elsewhere it is NotSupported
+        if zero is Zero.HOST and (conditions.ranks_per_host == 1 or not on_cpu):
             continue
         if zero is not conditions.options.zero:
             options = replace(conditions.options, zero=zero, overlap_with_ddp=False)

@@ -31,15 +31,16 @@ class Bucket:
     """When the last of them is ready."""
 
 
-def default_caps(hosts: int, *, on_cpu: bool) -> Caps:
-    """Those of DistributedDataParallel without bucket_cap_mb; on one host ranks share memory."""
-    cap = (1 if hosts == 1 and on_cpu else 25) * MIB
-    return Caps(min(cap, MIB if cap > MIB else cap / 4), cap, cap / (4 if cap == MIB else 25))
+def default_caps(*, shared: bool) -> Caps:
+    """Those of DistributedDataParallel without bucket_cap_mb. ``shared``: ranks share memory."""
+    cap = (1 if shared else 25) * MIB
+    return Caps(cap / 4 if shared else MIB, cap, cap / 4 if shared else cap / 25)
 
 
-def caps_of(bucket_cap_mb: float) -> Caps:
-    """Those of DistributedDataParallel with this bucket_cap_mb on several hosts."""
-    return Caps(min(bucket_cap_mb * MIB, MIB), bucket_cap_mb * MIB)
+def caps_of(bucket_cap_mb: float, *, shared: bool) -> Caps:
+    """Those of DistributedDataParallel with this bucket_cap_mb."""
+    cap = bucket_cap_mb * MIB
+    return Caps(min(cap, (0.25 if shared else 1) * MIB), cap)
 
 
 def buckets_of(

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from farandole.bench.predict.buckets import Bucket, buckets_of, caps_of, default_caps
 from farandole.bench.predict.collectives import Cost, Operation, cost_of
 from farandole.bench.predict.layout import Layout
-from farandole.bench.predict.links import Links
+from farandole.bench.predict.links import Algorithm, Links
 from farandole.bench.predict.recorded_step import RecordedStep
 
 REPORT_BYTES = 256  # what ranks tell each other at the end of backward, about
@@ -118,15 +118,18 @@ def simulate(
     """``slowest``: how much longer the slowest rank computes than the recorded one.
 
     Gradients of a bucket are averaged when all ranks have them, that is the slowest one. A bucket's
-    collective begins when those before it have ended.
+    collective begins when those before it have ended. Where all ranks share memory, nothing is cast
+    for the wire, gradients="shard" averages in the optimizer's step, and new parameters are there
+    at its end.
     """
     options = options or Options()
+    shared = layout.hosts == 1 and links.algorithm is Algorithm.STRIPES
     pace = slowest / 1e3  # milliseconds of the record to seconds
     broadcast = cost_of(Operation.BROADCAST, step.buffer_bytes, layout, links)
     communication = broadcast.seconds if step.buffer_bytes else 0.0
     backward = Backward(now_s=communication)
     operation = Operation.REDUCE_SCATTER if options.zero is Zero.SHARD else Operation.ALL_REDUCE
-    for bucket in _buckets(step, layout, options):
+    for bucket in _buckets(step, options, shared=shared):
         backward.compute(bucket.ready_ms * pace)
         backward.launch(cost_of(operation, bucket.bytes, layout, links), links.cores_per_host)
     backward.compute(step.backward_end_ms * pace)
@@ -134,17 +137,20 @@ def simulate(
     exposed += cost_of(Operation.ALL_GATHER, REPORT_BYTES, layout, links).seconds
     rest = step.other_ms * pace + step.optimizer_ms * pace / _shards(layout, options.zero)
     gathered = _gathering_s(step, layout, links, options.zero)
-    if options.overlap_with_ddp:
+    if options.overlap_with_ddp and not shared:
         gathered = max(0.0, gathered - step.forward_ms * pace)
     total = backward.now_s + exposed + rest + gathered
     return StepTimes(total, communication + exposed + gathered)
 
 
-def _buckets(step: RecordedStep, layout: Layout, options: Options) -> list[Bucket]:
-    caps = default_caps(layout.hosts, on_cpu=step.device == "cpu")
+def _buckets(step: RecordedStep, options: Options, *, shared: bool) -> list[Bucket]:
+    caps = default_caps(shared=shared)
     if options.bucket_cap_mb is not None:
-        caps = caps_of(options.bucket_cap_mb)
-    return buckets_of(step.gradients, caps, options.wire_dtype)
+        caps = caps_of(options.bucket_cap_mb, shared=shared)
+    buckets = buckets_of(step.gradients, caps, None if shared else options.wire_dtype)
+    if shared and options.zero is Zero.SHARD:
+        return [replace(bucket, ready_ms=step.backward_end_ms) for bucket in buckets]
+    return buckets
 
 
 def _shards(layout: Layout, zero: Zero) -> int:
