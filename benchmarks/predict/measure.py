@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the link at one rate, then predicts and measures the steps of each model."""
 
-import os
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from farandole.bench.predict import (
     Algorithm,
@@ -31,6 +30,7 @@ from benchmarks.hosts.emulated import EmulatedHosts
 from benchmarks.hosts.measure import gbit
 
 LINK_BYTES = (1 << 20, 8 << 20)
+CONTENTION_ROUNDS = 3
 UNUSED = Link(0.0, 1e12, source="one rank on each host")
 
 
@@ -67,35 +67,66 @@ def running(rate: str, count: int) -> Iterator[Ranks]:
 
 def measured_link(plan: Plan, ranks: Ranks, count: int) -> Link:
     """From two sizes of all_reduce between idle hosts; no model has been seen by then."""
-    pairs, cpu_s, moved = [], 0.0, 0.0
+    pairs = []
     for size in LINK_BYTES:
-        times = max(3, min(20, round(0.1 * gbit(plan.rate) * 8e9 / size / 8)))
-        answers = ranks.ask(f"link {size} {times}")
+        answers = ranks.ask(f"link {size} {times_of(plan, size)}")
         seconds = [max(each) for each in zip(*(a["seconds"] for a in answers), strict=True)]
         pairs.append((float(size), statistics.median(seconds)))
-        cpu_s += sum(answer["cpu_s"] for answer in answers) / count
-        moved += len(seconds) * 2 * 2 * (count - 1) / count * size
-    layout = Layout(count, 1)
-    times_of_sizes = Measured(Operation.ALL_REDUCE, layout, (*pairs,), cpu_s / moved)
-    link = fitted(times_of_sizes, Algorithm.STRIPES)
-    say(f"{plan.rate}: {link.latency_s * 1e6:.0f} us, {link.bytes_per_s / 1e6:.2f} MB/s, "
-        f"{link.cpu_s_per_byte * 1e9:.2f} CPU s a GB")  # fmt: skip
-    return link
+    measured = Measured(Operation.ALL_REDUCE, Layout(count, 1), (*pairs,))
+    return fitted(measured, Algorithm.STRIPES)
+
+
+def times_of(plan: Plan, size: int) -> int:
+    """About a second."""
+    return max(3, min(20, round(gbit(plan.rate) * 1e9 / 8 / size)))
+
+
+@dataclass(frozen=True)
+class Contention:
+    """What collectives and computation of these hosts cost each other."""
+
+    busy_factor: float
+    cpu_s_per_byte: float
+
+
+def measured_contention(plan: Plan, ranks: Ranks, count: int) -> Contention:
+    """Medians of some rounds, without a model; hosts share cores, so their number matters."""
+    size = LINK_BYTES[-1]
+    times = times_of(plan, size)
+    moved = 2 * 2 * (count - 1) / count * size * times  # sent and received
+    factors, costs = [], []
+    for _ in range(CONTENTION_ROUNDS):
+        answers = ranks.ask(f"contention {size} {times}")
+        idle_s, busy_s = (max(each[key] for each in answers) for key in ("idle_s", "busy_s"))
+        factors.append(busy_s / idle_s)
+        costs.append(statistics.fmean(each["cpu_s"] for each in answers) / moved)
+    return Contention(max(1.0, statistics.median(factors)), statistics.median(costs))
 
 
 def measured_steps(plan: Plan, ranks: Ranks, count: int, link: Link) -> list[Row]:
     """Steps without communication and those of DDP take turns, and so do models."""
+    contention = measured_contention(plan, ranks, count)
+    say(f"{count} hosts, {plan.rate}: {link.latency_s * 1e6:.0f} us, "
+        f"{link.bytes_per_s / 1e6:.2f} MB/s, x {contention.busy_factor:.3f} while ranks compute, "
+        f"{contention.cpu_s_per_byte * 1e9:.2f} CPU s a GB")  # fmt: skip
     recorded: dict[str, list[RecordedStep]] = {model: [] for model in plan.models}
     steps_ms: dict[str, list[float]] = {model: [] for model in plan.models}
+    cores: dict[str, list[float]] = {model: [] for model in plan.models}
     for turns in interleaved(plan.models, plan.rounds):
         for model in turns:
             answers = ranks.ask(f"steps {model} {plan.size} {plan.steps}")
             recorded[model].append(combined([step_of(each["recorded"]) for each in answers]))
             steps_ms[model] += slowest(answers)
-    cores = len(os.sched_getaffinity(0)) / count
-    links = Links(UNUSED, link, Algorithm.STRIPES, cores_per_host=cores)
+            cores[model] += [each["cores"] for each in answers]
     rows = []
     for model in plan.models:
+        links = Links(
+            UNUSED,
+            replace(link, cpu_s_per_byte=contention.cpu_s_per_byte),
+            Algorithm.STRIPES,
+            cores_per_host=statistics.median(cores[model]),
+            busy_factor=contention.busy_factor,
+        )
         row = row_of(plan, count, links, joined(recorded[model]), steps_ms[model])
         rows.append({"model": model, **row})
         say(f"{count} hosts, {plan.rate}, {model}: predicted {row['predicted_ms']:.1f} ms, "
@@ -128,6 +159,8 @@ def row_of(plan: Plan, count: int, links: Links, step: RecordedStep, steps_ms: l
         "gradient_bytes": step.gradient_bytes,
         "link_us": round(links.between.latency_s * 1e6, 1),
         "link_mb_s": round(links.between.bytes_per_s / 1e6, 3),
+        "busy_factor": round(links.busy_factor, 4),
+        "cores_a_rank": round(links.cores_per_host or 0.0, 3),
         "cpu_s_a_gb": round(links.between.cpu_s_per_byte * 1e9, 4),
         "alone_ms": round(step.step_ms, 4),
         "jitter": round(conditions.jitter, 4),

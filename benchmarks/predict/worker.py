@@ -4,6 +4,7 @@
 On a line from run.py it answers with one line of JSON:
 
 - link <bytes> <times>: the seconds of each all_reduce of so many bytes, and the CPU seconds of all;
+- contention <bytes> <times>: what so many all_reduces and computation cost each other;
 - steps <model> <size> <steps>: steps without communication, while all ranks compute at once, and
   training steps with DDP, by turns: what was recorded of the former, milliseconds of the latter.
 """
@@ -22,6 +23,7 @@ from torch import nn
 from benchmarks.harness.answering import this_member
 from benchmarks.harness.groups import joined
 from benchmarks.hosts.timing import timed
+from benchmarks.predict.contention import contention
 from benchmarks.predict.models import MODELS, loss_of
 
 UNCOUNTED, UNCOUNTED_LATER = 3, 1  # steps of the first answer about a model, and of others
@@ -38,6 +40,8 @@ class Rank:
         what, *rest = words
         if what == "link":
             return self.link(*map(int, rest))
+        if what == "contention":
+            return contention(*map(int, rest))
         model, size, steps = rest
         return self.steps(model, size, int(steps))
 
@@ -55,11 +59,14 @@ class Rank:
         alone = self.step(model, size, plain, plain_optimizer)
         together = self.step(model, size, wrapped, optimizer)
         recorder = StepRecorder(plain, plain_optimizer, name=model, warm_up=uncounted)
-        steps_ms = []
+        steps_ms, wall_s, cpu_s = [], 0.0, 0.0
         for _ in range(uncounted + steps):
             farandole.barrier()
+            begin, begin_cpu_s = time.perf_counter(), time.process_time()
             with recorder.step():
                 alone()
+            wall_s += time.perf_counter() - begin
+            cpu_s += time.process_time() - begin_cpu_s
             farandole.barrier()
             begin = time.perf_counter()
             together()
@@ -68,6 +75,7 @@ class Rank:
         sums = [each.detach().double().sum() for each in wrapped.parameters()]
         return {
             "recorded": asdict(recorder.recorded()),
+            "cores": cpu_s / wall_s,
             "steps_ms": steps_ms[uncounted:],
             "checksum": float(sum(sums)),
         }

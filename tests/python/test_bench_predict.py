@@ -184,6 +184,14 @@ def test_default_buckets_are_smaller_in_shared_memory() -> None:
     assert caps_of(0.5, shared=True) == Caps(2**18, 2**19)
 
 
+def test_collectives_take_longer_while_ranks_compute() -> None:
+    # 1 MB takes 100 ms, and 200 ms while ranks compute. Bucket 0 is launched at 100, has half of it
+    # left at 200, when all is computed, and ends at 250; bucket 1 travels until 350.
+    slow = replace(links(10), busy_factor=2.0)
+    times = simulate(step_of(100, 200), Layout(2, 1), slow, each_alone())
+    assert times.step_s == pytest.approx(0.350 + REPORT_S + 0.010)
+
+
 def test_the_slowest_rank_sets_the_pace() -> None:
     times = simulate(step_of(100, 200), Layout(2, 1), links(10), each_alone(), slowest=2.0)
     assert times.step_s == pytest.approx(0.400 + 0.100 + REPORT_S + 0.020)
@@ -466,6 +474,7 @@ def test_a_file_of_links_has_presets_measurements_and_numbers(tmp_path: Path) ->
         ({"format": "else"}, "predict-links-file"),
         ({"algorithm": "magic"}, "predict-links-file"),
         ({"cores_per_host": 0}, "predict-links-file"),
+        ({"busy_factor": 0}, "predict-links-file"),
         ({"within_host": {"latency_us": 5, "gb_per_s": 0}}, "predict-links-file"),
         ({"within_host": "fast"}, "predict-links-file"),
         ({"within_host": {"preset": "nvlink9"}}, "predict-preset"),

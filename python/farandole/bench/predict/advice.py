@@ -126,4 +126,7 @@ def _limitless(conditions: Conditions) -> Conditions:
         replace(link.scaled(LIMITLESS), latency_s=0.0, message_s=0.0, cpu_s_per_byte=0.0)
         for link in (links.within, links.between)
     )
-    return replace(conditions, links=replace(links, within=within, between=between, launch_s=0.0))
+    return replace(
+        conditions,
+        links=replace(links, within=within, between=between, launch_s=0.0, busy_factor=1.0),
+    )

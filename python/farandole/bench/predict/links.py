@@ -61,6 +61,8 @@ class Links:
     cores_per_host: float | None = None
     """Cores that computation fills, so that communication takes time from it; None: it has cores
     or engines of its own."""
+    busy_factor: float = 1.0
+    """How much longer a collective takes while ranks compute: threads wait for a core."""
 
     def scaled(self, within: float, between: float) -> Links:
         """With other bandwidths."""

@@ -50,6 +50,7 @@ def links_of(read: dict[str, Any]) -> Links:
         algorithm=algorithm,
         launch_s=float(read.get("launch_us", 0.0)) * US,
         cores_per_host=None if cores is None else _above_zero(cores),
+        busy_factor=_above_zero(read.get("busy_factor", 1.0)),
     )
 
 

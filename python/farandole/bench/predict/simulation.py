@@ -14,6 +14,7 @@ from farandole.bench.predict.recorded_step import RecordedStep
 
 REPORT_BYTES = 256  # what ranks tell each other at the end of backward, about
 MOST_TAKEN = 0.95  # of the cores, by communication
+TOLERANCE_S = 1e-12  # of the end of a collective, by rounding
 
 
 class Zero(Enum):
@@ -49,62 +50,57 @@ class StepTimes:
 
 
 @dataclass
-class Busy:
-    """A collective under way."""
+class Running:
+    """A collective that is under way or waits for those before it."""
 
-    begin_s: float
-    end_s: float
+    left_s: float
+    """As long as it would still take on idle cores."""
     taken: float
     """The part of the cores that computation lacks meanwhile."""
 
 
 @dataclass
 class Backward:
-    """Computation that collectives slow down. Collectives run one after the other."""
+    """Computation and collectives that slow each other down.
 
-    now_s: float = 0.0
+    Collectives run one after the other. While one runs, computation has ``1 - taken`` of its pace,
+    and while ranks compute, collectives take ``busy_factor`` times as long.
+    """
+
+    links: Links
+    now_s: float
     done_s: float = 0.0
     """Seconds of computation, as it would take alone."""
-    queue: list[Busy] = field(default_factory=list)
-    place: int = 0
-    """Of the collective that is under way at now_s, or is next."""
+    queue: list[Running] = field(default_factory=list)
 
     def compute(self, until_s: float) -> None:
         """Goes on until so much is computed."""
-        while self.place < len(self.queue):
-            busy = self.queue[self.place]
-            if self._reached(until_s, busy.begin_s, 1.0):
-                return
-            if self._reached(until_s, busy.end_s, 1.0 - busy.taken):
-                return
-            self.place += 1
-        self.now_s += until_s - self.done_s
-        self.done_s = until_s
+        factor = self.links.busy_factor
+        while self.queue and self.done_s < until_s:
+            running = self.queue[0]
+            pace = 1 - running.taken
+            passed = min((until_s - self.done_s) / pace, running.left_s * factor)
+            self.now_s += passed
+            self.done_s += passed * pace
+            running.left_s -= passed / factor
+            if running.left_s <= TOLERANCE_S:
+                self.queue.pop(0)
+        self.now_s += max(0.0, until_s - self.done_s)
+        self.done_s = max(until_s, self.done_s)
 
-    def launch(self, cost: Cost, cores_per_host: float | None) -> None:
+    def launch(self, cost: Cost) -> None:
         """Behind those that were launched."""
-        begin = max(self.now_s, self.end_s)
-        taken = 0.0
-        if cores_per_host is not None and cost.seconds > 0:
-            taken = min(MOST_TAKEN, cost.cpu_s / cost.seconds / cores_per_host)
-        self.queue.append(Busy(begin, begin + cost.seconds, taken))
+        cores, taken = self.links.cores_per_host, 0.0
+        if cores is not None and cost.seconds > 0:
+            taken = min(MOST_TAKEN, cost.cpu_s / cost.seconds / cores)
+        self.queue.append(Running(cost.seconds, taken))
 
-    @property
-    def end_s(self) -> float:
-        """Of the last collective."""
-        return self.queue[-1].end_s if self.queue else 0.0
-
-    def _reached(self, until_s: float, boundary_s: float, pace: float) -> bool:
-        """Computes at this pace up to the boundary; whether all is done before it."""
-        if boundary_s <= self.now_s:
-            return False
-        possible = (boundary_s - self.now_s) * pace
-        if self.done_s + possible >= until_s:
-            self.now_s += (until_s - self.done_s) / pace
-            self.done_s = until_s
-            return True
-        self.now_s, self.done_s = boundary_s, self.done_s + possible
-        return False
+    def drain(self) -> float:
+        """Waits for all collectives when nothing is left to compute; how long that takes."""
+        waited = sum(running.left_s for running in self.queue)
+        self.now_s += waited
+        self.queue = []
+        return waited
 
 
 def simulate(
@@ -127,19 +123,19 @@ def simulate(
     pace = slowest / 1e3  # milliseconds of the record to seconds
     broadcast = cost_of(Operation.BROADCAST, step.buffer_bytes, layout, links)
     communication = broadcast.seconds if step.buffer_bytes else 0.0
-    backward = Backward(now_s=communication)
+    backward = Backward(links, now_s=communication)
     operation = Operation.REDUCE_SCATTER if options.zero is Zero.SHARD else Operation.ALL_REDUCE
     for bucket in _buckets(step, options, shared=shared):
         backward.compute(bucket.ready_ms * pace)
-        backward.launch(cost_of(operation, bucket.bytes, layout, links), links.cores_per_host)
+        backward.launch(cost_of(operation, bucket.bytes, layout, links))
     backward.compute(step.backward_end_ms * pace)
-    exposed = max(0.0, backward.end_s - backward.now_s)
-    exposed += cost_of(Operation.ALL_GATHER, REPORT_BYTES, layout, links).seconds
+    report = cost_of(Operation.ALL_GATHER, REPORT_BYTES, layout, links).seconds
+    exposed = backward.drain() + report
     rest = step.other_ms * pace + step.optimizer_ms * pace / _shards(layout, options.zero)
     gathered = _gathering_s(step, layout, links, options.zero)
     if options.overlap_with_ddp and not shared:
         gathered = max(0.0, gathered - step.forward_ms * pace)
-    total = backward.now_s + exposed + rest + gathered
+    total = backward.now_s + report + rest + gathered
     return StepTimes(total, communication + exposed + gathered)
 
 
