@@ -14,7 +14,6 @@ from farandole.bench.predict.recorded_step import RecordedStep
 
 REPORT_BYTES = 256  # what ranks tell each other at the end of backward, about
 MOST_TAKEN = 0.95  # of the cores, by communication
-TOLERANCE_S = 1e-12  # of the end of a collective, by rounding
 
 
 class Zero(Enum):
@@ -78,13 +77,15 @@ class Backward:
         factor = self.links.busy_factor
         while self.queue and self.done_s < until_s:
             running = self.queue[0]
-            pace = 1 - running.taken
-            passed = min((until_s - self.done_s) / pace, running.left_s * factor)
-            self.now_s += passed
-            self.done_s += passed * pace
-            running.left_s -= passed / factor
-            if running.left_s <= TOLERANCE_S:
-                self.queue.pop(0)
+            needed = (until_s - self.done_s) / (1 - running.taken)
+            possible = running.left_s * factor
+            if needed < possible:
+                running.left_s -= needed / factor
+                self.now_s, self.done_s = self.now_s + needed, until_s
+                return
+            self.queue.pop(0)
+            self.now_s += possible
+            self.done_s += possible * (1 - running.taken)
         self.now_s += max(0.0, until_s - self.done_s)
         self.done_s = max(until_s, self.done_s)
 
