@@ -22,10 +22,11 @@ from farandole.bench.predict import (
 from farandole.bench.predict.collectives import Operation
 from farandole.bench.predict.fit import Measured, fitted
 from farandole.bench.predict.layout import Layout
+from farandole.bench.rounds import interleaved
 
 from benchmarks.harness.ranks import Answer, Ranks
 from benchmarks.harness.results import Row
-from benchmarks.harness.rounds import interleaved, median_and_p95, say
+from benchmarks.harness.rounds import median_and_p95, say
 from benchmarks.hosts.emulated import EmulatedHosts
 from benchmarks.hosts.measure import gbit
 

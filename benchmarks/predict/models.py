@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from farandole.bench.models.resnet import resnet
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.ddp.models import Transformer, resnet
+from benchmarks.ddp.models import Transformer
 
 Batch = tuple[Tensor, Tensor]  # inputs and the right classes
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from farandole.bench.outcome import RIGHT, USAGE
 from farandole.bench.predict import report
 from farandole.bench.predict.advice import effects
 from farandole.bench.predict.links import Links
@@ -20,7 +21,6 @@ from farandole.bench.predict.recorded_step import RecordedStep, load_step
 from farandole.bench.predict.simulation import Options, Zero
 from farandole.errors import Error, InvalidArgument, sentences
 
-MISUSE = 2  # the exit status
 RANKS = [2**power for power in range(1, 11)]
 RECORDED_STEPS = 20
 _EXAMPLES = """
@@ -83,11 +83,11 @@ def main(arguments: list[str]) -> int:
             print(_prediction(options))
         else:
             parser.print_help(sys.stderr)
-            return MISUSE
+            return USAGE
     except Error as error:
         print(error, file=sys.stderr)
-        return MISUSE
-    return 0
+        return USAGE
+    return RIGHT
 
 
 def record(target: str, steps: int) -> RecordedStep:
