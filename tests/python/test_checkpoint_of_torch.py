@@ -27,6 +27,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
 
 import ranks
+from saved_by_torch import save_alone
 
 STEPS = 3
 GLOO = ranks.Setup(backend="gloo")
@@ -206,13 +207,6 @@ def test_what_torchs_zero_has_consolidated_is_loaded(tmp_path: Path) -> None:
     expected = expected_end()
     for got in ranks.run(_loads, 3, path, True):
         close(got, expected)
-
-
-def save_alone(path: Path, state: dict[str, Any]) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp.save(state, checkpoint_id=path, no_dist=True)
-    return str(path)
 
 
 def trained() -> tuple[Net, optim.Optimizer]:

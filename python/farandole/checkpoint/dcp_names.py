@@ -19,8 +19,10 @@ from farandole.checkpoint.dcp_folder import DcpFolder
 from farandole.checkpoint.names import own_tensors
 from farandole.errors import CheckpointError, sentences
 
-_OF_MODELS = frozenset({"model", "state_dict", "module"})
+_OF_MODELS = frozenset({"model", "state_dict"})
 _OF_OPTIMIZERS = frozenset({"optimizer", "optim"})
+_WRAPPERS = frozenset({"module", "_orig_mod"})
+"""Names between a model and its tensors, of DistributedDataParallel and torch.compile()."""
 _GROUPS = re.compile(r"(?:^|(?<=\.))param_groups(?=\.|$)")
 
 
@@ -161,8 +163,8 @@ def _starts_among(keys: Iterable[str], starts: Mapping[str, str]) -> Iterable[st
 def _only(
     folder: DcpFolder, prefixes: list[str], usual: frozenset[str], what: str, argument: str
 ) -> str:
-    """The only one, or the only one with a usual name."""
-    named = [each for each in prefixes if usual & set(each.rstrip(".").split("."))]
+    """The only one, or the only one with a usual name at the top level."""
+    named = [each for each in prefixes if _is_called(each, usual)]
     for several in (prefixes, named):
         if len(several) == 1:
             return several[0]
@@ -175,3 +177,9 @@ def _only(
             f'say which one: {argument}={{"name": {argument}}}, by the name as it is above.',
         )
     )
+
+
+def _is_called(prefix: str, usual: frozenset[str]) -> bool:
+    """Whether a usual name is the whole prefix: {"best": {"model": ...}} is another model."""
+    first, *rest = prefix.rstrip(".").split(".")
+    return first in usual and _WRAPPERS.issuperset(rest)
