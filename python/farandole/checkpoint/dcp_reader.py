@@ -66,8 +66,15 @@ class DcpReader:
         folder: DcpFolder,
         models: Mapping[str, nn.Module],
         optimizers: Mapping[str, Optimizer],
+        holders: Mapping[str, Any],
     ) -> None:
         """Find what is loaded by its names.
+
+        Args:
+            folder: That is loaded.
+            models: By their names, with dots.
+            optimizers: By their names, with colons.
+            holders: The scheduler, scaler and sampler that are loaded, by these words.
 
         Raises:
             CheckpointError: they are not there, or several times.
@@ -78,6 +85,7 @@ class DcpReader:
         self._taken: list[str] = []  # keys, or starts with a dot: not the program's own values
         self._json: dict[str, Any] = {"aliases": {}, "models": {}, "optimizers": {}, "states": {}}
         self._models = models
+        self._holders = holders
         for prefix, model in models.items():
             self._find_model(prefix, model)
         for prefix, optimizer in optimizers.items():
@@ -142,9 +150,9 @@ class DcpReader:
                 if name != there:
                     self._json["aliases"][given + name] = given + there
         own = {name for tensor in tensors for name in tensor.names}
-        made = [name for name in model.state_dict() if name not in own]
-        for name in made:
-            self._take_state(f"model/{given}{name}", prefix + name)
+        made = {name: value for name, value in model.state_dict().items() if name not in own}
+        for name, value in made.items():
+            self._take_state(f"model/{given}{name}", prefix + name, value)
         if prefix:
             self._taken.append(prefix)
             others = (*(prefix + name for name in made), *self._places_of_optimizers())
@@ -188,18 +196,22 @@ class DcpReader:
 
     def _find_states(self) -> None:
         for name, top_level in _STATES.items():
+            present = _state_of(self._holders.get(name))
+            if present == {}:  # as of a disabled GradScaler, which leaves nothing in a folder
+                self._json["states"][name] = {}
             for each in top_level:
                 if self._below(f"{each}.") or each in self._folder.objects:
-                    self._take_state(name, each)
+                    self._take_state(name, each, present)
                     break
 
-    def _take_state(self, name: str, at: str) -> None:
-        """What load_state_dict() of something will get."""
+    def _take_state(self, name: str, at: str, present: object) -> None:
+        """What load_state_dict() of something will get, which has a state now."""
         is_leaf = at in self._folder.objects or at in self._folder.tensors
         keys = [at] if is_leaf else self._below(f"{at}.")
         if keys:
-            self._taken.append(at if is_leaf else f"{at}.")
-            self._json["states"][name] = self._encoded.of(keys, at if is_leaf else f"{at}.", name)
+            start = at if is_leaf else f"{at}."
+            self._taken.append(start)
+            self._json["states"][name] = self._encoded.of(keys, start, name, present)
 
     def _own_values(self) -> dict[str, Any]:
         """The rest but for large tensors, and for objects whose classes are not plain."""
@@ -239,6 +251,14 @@ class DcpReader:
 
     def _below(self, prefix: str) -> list[str]:
         return [key for key in self._folder.keys if key.startswith(prefix)]
+
+
+def _state_of(holder: Any) -> object:
+    """Whose keys tell which those of the folder were; None if there is none."""
+    try:
+        return None if holder is None else holder.state_dict()
+    except TypeError:  # a sampler, which asks how far the program is
+        return None
 
 
 def _prepend(state: Any, given: str) -> None:

@@ -8,7 +8,7 @@ import copy
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,15 +147,14 @@ class _Load:
         """Read all, agree, change. Collective."""
         agreeing = self._agreeing
         found = _opened(self._call, self._path, agreeing)
+        given = {"sampler": sampler, "scheduler": scheduler, "scaler": scaler}
+        holders = {name: each for name, each in given.items() if each is not None}
         with self._together():
-            reader = _reader_of(found, model, optimizer)
+            reader = _reader_of(found, model, optimizer, holders)
             loading = _Loading(reader, agreeing.rank, agreeing.world_size)
             loading.take_models(model)
             loading.take_optimizers(optimizer, model)
-            holders = {"sampler": sampler, "scheduler": scheduler, "scaler": scaler}
-            states = {
-                name: loading.state(name) for name, each in holders.items() if each is not None
-            }
+            states = {name: loading.state(name) for name in holders}
             values = loading.values()
             if rng:
                 generators = RngStates(reader, agreeing.rank, agreeing.world_size)
@@ -272,13 +271,15 @@ def _is_missing(error: CheckpointError) -> bool:
     return "[checkpoint-missing]" in str(error)
 
 
-def _reader_of(found: Checkpoint, models: Models, optimizers: Optimizers) -> Reader:
+def _reader_of(
+    found: Checkpoint, models: Models, optimizers: Optimizers, holders: Mapping[str, Any]
+) -> Reader:
     """What reads it in our names. Local."""
     if isinstance(found, _C.CheckpointReader):
         return found
     from farandole.checkpoint.dcp_reader import DcpReader
 
-    return DcpReader(found, models_of(models), optimizers_of(optimizers))
+    return DcpReader(found, models_of(models), optimizers_of(optimizers), holders)
 
 
 def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> Checkpoint:
