@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.optimizer import StateDict
 
 from farandole import _C
 from farandole.checkpoint import tree
@@ -21,10 +22,12 @@ from farandole.checkpoint.reader import Entry, Reader
 from farandole.checkpoint.saved_tensor import SavedTensor
 from farandole.errors import CheckpointError, InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
+from farandole.optim.class_marks import marks, needed_state
+from farandole.optim.element_wise import is_element_wise
 from farandole.optim.gathering import MASTER
 from farandole.optim.lazy_tensor import materialized
 from farandole.optim.parameter_groups import Group, hyperparameters
-from farandole.optim.state_dicts import State, States
+from farandole.optim.state_dicts import SCALARS, State, States
 
 
 def _check_kind(optimizer: Optimizer) -> None:
@@ -37,6 +40,13 @@ def _check_kind(optimizer: Optimizer) -> None:
                 "use farandole.ZeroRedundancyOptimizer, which takes the same arguments.",
             )
         )
+
+
+def _class_of(optimizer: Optimizer) -> type[Optimizer]:
+    """That updates the parameters."""
+    if isinstance(optimizer, ZeroRedundancyOptimizer):
+        return optimizer.wrapped_class
+    return type(optimizer)
 
 
 class OptimizerSaver:
@@ -56,10 +66,8 @@ class OptimizerSaver:
         """Add the slices, and return the JSON of the rest. Collective if it is sharded."""
         if isinstance(self._optimizer, ZeroRedundancyOptimizer):
             states = self._sharded(self._optimizer)
-            of = self._optimizer.wrapped_class
         else:
             states = self._unsharded()
-            of = type(self._optimizer).__qualname__
         groups = [
             {
                 "params": names,
@@ -67,7 +75,8 @@ class OptimizerSaver:
             }
             for names, group in zip(self._names, self._optimizer.param_groups, strict=True)
         ]
-        return {"class": of, "groups": groups, "states": states}
+        of = _class_of(self._optimizer)
+        return {"class": of.__qualname__, "groups": groups, "states": states}
 
     def _key(self, parameter: str) -> str:
         return f"{self._prefix}{parameter}"
@@ -126,8 +135,8 @@ class OptimizerLoader:
         groups = optimizer.param_groups
         self._names = [names_in_group(groups, index, known) for index in range(len(groups))]
         self._saved = saved
-        self._states: States = []
         self._groups: list[Group] = []
+        self._state_dict: StateDict = {}
 
     def prepare(self) -> None:
         """Read what this rank needs. Local.
@@ -139,17 +148,23 @@ class OptimizerLoader:
         self._groups = self._fitting_groups()
         if self._saved["class"] is None:
             self._check_hyperparameters()
-        self._states = [
+        states = [
             [
-                self._state(name, parameter)
-                for name, parameter in zip(names, group["params"], strict=True)
+                self._state(name, parameter, group)
+                for name, parameter in zip(names, present["params"], strict=True)
             ]
-            for names, group in zip(self._names, self._optimizer.param_groups, strict=True)
+            for names, present, group in zip(
+                self._names, self._optimizer.param_groups, self._groups, strict=True
+            )
         ]
+        if not isinstance(self._optimizer, ZeroRedundancyOptimizer):
+            self._materialize(states)
+        self._state_dict = self._packed(states)
         if isinstance(self._optimizer, ZeroRedundancyOptimizer):
-            self._optimizer.check_states(self._states)
-            return
-        for group, states in zip(self._optimizer.param_groups, self._states, strict=True):
+            self._check_taken(self._optimizer)
+
+    def _materialize(self, all_states: States) -> None:
+        for group, states in zip(self._optimizer.param_groups, all_states, strict=True):
             for parameter, state in zip(group["params"], states, strict=True):
                 for name, value in state.items():
                     state[name] = materialized(value)
@@ -162,27 +177,37 @@ class OptimizerLoader:
         is_initial = "step" in state and int(state["step"]) == 0
         return dict(state) if is_initial else {}
 
-    def change(self) -> None:
-        """Take it over. Local, or collective as load_state_dict() of a sharded optimizer."""
+    def _packed(self, all_states: States) -> StateDict:
+        """For load_state_dict()."""
         numbers, packed = 0, {}
         groups = []
         for present, group, states in zip(
-            self._optimizer.param_groups, self._groups, self._states, strict=True
+            self._optimizer.param_groups, self._groups, all_states, strict=True
         ):
             own = list(range(numbers, numbers + len(states)))
             # What C++ has not, and what a scheduler keeps there, stays.
             groups.append({**hyperparameters(present), **group, "params": own})
             packed.update({n: s for n, s in zip(own, states, strict=True) if s})
             numbers += len(states)
-        self._optimizer.load_state_dict({"state": packed, "param_groups": groups})
+        return {"state": packed, "param_groups": groups}
+
+    def _check_taken(self, optimizer: ZeroRedundancyOptimizer) -> None:
+        """Let what refuses a state do so now."""
+        try:
+            optimizer.check_state_dict(self._state_dict)
+        except InvalidArgument as met:
+            raise _mismatch(
+                "an optimizer's state that cannot be taken",
+                f"it met: {met}",
+                "make the optimizer of the class and with the options that were saved.",
+            ) from met
+
+    def change(self) -> None:
+        """Take it over. Local, or collective as load_state_dict() of a sharded optimizer."""
+        self._optimizer.load_state_dict(self._state_dict)
 
     def _check_class(self) -> None:
-        optimizer = self._optimizer
-        own = (
-            optimizer.wrapped_class
-            if isinstance(optimizer, ZeroRedundancyOptimizer)
-            else type(optimizer).__qualname__
-        )
+        own = _class_of(self._optimizer).__qualname__
         if self._saved["class"] not in (None, own):  # None: it was not saved
             raise _mismatch(
                 f"the state of an optimizer {self._saved['class']}",
@@ -192,16 +217,36 @@ class OptimizerLoader:
 
     def _check_hyperparameters(self) -> None:
         """What the class of an optimizer is known by, where its name was not saved."""
-        for group in self._groups:
+        for group, present in zip(self._groups, self._optimizer.param_groups, strict=True):
             for name, value in self._optimizer.defaults.items():
-                is_option = value is None or isinstance(value, bool)  # newer classes have more
+                is_mark = name in marks() or not (value is None or isinstance(value, bool))
                 is_other = name == "decoupled_weight_decay" and group.get(name, value) != value
-                if (name not in group and not is_option) or is_other:
+                if (name not in group and is_mark) or is_other:
                     raise _mismatch(
                         f"an optimizer whose {name!r} is {group.get(name, 'not there')}",
                         f"that of the one that is to be loaded into is {value}",
                         "make the optimizer of the class that was saved.",
                     )
+            known = {*self._optimizer.defaults, *present}
+            if left_over := [name for name in group if name in marks() and name not in known]:
+                raise _mismatch(
+                    f"an optimizer whose {left_over[0]!r} is {group[left_over[0]]}",
+                    f"{_class_of(self._optimizer).__qualname__}, which is to be loaded into, has "
+                    "no such hyperparameter",
+                    "make the optimizer of the class that was saved.",
+                )
+
+    def _check_has_needed(self, name: str, state: State, group: Group) -> None:
+        """Of the state of a parameter that has one, whose class was not saved."""
+        of = _class_of(self._optimizer)
+        missing = [each for each in needed_state(of, group) if each not in state]
+        if missing:
+            raise _mismatch(
+                f"a state of {name} without {missing[0]!r}",
+                f"{of.__qualname__}, which is to be loaded into, needs it; what there is: "
+                f"{', '.join(state)}",
+                "make the optimizer of the class that was saved.",
+            )
 
     def _fitting_groups(self) -> list[Group]:
         """The saved hyperparameters of each present group, whatever the order of the groups."""
@@ -231,13 +276,15 @@ class OptimizerLoader:
             fitting.append(values)
         return fitting
 
-    def _state(self, name: str, parameter: torch.Tensor) -> State:
+    def _state(self, name: str, parameter: torch.Tensor, group: Group) -> State:
         encoded = self._saved["states"].get(name)
         if not encoded:
             return {}
         state: State = tree.decode(encoded, self._saved_tensor)
         if not self._keeps_masters():
             state.pop(MASTER, None)
+        if self._saved["class"] is None:
+            self._check_has_needed(name, state, group)
         for key, value in state.items():
             self._check_shape(name, key, value, parameter)
         return state
@@ -256,7 +303,8 @@ class OptimizerLoader:
         return isinstance(optimizer, ZeroRedundancyOptimizer) and optimizer.has_master_weights
 
     def _check_shape(self, name: str, key: str, value: Any, parameter: torch.Tensor) -> None:
-        if not isinstance(value, SavedTensor) or value.shape == parameter.shape:
+        is_array = isinstance(value, SavedTensor | torch.Tensor) and key not in SCALARS
+        if not is_array or value.shape == parameter.shape:
             return
         if _may_have_other_shapes(self._optimizer):
             return
@@ -268,9 +316,9 @@ class OptimizerLoader:
 
 
 def _may_have_other_shapes(optimizer: Optimizer) -> bool:
-    if isinstance(optimizer, ZeroRedundancyOptimizer):
-        return optimizer.partition == "parameters"
-    return True  # torch's load_state_dict() takes all
+    if isinstance(optimizer, ZeroRedundancyOptimizer) and optimizer.partition == "elements":
+        return False
+    return not is_element_wise(_class_of(optimizer))
 
 
 def _no_tensor(key: str) -> Any:

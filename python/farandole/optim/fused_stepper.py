@@ -148,9 +148,10 @@ class FusedStepper:
 
     def required(self, groups: Sequence[Group]) -> list[list[str]]:
         """What the state of a parameter of each group must have to be loaded."""
+        rules = [self._rule_of(group) for group in groups]  # which fails for what cannot be
         if not self._counts_steps:
             return [[] for _ in groups]
-        return [["step", *self._rule_of(group).state_names] for group in groups]
+        return [["step", *rule.state_names] for rule in rules]
 
     def load(self, groups: Sequence[Group], states: States) -> None:
         """Take this rank's part of checked states. Local."""

@@ -534,13 +534,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, state_dict)
             state_dict = state_dict if changed is None else changed
-        groups = groups_of(
-            state_dict["param_groups"], self.param_groups, self.defaults, self._pattern
-        )
-        states = states_of(
-            state_dict, groups, self._stepper.required(groups), self._has_shapes_of_parameters
-        )
-        self.check_states(states)
+        groups, states = self._fitting(state_dict)
         self._forget_consolidated()
         if self._has_state_of_frozen(groups, states):
             self._rebuild(groups, None)  # which plans what has been stepped
@@ -548,6 +542,16 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.param_groups = groups
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
+
+    def _fitting(self, state_dict: StateDict) -> tuple[list[Group], States]:
+        groups = groups_of(
+            state_dict["param_groups"], self.param_groups, self.defaults, self._pattern
+        )
+        states = states_of(
+            state_dict, groups, self._stepper.required(groups), self._has_shapes_of_parameters
+        )
+        self.check_states(states)
+        return groups, states
 
     def _has_state_of_frozen(self, groups: Sequence[Group], states: States) -> bool:
         """Whether parameters may have no shards yet that need them; counts their steps then."""
@@ -564,9 +568,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     # Checkpoints.
 
     @property
-    def wrapped_class(self) -> str:
-        """The name of the class that updates the shards."""
-        return type(self._pattern).__qualname__
+    def wrapped_class(self) -> type[Optimizer]:
+        """That updates the shards."""
+        return type(self._pattern)
 
     @property
     def has_master_weights(self) -> bool:
@@ -585,6 +589,19 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def gather_objects(self, own: Any) -> list[Any]:
         """What each rank that shares the shards gives, by shard_rank; pickled. Collective."""
         return [pickle.loads(each) for each in self._engine.all_gather(pickle.dumps(own))]
+
+    def check_state_dict(self, state_dict: StateDict) -> None:
+        """Fail if load_state_dict() would, and change nothing; hooks are not called. Local.
+
+        Raises:
+            InvalidArgument: it does not fit.
+            CheckpointError: what is read of it has another checksum.
+        """
+        if self._optimizer_load_state_dict_pre_hooks:  # which may let it fit
+            unknown: list[list[str]] = [[] for _ in self.param_groups]
+            self.check_states(states_of(state_dict, self.param_groups, unknown, False))
+        else:
+            self._fitting(state_dict)
 
     def check_states(self, states: States) -> None:
         """Fail if this rank's part of a LazyTensor or ShardedState could not be taken. Local.
