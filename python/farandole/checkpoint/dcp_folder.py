@@ -100,6 +100,24 @@ class DcpFolder:
         if copied != needed:
             raise self._damaged(key, f"its chunks have {copied} of {needed} elements")
 
+    def are_equal(self, key: str, other: str) -> bool:
+        """Whether two tensors have the same bits; one chunk of each in memory at a time.
+
+        Raises:
+            CheckpointError: as copy().
+        """
+        one, two = self.tensors[key], self.tensors[other]
+        if (one.size, one.properties.dtype) != (two.size, two.properties.dtype):
+            return False
+        for chunk in one.chunks:
+            data = self._chunk(key, chunk.offsets, chunk.sizes)
+            there = torch.empty_like(data, memory_format=torch.contiguous_format)
+            order = tuple(range(data.dim()))
+            self.copy(other, [Box(tuple(chunk.offsets), tuple(chunk.sizes), 0, order)], [there])
+            if not torch.equal(_bits(data), _bits(there)):
+                return False
+        return True
+
     def _chunk(self, key: str, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
         try:
             data = self._load(MetadataIndex(key, offsets), key)
@@ -188,6 +206,11 @@ def _narrowed(tensor: torch.Tensor, common: Common, origin: Sequence[int]) -> to
     for dimension, ((begin, size), first) in enumerate(zip(common, origin, strict=True)):
         tensor = tensor.narrow(dimension, begin - first, size)
     return tensor
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Of which those of a NaN are equal to themselves."""
+    return tensor.contiguous().view(-1).view(torch.uint8)
 
 
 def _first_line(met: Exception) -> str:

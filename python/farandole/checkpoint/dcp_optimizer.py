@@ -27,6 +27,8 @@ class DcpOptimizer:
         self._folder = folder
         self._prefix = prefix
         self._keys = [key for key in folder.keys if key.startswith(prefix)]
+        self.has_numbers = False
+        """In place of the names of parameters, which may be "0" and "1", too."""
         self._groups = self._read_groups()
 
     def described(
@@ -66,7 +68,9 @@ class DcpOptimizer:
         else:
             groups = self._read_flattened(f"{start}.")
         for group in groups:
-            group["params"] = [str(each) for each in group.get("params", [])]
+            parameters = group.get("params", [])
+            self.has_numbers |= any(isinstance(each, int) for each in parameters)
+            group["params"] = [str(each) for each in parameters]
             group.pop("param_names", None)
         return groups
 
@@ -93,9 +97,9 @@ class DcpOptimizer:
         self, own_names: Sequence[Sequence[str]], others: Mapping[str, Sequence[str]]
     ) -> dict[str, str]:
         """Our name of each parameter in the folder."""
-        there = {name for group in self._groups for name in group["params"]}
-        if there and all(name.isdigit() for name in there):
+        if self.has_numbers:
             return self._by_number(own_names)
+        there = {name for group in self._groups for name in group["params"]}
         renamed = {}
         for name in (each for names in own_names for each in names):
             for other in (name, *others.get(name, ())):

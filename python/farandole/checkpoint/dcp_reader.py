@@ -24,7 +24,7 @@ from farandole.checkpoint.dcp_names import (
 from farandole.checkpoint.dcp_optimizer import DcpOptimizer
 from farandole.checkpoint.dcp_tree import EncodedTree
 from farandole.checkpoint.names import names_in_group, parameter_names
-from farandole.errors import CheckpointError, InvalidArgument
+from farandole.errors import CheckpointError, InvalidArgument, sentences
 from farandole.optim.boxes import boxes_of, contiguous_strides
 
 _MOST_IN_VALUES = 4096
@@ -88,8 +88,9 @@ class DcpReader:
         self._holders = holders
         for prefix, model in models.items():
             self._find_model(prefix, model)
+        are_merged = _are_merged(folder, list(optimizers))
         for prefix, optimizer in optimizers.items():
-            self._find_optimizer(prefix, optimizer)
+            self._find_optimizer(prefix, optimizer, "" if are_merged else _dotted(prefix))
         self._find_states()
         self._json["values"] = self._own_values()
 
@@ -144,7 +145,7 @@ class DcpReader:
         tensors = named_tensors(model)
         prefix = prefix_of_model(self._folder, given, tensors)
         for several in (tensor.names for tensor in tensors):
-            there = next(name for name in several if prefix + name in self._folder.tensors)
+            there = self._one_of_tied(prefix, several)
             self._encoded.tensors[given + there] = prefix + there
             for name in several:
                 if name != there:
@@ -164,14 +165,29 @@ class DcpReader:
         else:
             self._taken += own
 
-    def _find_optimizer(self, given: str, optimizer: Optimizer) -> None:
+    def _one_of_tied(self, prefix: str, names: Sequence[str]) -> str:
+        """A name under which the folder has a tensor of the model."""
+        first, *others = [name for name in names if prefix + name in self._folder.tensors]
+        for other in others:
+            if not self._folder.are_equal(prefix + first, prefix + other):
+                raise CheckpointError(
+                    sentences(
+                        "checkpoint-dcp-tied",
+                        f"the checkpoint at '{self._folder.folder}' has other values in "
+                        f"'{prefix}{first}' than in '{prefix}{other}'.",
+                        "both are one tensor in the model, which can have the values of one alone.",
+                        "load it into a model where they are two tensors.",
+                    )
+                )
+        return first
+
+    def _find_optimizer(self, given: str, optimizer: Optimizer, below: str) -> None:
         groups = optimizer.param_groups
         known = parameter_names(self._models)
         own_names = [names_in_group(groups, index, known) for index in range(len(groups))]
         others = self._names_without_prefixes(groups, own_names)
         all_names = [name for several in others.values() for name in several]
-        dotted = f"{given.rstrip(':')}." if given else ""
-        prefix = prefix_of_optimizer(self._folder, dotted, all_names)
+        prefix = prefix_of_optimizer(self._folder, below, all_names)
         encoded = EncodedTree(self._folder)
         described = DcpOptimizer(self._folder, prefix).described(own_names, others, encoded)
         for state in described["states"].values():
@@ -251,6 +267,20 @@ class DcpReader:
 
     def _below(self, prefix: str) -> list[str]:
         return [key for key in self._folder.keys if key.startswith(prefix)]
+
+
+def _dotted(given: str) -> str:
+    """How keys of the folder begin, by the name that the program gives an optimizer."""
+    return f"{given.rstrip(':')}." if given else ""
+
+
+def _are_merged(folder: DcpFolder, given: Sequence[str]) -> bool:
+    """Whether the folder has several optimizers as get_state_dict(model, [a, b]) returns them."""
+    places = prefixes_of_optimizers(folder)
+    starts = tuple(_dotted(each) for each in given)
+    if len(given) < 2 or len(places) != 1 or places[0].startswith(starts):
+        return False
+    return not DcpOptimizer(folder, places[0]).has_numbers
 
 
 def _state_of(holder: Any) -> object:
