@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is where no checkpoint is."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from pathlib import Path
+
+from farandole.errors import CheckpointError, sentences
+
+_MOST_NAMED = 3
+
+_logger = logging.getLogger(__name__)
+
+
+def check_can_have_folder(path: str) -> None:
+    """Fail if there can be no checkpoint at a path, which is a wrong one then. Local.
+
+    Raises:
+        CheckpointError: it is a file, or below one.
+    """
+    lowest = next((each for each in (Path(path), *Path(path).parents) if each.exists()), None)
+    if lowest is None or lowest.is_dir():
+        return
+    raise CheckpointError(
+        sentences(
+            "checkpoint-no-folder",
+            f"there can be no checkpoint at '{path}'.",
+            f"'{lowest}' is a file, and a checkpoint is a folder.",
+            "pass the folder that save_checkpoint() was given, or that of one checkpoint.",
+        )
+    )
+
+
+def warn_of_others(path: str) -> None:
+    """Log what a program that begins anew may have meant. Local."""
+    names = [each.parent.name for each in _named(path, "*/.metadata")]
+    if names:
+        _logger.warning(
+            "resume_or_start() begins anew: there is no checkpoint at '%s', but %s in it %s of "
+            "torch.distributed.checkpoint. To go on from one, pass its own path.",
+            path,
+            ", ".join(repr(name) for name in names),
+            "is" if len(names) == 1 else "are",
+        )
+    elif _named(path, "*.distcp"):
+        _logger.warning(
+            "resume_or_start() begins anew: '%s' has files of torch.distributed.checkpoint, but no "
+            ".metadata, which a save writes last.",
+            path,
+        )
+
+
+def _named(path: str, pattern: str) -> list[Path]:
+    return list(islice(Path(path).glob(pattern), _MOST_NAMED))
