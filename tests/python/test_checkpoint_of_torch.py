@@ -324,12 +324,50 @@ def compress(folder: Path) -> None:
     edit_metadata(folder, change)
 
 
+def lose_dtype(folder: Path) -> None:
+    def change(metadata: Any) -> None:
+        metadata.state_dict_metadata["model.table"].properties.dtype = "float32"
+
+    edit_metadata(folder, change)
+
+
+def lose_chunk_size(folder: Path) -> None:
+    def change(metadata: Any) -> None:
+        del metadata.state_dict_metadata["model.table"].chunks[0].sizes
+
+    edit_metadata(folder, change)
+
+
+def lose_descriptions(folder: Path) -> None:
+    edit_metadata(folder, lambda each: delattr(each, "state_dict_metadata"))
+
+
+def lose_length(folder: Path) -> None:
+    def change(metadata: Any) -> None:
+        next(iter(metadata.storage_data.values())).length = None
+
+    edit_metadata(folder, change)
+
+
+def misname_group(folder: Path) -> None:
+    def change(metadata: Any) -> None:
+        described = metadata.state_dict_metadata
+        described["optimizer.param_groups.1x.lr"] = described.pop("optimizer.param_groups.1.lr")
+
+    edit_metadata(folder, change)
+
+
 DAMAGES = {
     add_evil_metadata: "UnpicklingError: it names",
     cut_metadata: "could not be read",
     remove_data: "FileNotFoundError",
     cut_data: "could not be read",
     lose_chunks: "its chunks have 0 of 30 elements",
+    lose_dtype: "no description of 'model.table'",
+    lose_chunk_size: "no description of 'model.table'",
+    lose_descriptions: "no Metadata of FileSystemWriter",
+    lose_length: "does not say where",
+    misname_group: "'1x' is none",
     lead_outside: "outside of the folder",
     compress: "it is stored as",
 }

@@ -91,6 +91,7 @@ def _unchanged(rank: int, size: int, path: str) -> None:
         ("state", optim.AdamW),
         ("rate", optim.SGD),
         ("names", optim.Adamax),
+        ("step", optim.Adam),
     ):
         model = nn.Linear(3, 2)
         before = [p.detach().clone() for p in model.parameters()]
@@ -114,6 +115,11 @@ def test_a_state_that_is_refused_leaves_the_model_as_it_was(tmp_path: Path) -> N
     wrong.param_groups[0]["momentum"] = -1.0
     saved = {"optimizer": wrong.state_dict(), "model": model.state_dict()}
     save_alone(tmp_path / "rate", saved)
+    wrong = optim.Adam(model.parameters())
+    step(model, wrong)
+    wrong.state[model.bias]["step"].fill_(torch.nan)
+    saved = {"optimizer": wrong.state_dict(), "model": model.state_dict()}
+    save_alone(tmp_path / "step", saved)
     ranks.run(_unchanged, 2, str(tmp_path))
 
 

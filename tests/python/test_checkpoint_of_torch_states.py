@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import farandole
+import numpy as np
 import pytest
+import torch
 from farandole import CheckpointError
 from torch import nn, optim
 from torch.optim import lr_scheduler
@@ -94,3 +97,37 @@ def _disabled(rank: int, size: int, path: str) -> None:
 
 def test_a_disabled_scaler_is_loaded(tmp_path: Path) -> None:
     ranks.run(_disabled, 1, str(tmp_path))
+
+
+def _values(rank: int, size: int, path: str) -> None:
+    lines: list[str] = []
+    logger = logging.getLogger("farandole")
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    saved = {
+        "model": nn.Linear(2, 2).state_dict(),
+        "best": np.float64(0.5),
+        "count": np.int64(3),
+        "is_best": np.bool_(True),
+        "history": {"losses": torch.ones(3), "epochs": 1},
+        "at": {1: 0.5},
+        "none": {},
+    }
+    folder = save_alone(Path(path, "saved"), saved)
+    values = farandole.load_checkpoint(folder, model=nn.Linear(2, 2))
+    expected = {
+        "best": 0.5,
+        "count": 3,
+        "is_best": True,
+        "history": {"epochs": 1},
+        "at": {"1": 0.5},
+    }
+    assert values == expected
+    assert [type(values[name]) for name in ("best", "count", "is_best")] == [float, int, bool]
+    assert [line for line in lines if "the tensors of history alone" in line]
+    assert not [line for line in lines if "saved by" in line]
+
+
+def test_numbers_of_numpy_are_values(tmp_path: Path) -> None:
+    ranks.run(_values, 1, str(tmp_path))

@@ -12,8 +12,10 @@ from typing import Any, BinaryIO
 
 import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.serialization import safe_globals
 
 from farandole.checkpoint.dcp_metadata import read_metadata
+from farandole.checkpoint.numpy_scalars import plain_numpy_classes
 from farandole.errors import CheckpointError, sentences
 from farandole.optim.boxes import Box, boxes_of, contiguous_strides
 
@@ -36,7 +38,7 @@ class DcpFolder:
         }
         self.objects = {key for key in described if key not in self.tensors}
         self._storage: dict[MetadataIndex, Any] = metadata.storage_data
-        self._paths: dict[str, Keys] = metadata.planner_data or {}
+        self._paths = _paths_of(metadata.planner_data)
 
     @property
     def keys(self) -> list[str]:
@@ -45,7 +47,7 @@ class DcpFolder:
 
     def path(self, key: str) -> Keys:
         """The keys of the nested dictionaries."""
-        return tuple(self._paths.get(key) or key.split("."))
+        return self._paths.get(key) or tuple(key.split("."))
 
     def top_level_names(self) -> str:
         """As messages list them."""
@@ -98,7 +100,7 @@ class DcpFolder:
                     copied += math.prod(size for _, size in common)
         needed = sum(box.elements for box in boxes)
         if copied != needed:
-            raise self._damaged(key, f"its chunks have {copied} of {needed} elements")
+            raise self.damaged(key, f"its chunks have {copied} of {needed} elements")
 
     def are_equal(self, key: str, other: str) -> bool:
         """Whether two tensors have the same bits; one chunk of each in memory at a time.
@@ -124,26 +126,27 @@ class DcpFolder:
         except CheckpointError:
             raise
         except Exception as met:  # what torch.load() raises of a damaged file
-            raise self._damaged(key, f"{type(met).__qualname__}: {_first_line(met)}") from met
+            raise self.damaged(key, f"{type(met).__qualname__}: {_first_line(met)}") from met
         dtype = self.tensors[key].properties.dtype
         if not isinstance(data, torch.Tensor) or data.dtype != dtype or data.shape != tuple(sizes):
-            raise self._damaged(key, f"a chunk at {tuple(offsets)} is another one")
+            raise self.damaged(key, f"a chunk at {tuple(offsets)} is another one")
         return data
 
     def _load(self, index: MetadataIndex, key: str) -> Any:
         info = self._storage.get(index)
         if info is None:
-            raise self._damaged(key, "the metadata does not say where it is")
+            raise self.damaged(key, "the metadata does not say where it is")
         relative = PurePosixPath(info.relative_path)
         if relative.is_absolute() or ".." in relative.parts:
-            raise self._damaged(key, f"it is said to be in '{relative}', outside of the folder")
+            raise self.damaged(key, f"it is said to be in '{relative}', outside of the folder")
         if getattr(info, "transform_descriptors", None):
-            raise self._damaged(key, f"it is stored as {list(info.transform_descriptors)}")
-        with Path(self.folder, relative).open("rb") as file:
+            raise self.damaged(key, f"it is stored as {list(info.transform_descriptors)}")
+        with Path(self.folder, relative).open("rb") as file, safe_globals(plain_numpy_classes()):
             part = _FilePart(file, info.offset, info.length)
             return torch.load(part, map_location="cpu", weights_only=True)  # type: ignore[arg-type]
 
-    def _damaged(self, key: str, why: str) -> CheckpointError:
+    def damaged(self, key: str, why: str) -> CheckpointError:
+        """To be raised of what is under a key."""
         return CheckpointError(
             sentences(
                 "checkpoint-dcp-damaged",
@@ -206,6 +209,16 @@ def _narrowed(tensor: torch.Tensor, common: Common, origin: Sequence[int]) -> to
     for dimension, ((begin, size), first) in enumerate(zip(common, origin, strict=True)):
         tensor = tensor.narrow(dimension, begin - first, size)
     return tensor
+
+
+def _paths_of(planner_data: object) -> dict[str, Keys]:
+    """The keys of nested dictionaries and lists, of torch's own planner."""
+    items = planner_data.items() if isinstance(planner_data, dict) else ()
+    return {
+        key: path
+        for key, path in items
+        if isinstance(path, tuple) and ".".join(map(str, path)) == key and path
+    }
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

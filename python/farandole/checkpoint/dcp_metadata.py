@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
-from torch.distributed.checkpoint import metadata as of_torch
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
 
 from farandole.errors import CheckpointError, sentences
 
@@ -62,9 +68,49 @@ def read_metadata(folder: Path) -> Metadata:
             found = _Unpickler(file).load()
     except Exception as met:  # a damaged pickle raises anything
         raise _unreadable(path, f"{type(met).__qualname__}: {met}") from met
-    if not isinstance(found, of_torch.Metadata) or not isinstance(found.storage_data, dict):
+    if not isinstance(found, Metadata) or not _has_dictionaries(found):
         raise _unreadable(path, "it has no Metadata of FileSystemWriter")
+    for key, described in found.state_dict_metadata.items():
+        if not (isinstance(key, str) and _is_description(described)):
+            raise _unreadable(path, f"it has no description of {key!r}")
+    for index, place in found.storage_data.items():
+        if not (isinstance(index, MetadataIndex) and _is_place(place)):
+            raise _unreadable(path, f"it does not say where {index} is")
     return found
+
+
+def _has_dictionaries(found: Metadata) -> bool:
+    """Unpickling gives objects that were never made by their constructors."""
+    names = ("state_dict_metadata", "storage_data")
+    return all(isinstance(getattr(found, name, None), dict) for name in names)
+
+
+def _is_description(described: object) -> bool:
+    if not isinstance(described, TensorStorageMetadata):
+        return isinstance(described, BytesStorageMetadata)
+    size, chunks = getattr(described, "size", None), getattr(described, "chunks", None)
+    dtype = getattr(getattr(described, "properties", None), "dtype", None)
+    if not (_are_counts(size) and isinstance(dtype, torch.dtype) and isinstance(chunks, list)):
+        return False
+    return all(_is_chunk_of(len(described.size), chunk) for chunk in chunks)
+
+
+def _is_chunk_of(dimensions: int, chunk: object) -> bool:
+    if not isinstance(chunk, ChunkStorageMetadata):
+        return False
+    both = (getattr(chunk, "offsets", None), getattr(chunk, "sizes", None))
+    return all(_are_counts(each) and len(each) == dimensions for each in both)
+
+
+def _is_place(place: object) -> bool:
+    numbers = [getattr(place, name, None) for name in ("offset", "length")]
+    return isinstance(getattr(place, "relative_path", None), str) and _are_counts(numbers)
+
+
+def _are_counts(values: object) -> TypeGuard[Sequence[int]]:
+    return isinstance(values, list | tuple) and all(
+        type(value) is int and value >= 0 for value in values
+    )
 
 
 def _unreadable(path: Path, why: str) -> CheckpointError:

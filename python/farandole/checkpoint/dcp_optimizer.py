@@ -62,13 +62,18 @@ class DcpOptimizer:
     def _read_groups(self) -> list[Group]:
         start = f"{self._prefix}param_groups"
         if start in self._folder.objects:  # as it was saved before torch 2.4
-            groups: list[Group] = [dict(each) for each in self._folder.value(start)]
+            value = self._folder.value(start)
+            if not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
+                raise self._folder.damaged(start, "it is no list of groups")
+            groups: list[Group] = [dict(each) for each in value]
         elif f"{start}.0.params" in self._folder.objects:
             groups = self._read_nested(f"{start}.")
         else:
             groups = self._read_flattened(f"{start}.")
         for group in groups:
             parameters = group.get("params", [])
+            if not isinstance(parameters, list | tuple):
+                raise self._folder.damaged(start, "a group has no list of parameters")
             self.has_numbers |= any(isinstance(each, int) for each in parameters)
             group["params"] = [str(each) for each in parameters]
             group.pop("param_names", None)
@@ -80,6 +85,8 @@ class DcpOptimizer:
         for key in self._keys:
             if key.startswith(start):
                 number, _, name = key.removeprefix(start).partition(".")
+                if not number.isdecimal():
+                    raise self._folder.damaged(key, f"groups have numbers, and {number!r} is none")
                 groups.setdefault(int(number), {})[name] = self._folder.value(key)
         return [group for _, group in sorted(groups.items())]
 

@@ -285,9 +285,21 @@ class OptimizerLoader:
             state.pop(MASTER, None)
         if self._saved["class"] is None:
             self._check_has_needed(name, state, group)
+        if is_element_wise(_class_of(self._optimizer)):
+            self._check_step(name, state.get("step", 0))
         for key, value in state.items():
             self._check_shape(name, key, value, parameter)
         return state
+
+    def _check_step(self, name: str, step: Any) -> None:
+        """What would fail when it is taken over: a NaN, say."""
+        is_one = isinstance(step, torch.Tensor) and step.numel() == 1
+        if not (is_one or isinstance(step, int | float)) or not 0 <= float(step) < 2**63:
+            raise _mismatch(
+                f"a state of {name} whose 'step' is {step}",
+                "it counts the steps that there were",
+                "load another checkpoint, or restore this one from a copy.",
+            )
 
     def _saved_tensor(self, key: str) -> SavedTensor:
         if key not in self._entries:

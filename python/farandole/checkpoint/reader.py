@@ -38,7 +38,7 @@ class Reader(Protocol):
 
     @property
     def world_size(self) -> int:
-        """How many ranks have saved it."""
+        """How many ranks have saved their generators of random numbers in it; 0 if none."""
 
     def read(self, key: str, offset: int, elements: int) -> torch.Tensor:
         """Elements of a tensor in the order of its strides, in one dimension."""

@@ -44,6 +44,8 @@ class RngStates:
 
     def __init__(self, reader: Reader, rank: int, world_size: int) -> None:
         self._states: dict[str, torch.Tensor] = {}
+        if reader.world_size == 0:  # none were saved
+            return
         if reader.world_size != world_size:
             _logger.info(
                 "the checkpoint was saved by %d ranks and is loaded by %d: generators of random "
