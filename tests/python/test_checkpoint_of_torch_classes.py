@@ -147,3 +147,21 @@ def _other_shapes(rank: int, size: int, path: str) -> None:
 
 def test_states_of_other_shapes_are_refused_without_a_model(tmp_path: Path) -> None:
     ranks.run(_other_shapes, 1, str(tmp_path))
+
+
+def _hooked(rank: int, size: int, path: str) -> None:
+    """What a hook may change is compared after it alone."""
+    model = nn.Linear(3, 2)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), optim.AdamW, lr=0.5)
+
+    def twice(_: optim.Optimizer, state: dict[str, Any]) -> None:
+        state["param_groups"][0]["lr"] *= 2
+
+    optimizer.register_load_state_dict_pre_hook(twice)
+    farandole.load_checkpoint(path, model=model, optimizer=optimizer)
+    assert optimizer.param_groups[0]["lr"] == 2e-3
+    assert all(int(each.rest["step"]) == 1 for each in optimizer.owned_states())
+
+
+def test_hooks_of_loads_are_called_once(tmp_path: Path) -> None:
+    ranks.run(_hooked, 2, _save(tmp_path / "saved", optim.AdamW))

@@ -67,7 +67,8 @@ class DcpFolder:
             self.copy(key, boxes, [whole for _ in boxes])
             return whole
         try:
-            return self._load(MetadataIndex(key), key)
+            with safe_globals(plain_numpy_classes()):
+                return self._load(MetadataIndex(key), key)
         except CheckpointError:
             raise
         except Exception as met:
@@ -141,7 +142,7 @@ class DcpFolder:
             raise self.damaged(key, f"it is said to be in '{relative}', outside of the folder")
         if getattr(info, "transform_descriptors", None):
             raise self.damaged(key, f"it is stored as {list(info.transform_descriptors)}")
-        with Path(self.folder, relative).open("rb") as file, safe_globals(plain_numpy_classes()):
+        with Path(self.folder, relative).open("rb") as file:
             part = _FilePart(file, info.offset, info.length)
             return torch.load(part, map_location="cpu", weights_only=True)  # type: ignore[arg-type]
 

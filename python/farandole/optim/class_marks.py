@@ -13,20 +13,8 @@ from farandole.optim.lamb import LAMB
 from farandole.optim.lars import LARS
 from farandole.optim.parameter_groups import Group
 
-_NO_MARKS = frozenset(
-    {
-        "self",
-        "params",
-        "defaults",
-        "capturable",
-        "decoupled_weight_decay",
-        "differentiable",
-        "foreach",
-        "fused",
-        "maximize",
-    }
-)
-"""No hyperparameters, and those that classes of torch have got over the years."""
+_SWITCHES = frozenset({"amsgrad", "bias_correction", "centered", "nesterov"})
+"""Options of true or false that tell classes apart; torch's classes got others over the years."""
 
 
 def _adam(group: Group) -> tuple[str, ...]:
@@ -70,6 +58,8 @@ def marks() -> frozenset[str]:
         name
         for each in (*classes, LAMB, LARS)
         if issubclass(each, optim.Optimizer)
-        for name in inspect.signature(each).parameters
+        for name, parameter in inspect.signature(each).parameters.items()
+        if isinstance(parameter.default, int | float | tuple | str)
+        and not isinstance(parameter.default, bool)
     }
-    return frozenset(found - _NO_MARKS)
+    return frozenset(found | _SWITCHES)
