@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from farandole.checkpoint.dcp_folder import DcpFolder
-from farandole.checkpoint.names import own_tensors
+from farandole.checkpoint.names import own_tensors, plain
 from farandole.errors import CheckpointError, sentences
 
 _OF_MODELS = frozenset({"model", "state_dict"})
@@ -35,15 +35,20 @@ class NamedTensor:
     shape: tuple[int, ...]
 
 
+def names_of(name: str) -> list[str]:
+    """How a name may have been saved: by torch's state functions, and by state_dict()."""
+    return list(dict.fromkeys([plain(name), name]))
+
+
 def named_tensors(model: nn.Module) -> list[NamedTensor]:
     """Those of a model, in its order."""
     own = own_tensors(model)
     found: dict[int, NamedTensor] = {}
     for name, value in model.state_dict(keep_vars=True).items():
-        tensor = own.get(name)
+        tensor = own.get(plain(name))
         if tensor is not None and tensor is value:
             named = found.setdefault(id(tensor), NamedTensor([], tuple(tensor.shape)))
-            named.names.append(name)
+            named.names += names_of(name)
     return list(found.values())
 
 

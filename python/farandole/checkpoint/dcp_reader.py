@@ -17,13 +17,14 @@ from torch.optim import Optimizer
 from farandole.checkpoint.dcp_folder import DcpFolder
 from farandole.checkpoint.dcp_names import (
     named_tensors,
+    names_of,
     prefix_of_model,
     prefix_of_optimizer,
     prefixes_of_optimizers,
 )
 from farandole.checkpoint.dcp_optimizer import DcpOptimizer
 from farandole.checkpoint.dcp_tree import EncodedTree
-from farandole.checkpoint.names import names_in_group, parameter_names
+from farandole.checkpoint.names import names_in_group, parameter_names, plain
 from farandole.errors import CheckpointError, InvalidArgument, sentences
 from farandole.optim.boxes import boxes_of, contiguous_strides
 
@@ -158,7 +159,7 @@ class DcpReader:
             self._taken.append(prefix)
             others = (*(prefix + name for name in made), *self._places_of_optimizers())
             self._json["models"][given] = [
-                key.removeprefix(prefix)
+                plain(key.removeprefix(prefix))
                 for key in self._folder.tensors
                 if key.startswith(prefix) and not key.startswith(others)
             ]
@@ -203,7 +204,7 @@ class DcpReader:
         in_models: dict[int, list[str]] = {}
         for model in self._models.values():
             for name, parameter in model.named_parameters(remove_duplicate=False):
-                in_models.setdefault(id(parameter), []).append(name)
+                in_models.setdefault(id(parameter), []).extend(names_of(name))
         return {
             name: in_models.get(id(parameter), [name])
             for group, names in zip(groups, own_names, strict=True)

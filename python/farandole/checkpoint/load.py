@@ -204,8 +204,8 @@ class _Load:
                 raise CheckpointError(
                     sentences(
                         "checkpoint-torn",
-                        f"the checkpoint at '{self._path}' could not be read a second time on "
-                        f"rank {self._agreeing.rank}, which has a part of it now.",
+                        f"the checkpoint at '{self._path}' was taken only in part on rank "
+                        f"{self._agreeing.rank}.",
                         f"all ranks had compared it with its checksums; then: {failure}",
                         "load another checkpoint before training goes on; let nothing change or "
                         "delete the one that is loaded.",

@@ -243,8 +243,8 @@ class JointLoad {
       if (failure.empty()) return;
       throw CheckpointError(
           "checkpoint-torn",
-          "the checkpoint at '" + path_ + "' could not be read a second time on rank " +
-              std::to_string(ranks_->rank()) + ", which has a part of it now.",
+          "the checkpoint at '" + path_ + "' was taken only in part on rank " +
+              std::to_string(ranks_->rank()) + ".",
           "all ranks had compared it with its checksums; then: " + failure,
           "load another checkpoint before training goes on; let nothing change or delete the one "
           "that is loaded.");
