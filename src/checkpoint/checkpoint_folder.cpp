@@ -40,6 +40,19 @@ constexpr const char* kTemporary = "tmp-";
       "nothing can be loaded from.");
 }
 
+/// Throws CheckpointError if there can be none at `path`, which is a wrong one then.
+void check_can_be_folder(const fs::path& path) {
+  std::error_code error;
+  fs::path lowest = fs::absolute(path, error).lexically_normal();
+  while (lowest.has_relative_path() && !fs::exists(lowest, error)) lowest = lowest.parent_path();
+  if (error || fs::is_directory(lowest, error)) return;
+  throw CheckpointError("checkpoint-no-folder",
+                        "there can be no checkpoint at '" + path.string() + "'.",
+                        "'" + lowest.string() + "' is a file, and a checkpoint is a folder.",
+                        "pass the folder that save_checkpoint() was given, or that of one "
+                        "checkpoint.");
+}
+
 std::string text_of_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw_file_error(path, "could not be opened", errno);
@@ -234,7 +247,15 @@ std::vector<std::string> checkpoints_in(const std::string& root) {
 }
 
 bool has_checkpoint(const std::string& path) {
-  return is_checkpoint(path) || !checkpoints_in(path).empty();
+  if (is_checkpoint(path) || !checkpoints_in(path).empty()) return true;
+  check_can_be_folder(path);
+  std::error_code error;
+  if (!fs::exists(fs::path(path) / ".metadata", error)) return false;
+  throw CheckpointError(
+      "checkpoint-of-torch",
+      "the checkpoint at '" + path + "' is one of torch.distributed.checkpoint.",
+      "it has a .metadata file and no index.json; only Python's load_checkpoint() reads these.",
+      "load it and save it again in Python, or pass the folder of save_checkpoint().");
 }
 
 std::string find_checkpoint(const std::string& path) {
@@ -244,6 +265,7 @@ std::string find_checkpoint(const std::string& path) {
   if (file && std::getline(file, name) && is_checkpoint(path + "/" + name))
     return path + "/" + name;
   const std::vector<std::string> present = checkpoints_in(path);
+  if (present.empty()) check_can_be_folder(path);
   if (present.empty()) throw_none(path);
   return present.back();
 }

@@ -489,6 +489,25 @@ TEST_F(TrainingCheckpoint, EachSaveHasAResultOfItsOwn) {
   });
 }
 
+TEST_F(TrainingCheckpoint, DoesNotBeginAnewOnAWrongPath) {
+  run_replicas("shm", 1, [&](const Group& group) {
+    std::filesystem::create_directories(path_);
+    const auto expect_refused = [&](const std::string& path, const std::string& text) {
+      try {
+        resume_or_start(path, {}, from(group));
+        ADD_FAILURE() << "began anew";
+      } catch (const CheckpointError& error) {
+        EXPECT_THAT(error.what(), HasSubstr(text));
+      }
+    };
+    EXPECT_FALSE(resume_or_start(path_ + "/later/new", {}, from(group)));
+    std::ofstream(path_ + "/.metadata") << "of torch";
+    expect_refused(path_, "is one of torch.distributed.checkpoint");
+    expect_refused(path_ + "/.metadata", "is a file");
+    expect_refused(path_ + "/.metadata/below", "is a file");
+  });
+}
+
 TEST_F(TrainingCheckpoint, KnowsAFolderByAllItsPaths) {
   run_replicas("shm", 1, [&](const Group& group) {
     const std::filesystem::path before = std::filesystem::current_path();

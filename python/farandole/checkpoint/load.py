@@ -28,7 +28,7 @@ from farandole.checkpoint.names import (
     parameter_names,
     plain,
 )
-from farandole.checkpoint.no_checkpoint import check_can_have_folder, warn_of_others
+from farandole.checkpoint.no_checkpoint import warn_of_others
 from farandole.checkpoint.optimizer_state import OptimizerLoader
 from farandole.checkpoint.reader import Reader
 from farandole.checkpoint.rng import RngStates
@@ -263,10 +263,7 @@ def _checkpoint_at(path: str) -> Checkpoint:
     try:
         return _C.CheckpointReader(path)
     except CheckpointError as met:
-        if not _is_missing(met):
-            raise
-        check_can_have_folder(path)
-        if not Path(path, ".metadata").exists():
+        if not _is_missing(met) or not Path(path, ".metadata").exists():
             raise
     from farandole.checkpoint.dcp_folder import DcpFolder
 

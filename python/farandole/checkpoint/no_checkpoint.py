@@ -7,30 +7,9 @@ import logging
 from itertools import islice
 from pathlib import Path
 
-from farandole.errors import CheckpointError, sentences
-
 _MOST_NAMED = 3
 
 _logger = logging.getLogger(__name__)
-
-
-def check_can_have_folder(path: str) -> None:
-    """Fail if there can be no checkpoint at a path, which is a wrong one then. Local.
-
-    Raises:
-        CheckpointError: it is a file, or below one.
-    """
-    lowest = next((each for each in (Path(path), *Path(path).parents) if each.exists()), None)
-    if lowest is None or lowest.is_dir():
-        return
-    raise CheckpointError(
-        sentences(
-            "checkpoint-no-folder",
-            f"there can be no checkpoint at '{path}'.",
-            f"'{lowest}' is a file, and a checkpoint is a folder.",
-            "pass the folder that save_checkpoint() was given, or that of one checkpoint.",
-        )
-    )
 
 
 def warn_of_others(path: str) -> None:
