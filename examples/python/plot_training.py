@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws the curves of a training from its log, in Python or C++.
+
+python examples/python/plot_training.py build/resnet curve.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+
+LOSSES = ["loss", "test_loss"]
+ACCURACIES = ["top1", "top5", "accuracy", "mean_iou"]
+NAMES = {
+    "loss": "loss, training",
+    "test_loss": "loss, test",
+    "top1": "top-1 accuracy, test",
+    "top5": "top-5 accuracy, test",
+    "accuracy": "pixel accuracy, test",
+    "mean_iou": "mean IoU, test",
+}
+
+
+def draw(rows: list[dict[str, str]], path: Path) -> None:
+    """Losses on the left, accuracies on the right, by step."""
+    mpl.rcParams["svg.hashsalt"] = "farandole"
+    figure, panels = plt.subplots(1, 2, figsize=(8, 3), constrained_layout=True)
+    for panel, names in zip(panels, (LOSSES, ACCURACIES), strict=True):
+        for name in names:
+            points = [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
+            if points:
+                marker = "" if name == "loss" else "o"
+                panel.plot(*zip(*points, strict=True), label=NAMES[name], marker=marker)
+        panel.set_xlabel("step")
+        panel.grid(alpha=0.3)
+        panel.legend()
+    panels[0].set_ylim(bottom=0)
+    panels[1].set_ylim(top=1)
+    figure.savefig(path, dpi=100)
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("output", type=Path, help="folder that has log.csv")
+    parser.add_argument("picture", type=Path, help="PNG or SVG file to write")
+    arguments = parser.parse_args()
+    with (arguments.output / "log.csv").open(newline="") as file:
+        draw(list(csv.DictReader(file)), arguments.picture)
+
+
+if __name__ == "__main__":
+    main()
