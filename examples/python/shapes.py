@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 KINDS = ("circle", "triangle", "square", "star", "ring", "cross", "half moon", "bar")
-NOISE = 0.15  # standard deviation; colours are 0 to 1
+NOISE = 0.1  # standard deviation; colours are 0 to 1
 
 
 def polygon(sides: int, radius: Tensor, angle: Tensor) -> Tensor:
@@ -50,8 +50,8 @@ def draw(kinds: list[int], side: int, generator: torch.Generator) -> tuple[Tenso
     for kind in kinds:
         numbers = torch.rand(7, generator=generator)
         column, row, size, turn = numbers[:4].tolist()
-        x, y = axis[None, :] - (0.3 + 0.4 * column), axis[:, None] - (0.3 + 0.4 * row)
-        radius, angle = 0.15 + 0.15 * size, 2 * math.pi * turn
+        x, y = axis[None, :] - (0.35 + 0.3 * column), axis[:, None] - (0.35 + 0.3 * row)
+        radius, angle = 0.2 + 0.15 * size, 2 * math.pi * turn
         along = (math.cos(angle) / radius) * x + (math.sin(angle) / radius) * y
         across = (math.cos(angle) / radius) * y - (math.sin(angle) / radius) * x
         shape = inside(kind, along, across)

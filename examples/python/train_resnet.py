@@ -107,12 +107,13 @@ def new_scheduler(
     optimizer: torch.optim.Optimizer, arguments: argparse.Namespace, epoch_steps: int
 ) -> SequentialLR:
     """A line up, then a curve down to 0. It counts steps."""
-    steps, warm_up = arguments.epochs * epoch_steps, max(arguments.warm_up * epoch_steps, 1)
+    warm_up = max(arguments.warm_up * epoch_steps, 1)
+    rest = max(arguments.epochs * epoch_steps - warm_up, 1)
     rise = LinearLR(optimizer, 1 / warm_up, total_iters=warm_up)
     if arguments.schedule == "polynomial":
-        fall = PolynomialLR(optimizer, steps - warm_up, power=2.0)
+        fall = PolynomialLR(optimizer, rest, power=2.0)
     else:
-        fall = CosineAnnealingLR(optimizer, steps - warm_up)
+        fall = CosineAnnealingLR(optimizer, rest)
     return SequentialLR(optimizer, [rise, fall], [warm_up])
 
 
@@ -150,13 +151,13 @@ class Trainer:
         found = farandole.resume_or_start(self.checkpoints, **self.parts, sampler=self.sampler)
         self.step = found["step"] if found else 0
         if found:
-            self.early_stopping.load_state_dict(found["early_stopping"])
+            self.early_stopping.load_state_dict(found)
         folder = arguments.output if farandole.rank() == 0 else None
         self.log = TrainingLog(folder, COLUMNS, self.step)
 
     def save(self, taken: int) -> None:
         """`taken`: steps since the pass through the data began."""
-        values = {"step": self.step, "early_stopping": self.early_stopping.state_dict()}
+        values = {"step": self.step, **self.early_stopping.state_dict()}
         sampler = self.sampler.state_dict(taken * self.batch)
         farandole.save_checkpoint(
             self.checkpoints, **self.parts, sampler=sampler, values=values, step=self.step, keep=2
