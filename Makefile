@@ -35,7 +35,7 @@ of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl|checkpoint_forma
 publish := $(if $(PUBLISH),--publish)
 # Of Python tests, those of programs that start others, of pages, of builds and of formulas.
 torch_free_tests := run run_parts run_hosts launchers restarts cmake_project packaging nccl_plugin \
-	gpu_check gpu_benchmark docs page_examples cpp_examples demo doctor benchmark mpi \
+	gpu_check gpu_benchmark docs page_examples cpp_examples training_examples demo doctor benchmark mpi \
 	checkpoint_values checkpoint_reader checkpoint_resharding checkpoint_memory lr_schedulers \
 	bench_collectives bench_predict \
 	samplers simulated_faults simulated_capture
@@ -57,7 +57,7 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
-.PHONY: help demo test test-all bench bench-ddp bench-zero bench-amp bench-hosts bench-gpu lint
+.PHONY: help demo train test test-all bench bench-ddp bench-zero bench-amp bench-hosts bench-gpu lint
 .PHONY: format gpu-check
 .PHONY: fuzz sanitize sanitize-ddp clean setup build test-cpp test-python test-clients system-packages
 
@@ -67,6 +67,12 @@ help:  ## list the targets
 demo: $(VENV)/requirements.stamp  ## train a real model on 2 ranks over Farandole, beside gloo
 	$(pip_install) .
 	python examples/python/train_digits.py
+
+train: $(VENV)/requirements-dev.stamp  ## train a ResNet-18 on generated images on 2 ranks, draw its curves
+	$(pip_install) .
+	farandole run -n 2 examples/python/train_resnet.py --model resnet18 --image-size 32 --batch 32 \
+		--lr 0.05 --epochs 8 --warm-up 1
+	python examples/python/plot_training.py build/resnet build/resnet/curves.png
 
 test: test-cpp test-python  ## build, then run every test, C++ and Python
 
