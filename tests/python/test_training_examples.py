@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import warm_python
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = REPOSITORY / "examples" / "python"
+MIGRATE = REPOSITORY / "examples" / "migrate"
 # `make build` compiles them beside the C++ tests.
 CPP = REPOSITORY / os.environ.get("FARANDOLE_BUILD", "build/release") / "tests"
 # Each training in Python, in C++, and options that make it small: 6 steps in 2 epochs.
@@ -29,9 +32,10 @@ TRAININGS = {
 PROGRAMS = [program for training in TRAININGS.values() for program in training[:2]]
 
 
-def train(program: Path, *arguments: str | Path) -> None:
+def train(program: Path, *arguments: str | Path) -> str:
     done = run_command.run("-n", "2", program, *arguments)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 def rows(output: Path) -> list[dict[str, float]]:
@@ -89,3 +93,34 @@ def test_a_resnet_trains_in_float16(language: int, tmp_path: Path) -> None:
     few = [*options, "--precision", "fp16", "--loss-scale", "static", "--stop-at", "1"]
     train(program, *few, "--output", tmp_path)
     assert rows(tmp_path)[0]["loss"] == pytest.approx(2.09, abs=0.05)
+
+
+def losses(printed: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"epoch \d: loss (\S+)", printed)]
+
+
+def test_a_script_has_the_same_losses_before_and_after() -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [warm_python.executable(), *launcher, str(MIGRATE / "before.py")],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
+    before, after = losses(done.stdout), losses(train(MIGRATE / "after.py"))
+    assert len(before) == 3
+    assert before[2] < 0.5 * before[0]
+    # float16 rounds what gloo and we sum in other orders.
+    assert after == pytest.approx(before, rel=1e-2)
+
+
+def test_the_page_has_all_lines_that_differ_between_before_and_after() -> None:
+    before, after = (
+        (MIGRATE / f"{name}.py").read_text().partition('"""\n\n')[2].splitlines()
+        for name in ("before", "after")
+    )
+    lines = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
+    changes = "\n".join(line for line in lines if not line.startswith("@@"))
+    page = (REPOSITORY / "docs" / "examples.md").read_text()
+    assert f"```diff\n{changes}\n```" in page
