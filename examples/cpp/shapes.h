@@ -101,7 +101,7 @@ class Shapes final : public Images {
 /// Several shapes in each image, and the class of each pixel: 0 is the ground.
 class ShapeMasks final : public Images {
  public:
-  ShapeMasks(size_t count, int64_t side, uint64_t seed, int64_t shapes = 3)
+  ShapeMasks(size_t count, int64_t side, uint64_t seed, int64_t shapes = 2)
       : count_(count), side_(side), seed_(seed), shapes_(shapes) {}
   size_t size() const override { return count_; }
   int64_t classes() const override { return kKinds + 1; }

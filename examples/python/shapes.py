@@ -78,7 +78,7 @@ class Shapes(Dataset[tuple[Tensor, int]]):
 class ShapeMasks(Dataset[tuple[Tensor, Tensor]]):
     """Several shapes in each image, and the class of each pixel: 0 is the ground."""
 
-    def __init__(self, count: int, side: int, seed: int, shapes: int = 3) -> None:
+    def __init__(self, count: int, side: int, seed: int, shapes: int = 2) -> None:
         self.count, self.side, self.seed, self.shapes = count, side, seed, shapes
 
     def __len__(self) -> int:
