@@ -59,17 +59,18 @@ inline at::Tensor inside(int64_t kind, const at::Tensor& x, const at::Tensor& y)
 }
 
 /// Bright shapes, each one upon those before it, on a dark ground with noise. The label is a mask:
-/// of each pixel the kind plus 1, or 0 for the ground.
+/// of each pixel the kind plus 1, or 0 for the ground. `spread`: the part of the image, one way, in
+/// which centres of shapes are.
 inline Images::Example draw(const std::vector<int64_t>& kinds, int64_t side,
-                            const at::Generator& generator) {
+                            const at::Generator& generator, double spread = 0.3) {
   const at::Tensor axis = at::arange(side, at::kFloat) / side;
   at::Tensor image = (0.5 * at::rand({3, 1, 1}, generator)).expand({3, side, side});
   at::Tensor mask = at::zeros({side, side}, at::kLong);
   for (const int64_t kind : kinds) {
     const at::Tensor numbers = at::rand({7}, generator);
     const auto number = [&](int64_t i) -> double { return numbers[i].item<float>(); };
-    const at::Tensor x = axis.unsqueeze(0) - (0.35 + 0.3 * number(0));
-    const at::Tensor y = axis.unsqueeze(1) - (0.35 + 0.3 * number(1));
+    const at::Tensor x = axis.unsqueeze(0) - (0.5 + spread * (number(0) - 0.5));
+    const at::Tensor y = axis.unsqueeze(1) - (0.5 + spread * (number(1) - 0.5));
     const double radius = 0.2 + 0.15 * number(2), angle = 2 * kPi * number(3);
     const at::Tensor along = (std::cos(angle) / radius) * x + (std::sin(angle) / radius) * y;
     const at::Tensor across = (std::cos(angle) / radius) * y - (std::sin(angle) / radius) * x;
@@ -109,7 +110,7 @@ class ShapeMasks final : public Images {
     const auto generator = at::make_generator<at::CPUGeneratorImpl>((seed_ << 32) + index);
     const at::Tensor kinds = at::randint(kKinds, {shapes_}, generator, at::kLong);
     const auto* first = kinds.const_data_ptr<int64_t>();
-    return draw({first, first + shapes_}, side_, generator);
+    return draw({first, first + shapes_}, side_, generator, /*spread=*/0.6);
   }
 
  private:

@@ -39,8 +39,12 @@ def inside(kind: int, x: Tensor, y: Tensor) -> Tensor:
     )[kind]
 
 
-def draw(kinds: list[int], side: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw(
+    kinds: list[int], side: int, generator: torch.Generator, spread: float = 0.3
+) -> tuple[Tensor, Tensor]:
     """Bright shapes, each one upon those before it, on a dark ground with noise.
+
+    `spread`: the part of the image, one way, in which their centres are.
 
     Returns the image, (3, side, side), and of each pixel the kind plus 1, or 0 for the ground.
     """
@@ -50,7 +54,8 @@ def draw(kinds: list[int], side: int, generator: torch.Generator) -> tuple[Tenso
     for kind in kinds:
         numbers = torch.rand(7, generator=generator)
         column, row, size, turn = numbers[:4].tolist()
-        x, y = axis[None, :] - (0.35 + 0.3 * column), axis[:, None] - (0.35 + 0.3 * row)
+        x = axis[None, :] - (0.5 + spread * (column - 0.5))
+        y = axis[:, None] - (0.5 + spread * (row - 0.5))
         radius, angle = 0.2 + 0.15 * size, 2 * math.pi * turn
         along = (math.cos(angle) / radius) * x + (math.sin(angle) / radius) * y
         across = (math.cos(angle) / radius) * y - (math.sin(angle) / radius) * x
@@ -87,4 +92,4 @@ class ShapeMasks(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed((self.seed << 32) + index)
         kinds = torch.randint(len(KINDS), (self.shapes,), generator=generator).tolist()
-        return draw(kinds, self.side, generator)
+        return draw(kinds, self.side, generator, spread=0.6)

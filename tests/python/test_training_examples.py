@@ -28,12 +28,17 @@ TRAININGS = {
         CPP / "train_resnet",
         (*SMALL, "--model", "resnet18", "--shapes", "48", "--batch", "16", "--warm-up", "1"),
     ),
+    "unet": (
+        PYTHON / "train_unet.py",
+        CPP / "train_unet",
+        (*SMALL, "--width", "8", "--shapes", "48", "--batch", "16"),
+    ),
 }
 PROGRAMS = [program for training in TRAININGS.values() for program in training[:2]]
 
 
-def train(program: Path, *arguments: str | Path) -> str:
-    done = run_command.run("-n", "2", program, *arguments)
+def train(program: Path, *arguments: str | Path, ranks: int = 2) -> str:
+    done = run_command.run("-n", f"{ranks}", program, *arguments)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -93,6 +98,14 @@ def test_a_resnet_trains_in_float16(language: int, tmp_path: Path) -> None:
     few = [*options, "--precision", "fp16", "--loss-scale", "static", "--stop-at", "1"]
     train(program, *few, "--output", tmp_path)
     assert rows(tmp_path)[0]["loss"] == pytest.approx(2.09, abs=0.05)
+
+
+@pytest.mark.parametrize("language", [0, 1], ids=["python", "cpp"])
+def test_a_unet_has_the_same_losses_on_any_number_of_ranks(language: int, tmp_path: Path) -> None:
+    program, options = TRAININGS["unet"][language], TRAININGS["unet"][2]
+    for ranks in (1, 2):
+        train(program, *options, "--output", tmp_path / f"{ranks}", "--stop-at", "2", ranks=ranks)
+    assert is_close(rows(tmp_path / "2"), rows(tmp_path / "1"))
 
 
 def losses(printed: str) -> list[float]:
