@@ -28,6 +28,7 @@ import torch
 from crops import Crops
 from early_stopping import EarlyStopping
 from image_folder import image_folder
+from loader_workers import outlive_preemption
 from resnet import LAYERS, ResNet
 from shapes import KINDS, Shapes
 from torch import Tensor, nn
@@ -127,7 +128,8 @@ class Trainer:
         train_data, test_data, classes = load_data(arguments)
         self.train_data, self.batch = train_data, arguments.batch // farandole.world_size()
         self.sampler = farandole.DistributedSampler(train_data, seed=arguments.seed, drop_last=True)
-        loading = {"batch_size": self.batch, "num_workers": arguments.workers, "pin_memory": cuda}
+        loading: dict[str, Any] = {"batch_size": self.batch, "num_workers": arguments.workers}
+        loading |= {"pin_memory": cuda, "worker_init_fn": outlive_preemption}
         self.loader = DataLoader(train_data, sampler=self.sampler, drop_last=True, **loading)
         # Each image once, although ranks may have one more than others.
         exact = farandole.DistributedSampler(test_data, shuffle=False, even_divisible=False)

@@ -7,6 +7,7 @@ import csv
 import difflib
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -106,6 +107,24 @@ def test_a_unet_has_the_same_losses_on_any_number_of_ranks(language: int, tmp_pa
     for ranks in (1, 2):
         train(program, *options, "--output", tmp_path / f"{ranks}", "--stop-at", "2", ranks=ranks)
     assert is_close(rows(tmp_path / "2"), rows(tmp_path / "1"))
+
+
+@pytest.mark.parametrize("language", [0, 1], ids=["python", "cpp"])
+def test_a_training_that_is_told_to_end_saves_first(language: int, tmp_path: Path) -> None:
+    program, options = TRAININGS["unet"][language], TRAININGS["unet"][2]
+    endless = [*options, "--shapes", "1000000", "--output", tmp_path]  # no epoch ends
+    with run_command.start("-n", "2", program, *endless) as started:
+        assert started.stdout
+        while "step 2:" not in started.stdout.readline():
+            assert started.poll() is None
+        started.send_signal(signal.SIGTERM)
+        started.communicate(timeout=run_command.DEADLINE_S)
+    before = rows(tmp_path)
+    last = int(before[-1]["step"])
+    assert [each.name for each in (tmp_path / "checkpoints").glob("step-*")] == [f"step-{last:08}"]
+    printed = train(program, *endless, "--stop-at", f"{last + 1}")
+    assert re.findall(r"step (\d+):", printed) == [f"{last + 1}"]
+    assert rows(tmp_path)[:-1] == before
 
 
 def losses(printed: str) -> list[float]:
