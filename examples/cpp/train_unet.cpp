@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains a U-Net to tell what each pixel of an image belongs to:
 //
-//   farandole run -n 2 build/examples/train_unet --image-size 48 --epochs 8  # shapes
+//   farandole run -n 2 build/examples/train_unet --image-size 48 --epochs 12  # shapes
 //   farandole run -n 8 build/examples/train_unet --data FOLDER --classes 21 --precision bf16
 //
 // --data is a folder with `train` and `val`, which have `images` and `masks` of the same names; see

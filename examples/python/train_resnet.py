@@ -18,6 +18,7 @@ on from its last checkpoint when it is started again, on any number of ranks.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -62,7 +63,8 @@ def read_arguments() -> argparse.Namespace:
     add("--smoothing", type=float, default=0.1, help="of labels")
     add("--precision", choices=["fp32", "bf16", "fp16"], default="fp32", help="of convolutions")
     add("--loss-scale", choices=["static", "dynamic"], default="dynamic", help="of fp16")
-    add("--workers", type=int, default=2, help="processes of each rank that load images")
+    workers = min(len(os.sched_getaffinity(0)), 8)  # the cores of this rank
+    add("--workers", type=int, default=workers, help="processes of each rank that load images")
     add("--patience", type=int, default=0, help="epochs without a better top-1; 0: all epochs")
     add("--output", type=Path, default=Path("build/resnet"), help="checkpoints and log.csv")
     add("--log-every", type=int, default=20, help="steps from one row of the log to the next")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a U-Net to tell what each pixel of an image belongs to.
 
-    farandole run -n 2 examples/python/train_unet.py --image-size 48 --epochs 8  # shapes
+    farandole run -n 2 examples/python/train_unet.py --image-size 48 --epochs 12  # shapes
     farandole run -n 8 examples/python/train_unet.py --data FOLDER --classes 21 --precision bf16
 
 `--data` is a folder with `train` and `val`, which have `images` and `masks` of the same names; see
@@ -17,6 +17,7 @@ ended, goes on from its last checkpoint when it is started again, on any number 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -55,7 +56,8 @@ def read_arguments() -> argparse.Namespace:
     add("--lr", type=float, default=3e-3, help="at first; it falls to 0")
     add("--weight-decay", type=float, default=1e-2, help="of all parameters")
     add("--precision", choices=["fp32", "bf16"], default="fp32", help="of convolutions")
-    add("--workers", type=int, default=2, help="processes of each rank that load images")
+    workers = min(len(os.sched_getaffinity(0)), 8)  # the cores of this rank
+    add("--workers", type=int, default=workers, help="processes of each rank that load images")
     add("--patience", type=int, default=0, help="epochs without a better IoU; 0: all epochs")
     add("--output", type=Path, default=Path("build/unet"), help="checkpoints and log.csv")
     add("--log-every", type=int, default=20, help="steps from one row of the log to the next")
