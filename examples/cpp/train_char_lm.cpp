@@ -4,9 +4,14 @@
 //   ./train_char_lm text.txt                                              # 1 rank
 //   torchrun --nproc-per-node 2 --no-python ./train_char_lm text.txt      # 2 ranks
 //   torchrun --nproc-per-node 2 --no-python ./train_char_lm text.txt 500  # of 500 steps
+//   ./train_char_lm text.txt 500 checkpoints  # goes on from its last checkpoint there
+//
+// examples/python/train_char_lm.py is the same program, and each goes on from checkpoints of the
+// other, on any number of ranks.
 //
 // Every step has a batch of 16 sequences, however many ranks share them out. So the loss is the
 // same at any number of ranks up to 16, but for the rounding of sums in another order.
+#include <ATen/CPUGeneratorImpl.h>
 #include <farandole/farandole.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -26,6 +31,7 @@ using at::Tensor;
 
 constexpr int64_t kLetters = 256, kContext = 64, kWidth = 64, kHeads = 4, kLayers = 2;
 constexpr int64_t kBatch = 16;  // sequences of one step, over all ranks
+constexpr int64_t kStepsPerCheckpoint = 100;
 
 /// Attention to what came before, then a perceptron.
 struct Block : nn::Module {
@@ -85,10 +91,12 @@ Tensor read_text(const char* path) {
 }
 
 int main(int argc, char** argv) {
-  const int steps = argc > 2 ? std::atoi(argv[2]) : 200;
+  const int64_t steps = argc > 2 ? std::atoi(argv[2]) : 200;
+  const std::string checkpoints = argc > 3 ? argv[3] : "";
   const Tensor text = argc > 1 ? read_text(argv[1]) : Tensor();
   if (!text.defined() || text.numel() <= kContext || steps < 1) {
-    std::fprintf(stderr, "usage: %s TEXT_FILE [STEPS]; more than %ld letters\n", argv[0], kContext);
+    std::fprintf(stderr, "usage: %s TEXT_FILE [STEPS [CHECKPOINTS]]; more than %ld letters\n",
+                 argv[0], kContext);
     return 1;
   }
   farandole::init_process_group();  // finds the others through torchrun's variables
@@ -98,13 +106,24 @@ int main(int argc, char** argv) {
     return 1;
   }
   at::set_num_threads(1);  // a core for each rank
-  at::manual_seed(0);      // all ranks draw the same numbers, so each knows the whole batch
+  at::manual_seed(0);
 
   farandole::DistributedDataParallel model(std::make_shared<CharLm>());
   // Each rank keeps the state of its shard of the parameters, and updates that for all.
   farandole::ZeroRedundancyOptimizer optimizer(model, farandole::AdamWOptions(3e-3));
-  for (int step = 1; step <= steps; ++step) {
-    const Tensor starts = at::randint(text.numel() - kContext, {kBatch, 1}, at::kLong);
+  farandole::Training training;
+  training.model = model.module().get();
+  training.optimizer = &optimizer;
+  int64_t done = 0;  // steps
+  if (!checkpoints.empty()) {
+    if (const auto found = farandole::resume_or_start(checkpoints, training)) {
+      done = found->at("step").toInt();
+    }
+  }
+  for (int64_t step = done + 1; step <= steps; ++step) {
+    // All ranks draw the same numbers, so each knows the whole batch; a resumed training, too.
+    const auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(step));
+    const Tensor starts = at::randint(text.numel() - kContext, {kBatch, 1}, generator, at::kLong);
     const Tensor mine = starts.slice(0, rank, kBatch, world_size);  // every world_size-th sequence
     const Tensor letters = text.take(mine + at::arange(kContext + 1));
 
@@ -119,7 +138,14 @@ int main(int argc, char** argv) {
       loss = loss.detach() * static_cast<double>(mine.size(0)) / kBatch;
       farandole::all_reduce(loss);  // a sum: the mean over the whole batch
       const char* last = step == steps ? ", the last" : "";
-      if (rank == 0) std::printf("step %d: loss %.6f%s\n", step, loss.item<double>(), last);
+      if (rank == 0) std::printf("step %ld: loss %.6f%s\n", step, loss.item<double>(), last);
+    }
+    if (!checkpoints.empty() && (step % kStepsPerCheckpoint == 0 || step == steps)) {
+      farandole::SaveCheckpointOptions options;
+      options.values = {{"step", step}};
+      options.step = step;
+      options.keep = 2;
+      farandole::save_checkpoint(checkpoints, training, options);
     }
   }
 }
