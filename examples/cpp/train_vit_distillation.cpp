@@ -2,11 +2,12 @@
 // Distils a Vision Transformer into a smaller one, with its optimizer sharded, in bfloat16:
 //
 //   python examples/python/train_vit_distillation.py --export digits.bin  # needs scikit-learn
-//   ./train_vit_distillation digits.bin [SEED [STEPS]]                           # 1 rank
+//   ./train_vit_distillation digits.bin [SEED [STEPS [CHECKPOINTS]]]             # 1 rank
 //   torchrun --nproc-per-node 2 --no-python ./train_vit_distillation digits.bin  # 2 ranks
 //
 // examples/python/train_vit_distillation.py is the same program, and what it prints but for times
-// is the same to the last digit.
+// is the same to the last digit; each goes on from checkpoints of the other, if SEED and STEPS are
+// the same.
 //
 // A teacher learns from 1297 images and their classes. Then one student is trained twice, from the
 // same weights and for as many steps: alone, on the first 100 images and their classes; distilled,
@@ -23,6 +24,7 @@
 // then its class, 0 to 9. The last 500 images are to test.
 #include <farandole/farandole.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -52,8 +54,9 @@ constexpr int64_t kHeads = 4;
 constexpr int64_t kTeacherWidth = 64, kTeacherLayers = 2;
 constexpr int64_t kStudentWidth = 32, kStudentLayers = 1;
 
-constexpr int kSteps = 200;             // unless the command line tells another number
-constexpr int kWarmUp = 20;             // steps
+constexpr int kSteps = 200;  // unless the command line tells another number
+constexpr int kWarmUp = 20;  // steps
+constexpr int kStepsPerCheckpoint = 50;
 constexpr int64_t kBatch = 48;          // images with classes in a step, over all ranks
 constexpr double kLearningRate = 3e-3;  // at its peak
 constexpr double kTemperature = 4;
@@ -101,7 +104,7 @@ struct Block : nn::Module {
 struct VisionTransformer : nn::Module {
   nn::Conv2d patches;
   Tensor position;
-  std::vector<std::shared_ptr<Block>> blocks;
+  nn::ModuleList blocks;
   nn::LayerNorm norm;
   Linear head{nullptr};
 
@@ -111,16 +114,14 @@ struct VisionTransformer : nn::Module {
         norm(nn::LayerNormOptions({width})) {
     register_module("patches", patches);
     register_parameter("position", position);
-    for (int64_t i = 0; i < layers; ++i) {
-      blocks.push_back(
-          register_module("block" + std::to_string(i), std::make_shared<Block>(width)));
-    }
+    register_module("blocks", blocks);
+    for (int64_t i = 0; i < layers; ++i) blocks->push_back(std::make_shared<Block>(width));
     register_module("norm", norm);
     head = register_module("head", Linear(width, kClasses));  // weights drawn last
   }
   Tensor forward(const Tensor& images) {  // (images, 1, kSide, kSide)
     Tensor x = patches(images).flatten(2).transpose(1, 2) + position;
-    for (auto& block : blocks) x = block->forward(x);
+    for (size_t i = 0; i < blocks->size(); ++i) x = blocks->ptr<Block>(i)->forward(x);
     return head(norm(x).mean(1));
   }
 };
@@ -197,17 +198,41 @@ Tensor predict(const Net& net, const Tensor& images) {
   return net->forward(images).to(at::kFloat);
 }
 
-/// Teaches `net` the classes of the first `told` images, and what a `teacher` says of all.
+/// Loads the last checkpoint, if there is one. All ranks draw the same numbers again from the seed,
+/// so checkpoints have no generators.
+int steps_done(const std::string& checkpoints, const farandole::Training& training) {
+  farandole::LoadCheckpointOptions options;
+  options.rng = false;
+  const auto found = farandole::resume_or_start(checkpoints, training, options);
+  return found ? static_cast<int>(found->at("step").toInt()) : 0;
+}
+
+void save(const std::string& checkpoints, const farandole::Training& training, int step) {
+  farandole::SaveCheckpointOptions options;
+  options.values = {{"step", int64_t{step}}};
+  options.step = step;
+  options.keep = 2;
+  options.rng = false;
+  farandole::save_checkpoint(checkpoints, training, options);
+}
+
+/// Teaches `net` the classes of the first `told` images, and what a `teacher` says of all. Goes on
+/// from the last one of `checkpoints`, a folder of this net, unless that is empty. The times are
+/// those of steps after the first one of this process.
 StepTimes train(const Net& net, const Digits& digits, int steps, int64_t told,
-                const Net& teacher = nullptr) {
+                const std::string& checkpoints, const Net& teacher = nullptr) {
   farandole::DistributedDataParallel model(net);
   // Each rank keeps the state of its shard of the parameters, and updates that for all.
   farandole::ZeroRedundancyOptimizer optimizer(model, farandole::AdamWOptions());
   // All ranks draw the same numbers, so each knows the whole batches.
   const Tensor told_batches = at::randint(told, {steps, kBatch}, at::kLong);
   const Tensor untold_batches = at::randint(kTrainImages, {steps, teacher ? kBatch : 0}, at::kLong);
+  farandole::Training training;
+  training.model = net.get();
+  training.optimizer = &optimizer;
+  const int first = checkpoints.empty() ? 0 : steps_done(checkpoints, training);
   StepTimes times;
-  for (int step = 0; step < steps; ++step) {
+  for (int step = first; step < steps; ++step) {
     const Tensor mine = share_of_rank(told_batches[step]);
     const Tensor images = digits.images(at::cat({mine, share_of_rank(untold_batches[step])}));
     const Tensor classes = digits.classes.index({mine});
@@ -229,7 +254,10 @@ StepTimes train(const Net& net, const Digits& digits, int steps, int64_t told,
     optimizer.step();  // every rank has all new parameters now
     times.optimizer += times.lap();
     ++times.steps;
-    if (step == 0) times = StepTimes();  // the first step also sets things up
+    if (step == first) times = StepTimes();  // the first step also sets things up
+    if (!checkpoints.empty() && ((step + 1) % kStepsPerCheckpoint == 0 || step + 1 == steps)) {
+      save(checkpoints, training, step + 1);
+    }
   }
   return times;
 }
@@ -247,7 +275,7 @@ double test_accuracy(const Net& net, const Digits& digits) {
 void print_times(const char* name, const StepTimes& times) {
   std::printf("%-18s", name);
   for (const double part : {times.data, times.forward, times.backward, times.optimizer}) {
-    std::printf("%11.3f", 1e3 * part / times.steps);
+    std::printf("%11.3f", 1e3 * part / std::max(times.steps, 1));
   }
   std::printf("\n");
 }
@@ -262,16 +290,20 @@ double parameter_sum(const Net& net) {
 }
 
 /// Trains the teacher and both students; prints times, accuracies and a check.
-void compare(const Digits& digits, uint64_t seed, int steps) {
+void compare(const Digits& digits, uint64_t seed, int steps, const std::string& checkpoints) {
+  const auto folder = [&](const char* net) {
+    return checkpoints.empty() ? checkpoints : checkpoints + "/" + net;
+  };
   at::manual_seed(seed);
   const auto teacher = std::make_shared<VisionTransformer>(kTeacherWidth, kTeacherLayers);
-  const StepTimes teacher_times = train(teacher, digits, steps, kTrainImages);
+  const StepTimes teacher_times = train(teacher, digits, steps, kTrainImages, folder("teacher"));
   at::manual_seed(seed);
   const auto alone = std::make_shared<VisionTransformer>(kStudentWidth, kStudentLayers);
-  const StepTimes alone_times = train(alone, digits, steps, kToldImages);
+  const StepTimes alone_times = train(alone, digits, steps, kToldImages, folder("alone"));
   at::manual_seed(seed);  // the same weights and batches again
   const auto distilled = std::make_shared<VisionTransformer>(kStudentWidth, kStudentLayers);
-  const StepTimes distilled_times = train(distilled, digits, steps, kToldImages, teacher);
+  const StepTimes distilled_times =
+      train(distilled, digits, steps, kToldImages, folder("distilled"), teacher);
 
   std::vector<double> accuracies;
   for (const Net& net : {teacher, alone, distilled}) {
@@ -294,11 +326,13 @@ int main(int argc, char** argv) {
   const Tensor rows = argc > 1 ? read_rows(argv[1]) : Tensor();
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0;
   const int steps = argc > 3 ? std::atoi(argv[3]) : kSteps;
+  const std::string checkpoints = argc > 4 ? argv[4] : "";
   if (!rows.defined() || steps < 2) {  // times are those of the second step on
-    std::fprintf(stderr,
-                 "usage: %s DIGITS_FILE [SEED [STEPS]]; the source tells the file's format, "
-                 "STEPS are 2 or more\n",
-                 argv[0]);
+    std::fprintf(
+        stderr,
+        "usage: %s DIGITS_FILE [SEED [STEPS [CHECKPOINTS]]]; the source tells the file's format, "
+        "STEPS are 2 or more\n",
+        argv[0]);
     return 1;
   }
   farandole::init_process_group();  // finds the others through torchrun's variables
@@ -308,5 +342,5 @@ int main(int argc, char** argv) {
     return 1;
   }
   at::set_num_threads(1);  // a core for each rank
-  compare(Digits(rows), seed, steps);
+  compare(Digits(rows), seed, steps, checkpoints);
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 from pathlib import Path
 
 import matplotlib as mpl
@@ -25,11 +26,26 @@ NAMES = {
 }
 
 
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Of log.csv in a folder, or of what a program has printed."""
+    if path.is_dir():
+        with (path / "log.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+    found = re.findall(r"step (\d+): loss ([\d.]+)", path.read_text())
+    return [{"step": step, "loss": loss} for step, loss in found]
+
+
 def draw(rows: list[dict[str, str]], path: Path) -> None:
     """Losses on the left, accuracies on the right, by step."""
     mpl.rcParams["svg.hashsalt"] = "farandole"
-    figure, panels = plt.subplots(1, 2, figsize=(8, 3), constrained_layout=True)
-    for panel, names in zip(panels, (LOSSES, ACCURACIES), strict=True):
+    shown = [
+        names
+        for names in (LOSSES, ACCURACIES)
+        if any(row.get(name) for row in rows for name in names)
+    ]
+    size = (4 * len(shown), 3)
+    figure, panels = plt.subplots(1, len(shown), figsize=size, layout="constrained", squeeze=False)
+    for panel, names in zip(panels[0], shown, strict=True):
         for name in names:
             points = [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
             if points:
@@ -38,19 +54,17 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
         panel.set_xlabel("step")
         panel.grid(alpha=0.3)
         panel.legend()
-    panels[0].set_ylim(bottom=0)
-    panels[1].set_ylim(top=1)
+        panel.set_ylim(**({"bottom": 0} if names is LOSSES else {"top": 1}))
     figure.savefig(path, dpi=100)
 
 
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path, help="folder that has log.csv")
+    parser.add_argument("log", type=Path, help="folder that has log.csv, or a file of lines")
     parser.add_argument("picture", type=Path, help="PNG or SVG file to write")
     arguments = parser.parse_args()
-    with (arguments.output / "log.csv").open(newline="") as file:
-        draw(list(csv.DictReader(file)), arguments.picture)
+    draw(read_rows(arguments.log), arguments.picture)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 
     python examples/python/train_vit_distillation.py [SEED [STEPS]]                     # 1 rank
     torchrun --standalone --nproc-per-node=2 examples/python/train_vit_distillation.py  # 2 ranks
+    python examples/python/train_vit_distillation.py --checkpoints FOLDER  # goes on from there
     python examples/python/train_vit_distillation.py --export digits.bin  # for the one in C++
 
 examples/cpp/train_vit_distillation.cpp is the same program, and what it prints but for times is the
-same to the last digit.
+same to the last digit; each goes on from checkpoints of the other, if SEED and STEPS are the same.
 
 A teacher learns from 1297 images and their classes. Then one student is trained twice, from the
 same weights and for as many steps: alone, on the first 100 images and their classes; distilled, on
@@ -24,6 +25,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import farandole
 import torch
@@ -43,6 +45,8 @@ STUDENT_WIDTH, STUDENT_LAYERS = 32, 1
 
 STEPS = 200  # unless the command line tells another number
 WARM_UP = 20  # steps
+STEPS_PER_CHECKPOINT = 50
+NETS = ["teacher", "alone", "distilled"]  # folders of checkpoints
 BATCH = 48  # images with classes in a step, over all ranks
 LEARNING_RATE = 3e-3  # at its peak
 TEMPERATURE = 4.0
@@ -161,17 +165,25 @@ def train(
     digits: Digits,
     steps: int,
     told: int,
+    checkpoints: Path | None,
     teacher: VisionTransformer | None = None,
 ) -> StepTimes:
-    """Teaches `net` the classes of the first `told` images, and what a `teacher` says of all."""
+    """Teaches `net` the classes of the first `told` images, and what a `teacher` says of all.
+
+    Goes on from the last one of `checkpoints`, a folder of this net. The times are those of steps
+    after the first one of this process.
+    """
     model = farandole.DistributedDataParallel(net)
     # Each rank keeps the state of its shard of the parameters, and updates that for all.
     optimizer = farandole.ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
     # All ranks draw the same numbers, so each knows the whole batches.
     told_batches = torch.randint(told, (steps, BATCH))
     untold_batches = torch.randint(TRAIN_IMAGES, (steps, BATCH if teacher else 0))
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "rng": False}
+    found = farandole.resume_or_start(checkpoints, **parts) if checkpoints else None
+    first = found["step"] if found else 0
     times = StepTimes()
-    for step in range(steps):
+    for step in range(first, steps):
         mine = share_of_rank(told_batches[step])
         images = digits.images(torch.cat([mine, share_of_rank(untold_batches[step])]))
         classes = digits.classes[mine]
@@ -190,8 +202,11 @@ def train(
         optimizer.step()  # every rank has all new parameters now
         times.optimizer += times.lap()
         times.steps += 1
-        if step == 0:  # which also sets things up
+        if step == first:  # which also sets things up
             times = StepTimes()
+        if checkpoints and ((step + 1) % STEPS_PER_CHECKPOINT == 0 or step + 1 == steps):
+            values = {"step": step + 1}
+            farandole.save_checkpoint(checkpoints, **parts, values=values, step=step + 1, keep=2)
     return times
 
 
@@ -206,7 +221,7 @@ def test_accuracy(net: VisionTransformer, digits: Digits) -> float:
 def print_times(name: str, times: StepTimes) -> None:
     """A row of the table."""
     parts = (times.data, times.forward, times.backward, times.optimizer)
-    print(f"{name:18}" + "".join(f"{1e3 * part / times.steps:11.3f}" for part in parts))
+    print(f"{name:18}" + "".join(f"{1e3 * part / max(times.steps, 1):11.3f}" for part in parts))
 
 
 def parameter_sum(net: VisionTransformer) -> float:
@@ -214,17 +229,18 @@ def parameter_sum(net: VisionTransformer) -> float:
     return sum(parameter.detach().double().sum().item() for parameter in net.parameters())
 
 
-def compare(digits: Digits, seed: int, steps: int) -> None:
+def compare(digits: Digits, seed: int, steps: int, checkpoints: Path | None) -> None:
     """Trains the teacher and both students; prints times, accuracies and a check."""
+    folders = [checkpoints / name if checkpoints else None for name in NETS]
     torch.manual_seed(seed)
     teacher = VisionTransformer(TEACHER_WIDTH, TEACHER_LAYERS)
-    teacher_times = train(teacher, digits, steps, told=TRAIN_IMAGES)
+    teacher_times = train(teacher, digits, steps, TRAIN_IMAGES, folders[0])
     torch.manual_seed(seed)
     alone = VisionTransformer(STUDENT_WIDTH, STUDENT_LAYERS)
-    alone_times = train(alone, digits, steps, told=TOLD_IMAGES)
+    alone_times = train(alone, digits, steps, TOLD_IMAGES, folders[1])
     torch.manual_seed(seed)  # the same weights and batches again
     distilled = VisionTransformer(STUDENT_WIDTH, STUDENT_LAYERS)
-    distilled_times = train(distilled, digits, steps, told=TOLD_IMAGES, teacher=teacher)
+    distilled_times = train(distilled, digits, steps, TOLD_IMAGES, folders[2], teacher)
 
     accuracies = [test_accuracy(net, digits) for net in (teacher, alone, distilled)]
     if farandole.rank() == 0:
@@ -248,6 +264,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("seed", nargs="?", type=int, default=0)
     parser.add_argument("steps", nargs="?", type=int, default=STEPS, help="2 or more")
+    parser.add_argument("--checkpoints", type=Path, help="a folder to go on from")
     parser.add_argument("--export", type=Path, help="write the images there and end")
     arguments = parser.parse_args()
     if arguments.export:
@@ -259,7 +276,7 @@ def main() -> None:
     if BATCH % farandole.world_size():
         sys.exit(f"{BATCH} images cannot be shared equally by {farandole.world_size()} ranks")
     torch.set_num_threads(1)  # a core for each rank
-    compare(Digits(read_rows()), arguments.seed, arguments.steps)
+    compare(Digits(read_rows()), arguments.seed, arguments.steps, arguments.checkpoints)
     farandole.destroy()
 
 

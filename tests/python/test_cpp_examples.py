@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -133,6 +134,23 @@ def test_distillation_is_alike_in_both_languages(distil: list[str | Path]) -> No
         for command in (distil, python)
     ]
     assert distillation(printed[0], 2) == distillation(printed[1], 2)
+
+
+@pytest.mark.timeout(RUN_DEADLINE_S + 2 * DISTILLATION_DEADLINE_S)
+def test_distillation_goes_on_in_the_other_language(
+    distil: list[str | Path], tmp_path: Path
+) -> None:
+    in_python = [*LAUNCHER, "--no-python", sys.executable, DISTILLATION, "1", "60"]
+    in_python += ["--checkpoints", tmp_path]
+    whole = output_of(*in_python, deadline_s=DISTILLATION_DEADLINE_S)
+    # As if it had been ended in the steps of the last student.
+    shutil.rmtree(tmp_path / "distilled" / "step-00000060")
+    (tmp_path / "distilled" / "latest").write_text("step-00000050\n")
+    resumed = output_of(*distil, "1", "60", tmp_path, deadline_s=DISTILLATION_DEADLINE_S)
+    times = re.findall(r"(?m)^(?:teacher|student alone) .* ([\d.]+)$", resumed)
+    assert times == ["0.000", "0.000"]
+    parameters = r"accuracy .*|parameters sum to .*"
+    assert re.findall(parameters, resumed) == re.findall(parameters, whole)
 
 
 @pytest.mark.timeout(RUN_DEADLINE_S + DISTILLATION_DEADLINE_S)
