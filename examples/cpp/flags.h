@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -12,6 +14,7 @@ class Flags {
  public:
   struct Flag {
     std::string name, value, help;
+    std::vector<std::string> choices = {};  ///< none: any value
   };
 
   /// Prints help and ends the program if asked to, or if an argument is not one of `flags`.
@@ -26,11 +29,25 @@ class Flags {
       }
       values_[name.substr(2)] = argv[i + 1];
     }
+    for (const auto& [name, value, help, choices] : flags) {
+      const std::string& chosen = values_[name];
+      if (choices.empty() || std::count(choices.begin(), choices.end(), chosen) > 0) continue;
+      std::fprintf(stderr, "--%s %s: it is %s\n", name.c_str(), chosen.c_str(), help.c_str());
+      std::exit(2);
+    }
   }
 
   const std::string& text(const std::string& name) const { return values_.at(name); }
-  int64_t integer(const std::string& name) const { return std::atoll(text(name).c_str()); }
-  double number(const std::string& name) const { return std::atof(text(name).c_str()); }
+  int64_t integer(const std::string& name) const { return static_cast<int64_t>(number(name)); }
+  double number(const std::string& name) const {
+    char* end = nullptr;
+    const double value = std::strtod(text(name).c_str(), &end);
+    if (end == text(name).c_str() || *end != '\0') {
+      std::fprintf(stderr, "--%s %s: it is a number\n", name.c_str(), text(name).c_str());
+      std::exit(2);
+    }
+    return value;
+  }
 
  private:
   [[noreturn]] static void print_help(std::FILE* file, const char* program, const char* description,

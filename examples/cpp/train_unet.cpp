@@ -42,7 +42,7 @@ Flags read_flags(int argc, char** argv) {
                 {"epochs", "50", "passes through the data"},
                 {"lr", "3e-3", "at first; it falls to 0"},
                 {"weight-decay", "1e-2", "of all parameters"},
-                {"precision", "fp32", "of convolutions: fp32 or bf16"},
+                {"precision", "fp32", "of convolutions: fp32 or bf16", {"fp32", "bf16"}},
                 {"workers", "2", "threads of each rank that load images"},
                 {"patience", "0", "epochs without a better IoU; 0: all epochs"},
                 {"output", "build/unet", "folder for checkpoints and log.csv"},

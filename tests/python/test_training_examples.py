@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import csv
 import difflib
+import importlib
+import importlib.util
 import os
 import re
 import signal
@@ -69,6 +71,46 @@ def test_help_explains_the_options(program: Path) -> None:
         assert option in done.stdout
 
 
+def said_by(program: Path, *arguments: str) -> str:
+    """Of one that ends with an error."""
+    command = [warm_python.executable()] if program.suffix == ".py" else []
+    command += [str(program), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (1, 2)
+    return done.stderr
+
+
+def test_options_that_do_not_exist_are_refused() -> None:
+    assert "--bach is not an option" in said_by(CPP / "train_resnet", "--bach", "16")
+    assert "--model vgg: it is resnet18" in said_by(CPP / "train_resnet", "--model", "vgg")
+    assert "--batch x: it is a number" in said_by(CPP / "train_resnet", "--batch", "x")
+    assert "invalid choice: 'vgg'" in said_by(PYTHON / "train_resnet.py", "--model", "vgg")
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_what_decodes_images_is_named_where_it_is_absent(name: str, tmp_path: Path) -> None:
+    in_python, in_cpp, _ = TRAININGS[name]
+    # The programs of the tests are built without OpenCV.
+    assert "libopencv-dev" in said_by(in_cpp, "--data", f"{tmp_path}")
+    assert "not a folder" in said_by(PYTHON / "train_resnet.py", "--data", f"{tmp_path}/none")
+    for part, suffix in (("images", "jpeg"), ("masks", "png")):
+        (tmp_path / "train" / part).mkdir(parents=True)
+        (tmp_path / "train" / part / f"0.{suffix}").touch()
+    if importlib.util.find_spec("torchvision") is None:
+        assert "pip install torchvision" in said_by(in_python, "--data", f"{tmp_path}")
+
+
+def test_early_stopping_waits_for_a_better_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PYTHON)
+    early_stopping = importlib.import_module("early_stopping").EarlyStopping(patience=2)
+    metrics = [0.3, 0.4, 0.4, 0.5, 0.5, 0.4]
+    assert [early_stopping.should_stop(metric) for metric in metrics] == [False] * 5 + [True]
+    resumed = importlib.import_module("early_stopping").EarlyStopping(patience=4)
+    resumed.load_state_dict(early_stopping.state_dict())
+    assert not resumed.should_stop(0.5)
+    assert resumed.should_stop(0.5)
+
+
 @pytest.mark.parametrize("name", TRAININGS)
 def test_it_goes_on_in_the_middle_of_an_epoch_in_either_language(name: str, tmp_path: Path) -> None:
     in_python, in_cpp, options = TRAININGS[name]
@@ -83,8 +125,9 @@ def test_it_goes_on_in_the_middle_of_an_epoch_in_either_language(name: str, tmp_
         assert is_close(rows(parts), rows(whole)), f"{rows(parts)}\n{rows(whole)}"
 
 
-def test_a_resnet_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    program, _, options = TRAININGS["resnet"]
+@pytest.mark.parametrize("language", [0, 1], ids=["python", "cpp"])
+def test_a_resnet_goes_on_with_the_same_bits(language: int, tmp_path: Path) -> None:
+    program, options = TRAININGS["resnet"][language], TRAININGS["resnet"][2]
     few = [*options, "--epochs", "1", "--optimizer", "lars", "--schedule", "polynomial"]
     few += ["--precision", "bf16"]
     train(program, *few, "--output", tmp_path / "whole")
