@@ -8,6 +8,7 @@
 // decoded by OpenCV, if CMake has found it. To train on other data, replace load_data().
 // examples/python/train_resnet.py is the same program in Python, says more about the recipe, and
 // has the same losses on shapes, but for rounding. Each goes on from checkpoints of the other.
+#include <c10/core/DeviceGuard.h>
 #include <farandole/farandole.h>
 #include <torch/data.h>
 #include <torch/optim/sgd.h>
@@ -295,6 +296,7 @@ class Trainer {
   const at::Device device_ =
       at::hasCUDA() ? at::Device(at::kCUDA, static_cast<int8_t>(farandole::local_rank()))
                     : at::Device(at::kCPU);
+  const c10::DeviceGuard guard_{device_};
   std::pair<Crops, Crops> data_;  // to learn from, to test with
   int64_t batch_;                 // images of this rank in a step
   int64_t epoch_steps_;

@@ -7,6 +7,7 @@
 // --data is a folder with `train` and `val`, which have `images` and `masks` of the same names; see
 // mask_folder.h. To train on other data, replace load_data(). examples/python/train_unet.py is the
 // same program in Python and says more; each goes on from checkpoints of the other.
+#include <c10/core/DeviceGuard.h>
 #include <farandole/farandole.h>
 #include <torch/data.h>
 
@@ -243,6 +244,7 @@ class Trainer {
   const at::Device device_ =
       at::hasCUDA() ? at::Device(at::kCUDA, static_cast<int8_t>(farandole::local_rank()))
                     : at::Device(at::kCPU);
+  const c10::DeviceGuard guard_{device_};
   std::pair<Flips, Flips> data_;  // to learn from, to test with
   int64_t batch_;                 // images of this rank in a step
   farandole::DistributedSampler sampler_;

@@ -127,6 +127,8 @@ class Trainer:
         self.arguments = arguments
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", farandole.local_rank()) if cuda else torch.device("cpu")
+        if cuda:
+            torch.cuda.set_device(self.device)
         train_data, test_data, classes = load_data(arguments)
         self.train_data, self.batch = train_data, arguments.batch // farandole.world_size()
         self.sampler = farandole.DistributedSampler(train_data, seed=arguments.seed, drop_last=True)
