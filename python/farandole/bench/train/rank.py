@@ -57,9 +57,9 @@ def run(plan: Plan, results: Path, most_ranks: int, *, single: list[int]) -> int
                 if row["fault"] is not None:
                     status = WRONG
                 if is_first:
-                    print(table.line_of(row), flush=True)
                     if row["fault"] is None:
                         rows.append(results, row)
+                    print(table.line_of(row), flush=True)
             progress.end()
     except Error as error:
         print(f"farandole bench: rank {farandole.rank()}: {error}", file=sys.stderr)
