@@ -26,11 +26,12 @@ std::vector<std::string> StoreExchange::all_gather(const std::string& own) {
 
 /// Polls: a store that waits cannot be asked by other threads of the process meanwhile.
 std::string StoreExchange::await(const std::string& key, int rank,
-                                 std::chrono::steady_clock::time_point deadline, bool all_needed) {
+                                 std::chrono::steady_clock::time_point deadline,
+                                 bool heeds_deaths) {
   auto pause = std::chrono::milliseconds(1);
   while (!store_->check({key})) {
     try {
-      if (all_needed) check_alive_();
+      if (heeds_deaths) check_alive_();
     } catch (const PeerFailure&) {
       is_one_missing_ = true;
       throw;

@@ -32,7 +32,7 @@ class StoreExchange {
 
  private:
   std::string await(const std::string& key, int rank,
-                    std::chrono::steady_clock::time_point deadline, bool all_needed);
+                    std::chrono::steady_clock::time_point deadline, bool heeds_deaths);
   std::string key(int round, int rank) const;
 
   const c10::intrusive_ptr<c10d::Store> store_;

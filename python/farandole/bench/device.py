@@ -37,3 +37,9 @@ def own_device(kind: str) -> torch.device:
     device = torch.device("cuda", _C.find_launch().local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done what was enqueued; the CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 import farandole
@@ -21,6 +20,8 @@ from farandole.bench.collectives.lanes import OURS, Call, Lane
 from farandole.bench.collectives.operations import Operation, bandwidths
 from farandole.bench.collectives.plan import FEWEST_ITERATIONS, MOST_ITERATIONS, Case, Plan
 from farandole.bench.collectives.values import DTYPES
+from farandole.bench.device import synchronize
+from farandole.bench.everyone import from_all
 from farandole.bench.rounds import interleaved, percentile
 from farandole.bench.rows import Row
 from farandole.bench.sizes import GIB, MIB
@@ -92,7 +93,7 @@ class Bench:
             needed *= _WITH_STAGING * farandole.local_world_size()
             available = memory.available_bytes()
         lacking = f"it needs {needed / GIB:.1f} GiB, and {available / GIB:.1f} GiB are free"
-        return next(filter(None, self._from_all(lacking if needed > available else "")), "")
+        return next(filter(None, from_all(lacking if needed > available else "")), "")
 
     def _prepare(self, case: Case, cell: Cell, source: Tensor, target: Tensor) -> None:
         """Makes the call, verifies it, warms up and finds how many iterations fill the time."""
@@ -106,14 +107,14 @@ class Bench:
             ):
                 raise
             reason = str(error).partition("\n")[0] or type(error).__name__
-        cell.cannot = next(filter(None, self._from_all(reason)), "")
+        cell.cannot = next(filter(None, from_all(reason)), "")
         if cell.cannot or cell.call is None:
             return
         source.zero_(), target.zero_()
         warm_us = self._periods(cell.call, max(1, self._plan.warmup))
         cell.iterations = self._plan.iterations
         if not cell.iterations:
-            slowest_us = max(self._from_all(statistics.median(warm_us)))
+            slowest_us = max(from_all(statistics.median(warm_us)))
             wanted = int(self._plan.seconds * 1e6 / max(slowest_us, 1e-3))
             cell.iterations = max(FEWEST_ITERATIONS, min(MOST_ITERATIONS, wanted))
 
@@ -125,7 +126,7 @@ class Bench:
         values.spoil(target)
         values.fill(source, values.sent(operation, op, self._rank, self._ranks, dtype))
         cell.call()
-        self._synchronize()
+        synchronize(self._device)
         if not plan.check:
             return 0
         parts = values.expected(
@@ -135,7 +136,7 @@ class Bench:
 
     def _periods(self, call: Call, iterations: int) -> list[float]:
         """Microseconds of each of ``iterations`` calls, which all ranks begin together."""
-        self._synchronize()
+        synchronize(self._device)
         farandole.barrier()
         if self._device.type == "cuda":
             return self._periods_of_stream(call, iterations)
@@ -158,16 +159,6 @@ class Bench:
         torch.cuda.synchronize()
         return [begin.elapsed_time(end) * 1e3 for begin, end in itertools.pairwise(ends)]
 
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def _from_all(self, value: Any) -> list[Any]:
-        """What each rank has."""
-        found: list[Any] = [None] * self._ranks
-        dist.all_gather_object(found, value)
-        return found
-
     def _gather(self, cell: Cell) -> list[dict[str, float]]:
         """The figures of all ranks."""
         if cell.cannot:
@@ -177,7 +168,7 @@ class Bench:
             "p95": percentile(cell.periods_us, 95),
             "wrong": cell.wrong,
         }
-        return self._from_all(own)
+        return from_all(own)
 
     def _row(self, case: Case, cell: Cell, figures: list[dict[str, float]]) -> Row:
         """See docs/bench.md."""

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 import farandole
 from farandole.bench import memory
+from farandole.bench.device import synchronize
+from farandole.bench.everyone import from_all
 from farandole.bench.rounds import interleaved, percentile
 from farandole.bench.rows import Row
 from farandole.bench.train.lanes import COMMUNICATING, OURS, Trainer
@@ -82,7 +83,7 @@ class Bench:
             self._time(lanes, times, task, cell, batch)
         rows = []
         for lane, own in times.items():
-            row = self._row(cell, lane, self._from_all(own), len(sets) == 1)
+            row = self._row(cell, lane, from_all(own), len(sets) == 1)
             row |= {"parameters": own.parameters, "fault": faults.get(lane)}
             row["verified"] = row["fault"] is None
             rows.append(row)
@@ -121,7 +122,7 @@ class Bench:
         found: dict[str, str] = {}
         losses: dict[str, float] = {}
         for lane, own in times.items():
-            everyone: list[Times] = self._from_all(own)
+            everyone: list[Times] = from_all(own)
             losses[lane] = statistics.fmean(each.loss for each in everyone)
             if not math.isfinite(losses[lane]):
                 found[lane] = f"the loss is {losses[lane]}"
@@ -146,7 +147,7 @@ class Bench:
             self._steps(trainer, batch, Times(), 2)  # torch makes its buckets anew after the first
             warm = Times()
             self._steps(trainer, batch, warm, 1)
-            step_ms = max(self._from_all(warm.steps_ms[0]))
+            step_ms = max(from_all(warm.steps_ms[0]))
             wanted = self._plan.seconds * 1e3 / self._plan.rounds / max(step_ms, 1e-3)
             times[lane].steps = max(1, min(MOST_STEPS, int(wanted)))
         for turn in interleaved(list(lanes), self._plan.rounds):
@@ -155,12 +156,12 @@ class Bench:
 
     def _steps(self, trainer: Trainer, batch: Batch, own: Times, count: int) -> None:
         """Steps one after the other, which all ranks begin together."""
-        self._synchronize()
+        synchronize(self._device)
         farandole.barrier()
         ends = [time.perf_counter_ns()]
         for _ in range(count):
             trainer.step(batch)
-            self._synchronize()
+            synchronize(self._device)
             ends.append(time.perf_counter_ns())
             exposed_ms = trainer.exposed_ms()
             if exposed_ms is not None:
@@ -175,7 +176,7 @@ class Bench:
         else:
             needed *= farandole.local_world_size()
             available = memory.available_bytes()
-        return all(self._from_all(needed <= _SHARE_OF_MEMORY * available))
+        return all(from_all(needed <= _SHARE_OF_MEMORY * available))
 
     def _settle(self) -> None:
         """Gives back the memory of what was measured before."""
@@ -190,16 +191,6 @@ class Bench:
         if self._device.type == "cuda":
             return torch.cuda.memory_allocated()
         return memory.share_bytes()
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def _from_all(self, value: Any) -> list[Any]:
-        """What each rank has."""
-        found: list[Any] = [None] * self._ranks
-        dist.all_gather_object(found, value)
-        return found
 
     def _row(self, cell: Cell, lane: str, everyone: list[Times], in_turn: bool) -> Row:
         """See docs/bench.md."""
