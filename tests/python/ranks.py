@@ -6,14 +6,12 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 # Whether FARANDOLE_TEST_ALL asks for whole test matrices.
@@ -55,25 +53,28 @@ def run(
     A rank that raises, dies (unless in ``may_die``: then its result is None) or is not done at the
     deadline fails the test; no process is left behind.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        store = str(Path(folder) / "store")
-        ends, processes = [], []
-        for rank in range(world_size):
-            receiver, sender = FORKSERVER.Pipe(duplex=False)
-            process = FORKSERVER.Process(
-                target=_enter, args=(sender, body, rank, world_size, args, store, setup)
-            )
-            process.start()
-            sender.close()
-            ends.append(receiver)
-            processes.append(process)
-        try:
-            return _collect(ends, processes, time.monotonic() + deadline_s, may_die)
-        finally:
-            for process in processes:
-                if process.is_alive():
-                    process.kill()
-                process.join()
+    import torch.distributed as dist
+
+    # Here, as with torchrun, and not a FileStore: one whose rank is killed while it writes there
+    # has the others read for ever.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ends, processes = [], []
+    for rank in range(world_size):
+        receiver, sender = FORKSERVER.Pipe(duplex=False)
+        process = FORKSERVER.Process(
+            target=_enter, args=(sender, body, rank, world_size, args, store.port, setup)
+        )
+        process.start()
+        sender.close()
+        ends.append(receiver)
+        processes.append(process)
+    try:
+        return _collect(ends, processes, time.monotonic() + deadline_s, may_die)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
 
 
 def share_memory() -> bool:
@@ -142,7 +143,7 @@ def _enter(
     rank: int,
     world_size: int,
     args: tuple[Any, ...],
-    store: str,
+    port: int,
     setup: Setup,
 ) -> None:
     # torch 2.15 records every collective and takes seconds to dump them at a failure.
@@ -158,7 +159,7 @@ def _enter(
             if backend is not None:
                 dist.init_process_group(
                     backend,
-                    store=dist.FileStore(store, world_size),
+                    store=dist.TCPStore("127.0.0.1", port, is_master=False),
                     rank=rank,
                     world_size=world_size,
                     timeout=timedelta(seconds=setup.timeout_s),
