@@ -26,7 +26,6 @@
 #include "early_stopping.h"
 #include "flags.h"
 #include "image_folder.h"
-#include "preemption.h"
 #include "resnet.h"
 #include "shapes.h"
 #include "training_log.h"
@@ -154,7 +153,8 @@ class Trainer {
     TrainingLog log(folder, {"loss", "lr", "images_per_s", "test_loss", "top1", "top5"}, step_);
     const auto epochs = static_cast<size_t>(flags_.integer("epochs"));
     for (size_t epoch = sampler_.epoch(); epoch < epochs; ++epoch) {
-      if (!train_epoch(epoch, log)) return was_preempted_ ? Preemption::kStatus : 0;
+      if (!train_epoch(epoch, log))
+        return was_preempted_ ? farandole::CheckpointOnSignal::kStatus : 0;
       const auto metrics = evaluate();
       log.write(step_, metrics);
       const bool stop = early_stopping_.should_stop(metrics[1].second);
@@ -307,7 +307,7 @@ class Trainer {
   std::unique_ptr<farandole::SequentialLR> scheduler_;
   farandole::GradScaler scaler_{scaling()};
   EarlyStopping early_stopping_;
-  Preemption preemption_;
+  farandole::CheckpointOnSignal preemption_;
   farandole::Training training_;
   std::string checkpoints_ = flags_.text("output") + "/checkpoints";
   int64_t step_ = 0;

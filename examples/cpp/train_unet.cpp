@@ -24,7 +24,6 @@
 #include "flags.h"
 #include "flips.h"
 #include "mask_folder.h"
-#include "preemption.h"
 #include "shapes.h"
 #include "training_log.h"
 #include "unet.h"
@@ -110,7 +109,8 @@ class Trainer {
                     step_);
     const auto epochs = static_cast<size_t>(flags_.integer("epochs"));
     for (size_t epoch = sampler_.epoch(); epoch < epochs; ++epoch) {
-      if (!train_epoch(epoch, log)) return was_preempted_ ? Preemption::kStatus : 0;
+      if (!train_epoch(epoch, log))
+        return was_preempted_ ? farandole::CheckpointOnSignal::kStatus : 0;
       const auto metrics = evaluate();
       log.write(step_, metrics);
       const bool stop = early_stopping_.should_stop(metrics[2].second);
@@ -254,7 +254,7 @@ class Trainer {
   farandole::ZeroRedundancyOptimizer optimizer_;
   farandole::PolynomialLR scheduler_;
   EarlyStopping early_stopping_;
-  Preemption preemption_;
+  farandole::CheckpointOnSignal preemption_;
   farandole::Training training_;
   std::string checkpoints_ = flags_.text("output") + "/checkpoints";
   int64_t step_ = 0;

@@ -5,6 +5,7 @@
 
 #include "farandole/amp/autocast.h"
 #include "farandole/amp/grad_scaler.h"
+#include "farandole/checkpoint/checkpoint_on_signal.h"
 #include "farandole/checkpoint/checkpoint_reader.h"
 #include "farandole/checkpoint/checkpoint_writer.h"
 #include "farandole/checkpoint/load_checkpoint.h"

@@ -13,6 +13,7 @@
 
 #include "farandole/error.h"
 #include "log.h"
+#include "process_group/message_device.h"
 #include "process_group/torch_compat.h"
 
 namespace farandole {
@@ -65,13 +66,6 @@ Group wrap(const c10::intrusive_ptr<ProcessGroupFarandole>& backend) {
   group->setDefaultBackend(kCustom);
   group->setBackend(c10::DeviceType::CPU, kCustom, backend);
   return group;
-}
-
-/// The CPU if the group serves it, else the first device that it serves.
-at::Device message_device(c10d::ProcessGroup& group) {
-  const auto types = group.getDeviceTypes();
-  const bool serves_cpu = std::count(types.begin(), types.end(), c10::DeviceType::CPU) != 0;
-  return serves_cpu || types.empty() ? at::Device(at::kCPU) : at::Device(types.front());
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from farandole import arguments
+from farandole.errors import InvalidArgument, sentences
 
 _REQUEUE_STATUS = 75
 """EX_TEMPFAIL of sysexits.h: try again later."""
@@ -50,13 +51,27 @@ class CheckpointOnSignal:
             signals: Those that ask for it.
             file: One that asks for it by being there, on any rank.
             process_group: The ranks; those of the default group if None.
+
+        Raises:
+            InvalidArgument: a signal cannot be handled, or this is not the main thread.
         """
         self._group = arguments.group_of("CheckpointOnSignal", process_group)
         self._file = Path(file) if file is not None else None
         self._is_asked = False
         self._before: dict[int, Any] = {}
         for number in signals:
-            self._before[number] = signal.signal(number, self._note)
+            try:
+                self._before[number] = signal.signal(number, self._note)
+            except (OSError, ValueError) as error:
+                self.close()
+                raise InvalidArgument(
+                    sentences(
+                        "checkpoint-signal",
+                        f"CheckpointOnSignal got the signal {int(number)}.",
+                        f"it cannot be handled: {error}.",
+                        "pass signals that programs may handle, such as SIGTERM and SIGUSR1.",
+                    )
+                ) from error
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._is_asked = True
@@ -67,9 +82,15 @@ class CheckpointOnSignal:
     def requested(self) -> bool:
         """Whether any rank was asked, the same on all. Collective: one number to all ranks."""
         own = self._is_asked or (self._file is not None and self._file.exists())
-        asked = torch.tensor([float(own)])
+        asked = torch.tensor([float(own)], device=self._device())
         dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._group)
         return bool(asked.item())
+
+    def _device(self) -> torch.device:
+        """The CPU, unless the group serves other devices alone."""
+        served = self._group._device_types
+        cpu = torch.device("cpu")
+        return cpu if cpu in served or not served else served[0]
 
     def exit(self, status: int = _REQUEUE_STATUS) -> None:
         """End this process, with a status that schedulers take as "try again".

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""farandole.CheckpointOnSignal: who is told what, and whose signals they are afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import farandole
+import pytest
+import ranks
+
+
+@pytest.mark.parametrize("backend", ["farandole", "gloo"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_all_ranks_are_told_of_a_signal_to_one(backend: str, number: int) -> None:
+    ranks.run(_is_told, 2, int(number), setup=ranks.Setup(backend=backend))
+
+
+def _is_told(rank: int, size: int, number: int) -> None:
+    calls: list[int] = []
+    signal.signal(number, lambda met, _: calls.append(met))
+    preemption = farandole.CheckpointOnSignal()
+    assert not preemption.requested()
+    if rank == 1:
+        os.kill(os.getpid(), number)
+    assert preemption.requested()
+    assert preemption.requested()
+    assert calls == ([number] if rank == 1 else [])
+    with pytest.raises(SystemExit) as ended:
+        preemption.exit()
+    assert ended.value.code == 75
+    preemption.close()
+    os.kill(os.getpid(), number)
+    assert len(calls) == (2 if rank == 1 else 1)
+
+
+def test_all_ranks_are_told_of_a_file(tmp_path: Path) -> None:
+    ranks.run(_is_told_by_file, 3, str(tmp_path / "ends here"))
+
+
+def _is_told_by_file(rank: int, size: int, path: str) -> None:
+    preemption = farandole.CheckpointOnSignal((), file=path if rank == 2 else None)
+    assert not preemption.requested()
+    if rank == 2:
+        Path(path).touch()
+    assert preemption.requested()
+
+
+def test_signals_that_cannot_be_handled_are_named() -> None:
+    ranks.run(_refuses, 1)
+
+
+def _refuses(rank: int, size: int) -> None:
+    before = signal.getsignal(signal.SIGUSR2)
+    for number in (signal.SIGKILL, 0, 1000):
+        with pytest.raises(farandole.InvalidArgument, match=f"got the signal {int(number)}"):
+            farandole.CheckpointOnSignal([signal.SIGUSR2, number])
+        assert signal.getsignal(signal.SIGUSR2) is before
+    met: list[Exception] = []
+
+    def elsewhere() -> None:
+        try:
+            farandole.CheckpointOnSignal()
+        except farandole.Error as error:
+            met.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(met[0])
