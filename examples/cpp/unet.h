@@ -3,6 +3,7 @@
 // examples/python/unet.py has the same network, with the same names and first weights.
 #pragma once
 
+#include <farandole/ddp/sync_batch_norm.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -10,15 +11,13 @@
 
 #include <vector>
 
-#include "sync_batch_norm.h"
-
 /// Two convolutions of 3 x 3, each with a batch normalization and a ReLU; the size stays.
 inline torch::nn::Sequential convolutions(int64_t inputs, int64_t outputs) {
   torch::nn::Sequential layers;
   for (const int64_t channels : {inputs, outputs}) {
     auto options = torch::nn::Conv2dOptions(channels, outputs, 3);
     layers->push_back(torch::nn::Conv2d(options.padding(1).bias(false)));
-    layers->push_back(SyncBatchNorm(outputs));
+    layers->push_back(farandole::SyncBatchNorm(outputs));
     layers->push_back(torch::nn::ReLU());
   }
   return layers;

@@ -19,6 +19,7 @@
 #include "farandole/ddp/hooks/compress_hook.h"
 #include "farandole/ddp/hooks/power_sgd_hook.h"
 #include "farandole/ddp/hooks/top_k_hook.h"
+#include "farandole/ddp/sync_batch_norm.h"
 #include "farandole/error.h"
 #include "farandole/optim/adam.h"
 #include "farandole/optim/lamb.h"

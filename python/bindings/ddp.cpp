@@ -5,11 +5,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings.h"
 #include "farandole/ddp/replica.h"
+#include "farandole/ddp/sync_batch_norm.h"
 
 namespace farandole::python {
 namespace {
@@ -162,9 +164,24 @@ void bind_replica(ReplicaClass& replica) {
       .def("plan", &Replica::plan, NoGil(), "The buckets; empty before the first backward.");
 }
 
+void bind_normalization(py::module_& module) {
+  using Optional = std::optional<at::Tensor>;
+  module.def(
+      "sync_batch_norm",
+      [](const at::Tensor& input, const Optional& weight, const Optional& bias, double eps,
+         const Group& group) {
+        const NormalizedBatch all = sync_batch_norm(input, weight.value_or(at::Tensor()),
+                                                    bias.value_or(at::Tensor()), eps, group);
+        return std::tuple(all.output, all.mean, all.variance, all.count);
+      },
+      py::arg("input"), py::arg("weight"), py::arg("bias"), py::arg("eps"), py::arg("group"),
+      NoGil(), "A normalized batch of all ranks: output, mean, variance, count. Collective.");
+}
+
 }  // namespace
 
 void bind_ddp(py::module_& module) {
+  bind_normalization(module);
   bind_plan(module);
   bind_stats(module);
   bind_options(module);

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import farandole
 import pytest
+
 import ranks
 
 

@@ -101,9 +101,22 @@ def converted_model(rank: int, world_size: int) -> None:
             torch.testing.assert_close(own, wanted, **TOLERANCE)
 
 
+def parts_frozen(rank: int, world_size: int) -> None:
+    x = batch(rank, 0, 4, 3)
+    norm = SyncBatchNorm(3).double()
+    norm(x).square().sum().backward()
+    for frozen, other in (("weight", "bias"), ("bias", "weight")):
+        again = SyncBatchNorm(3).double()
+        again.get_parameter(frozen).requires_grad_(False)
+        again(x).square().sum().backward()
+        assert again.get_parameter(frozen).grad is None
+        assert torch.equal(again.get_parameter(other).grad, norm.get_parameter(other).grad)
+
+
 def run_checks(rank: int, world_size: int) -> None:
     like_torchs(rank, world_size)
     low_precision(rank, world_size)
+    parts_frozen(rank, world_size)
     converted_model(rank, world_size)
 
 

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from farandole import _C, arguments
 from farandole.errors import InvalidArgument, sentences
 
 
@@ -63,14 +63,14 @@ class SyncBatchNorm(_BatchNorm):
         uses_batch = self.training or self.running_mean is None
         if not (uses_batch and self.training and self._world_size() > 1):
             return self._normalize_alone(input, uses_batch)
-        group = self.process_group or dist.group.WORLD
-        normalize: Any = _Normalize.apply
-        output, mean, variance, count = normalize(input, self.weight, self.bias, self.eps, group)
+        group = arguments.group_of("SyncBatchNorm", self.process_group)
+        output, mean, variance, count = _C.sync_batch_norm(
+            input, self.weight, self.bias, self.eps, group
+        )
         if self.track_running_stats:
             with torch.no_grad():
                 self._track(mean, variance, float(count))
-        result: Tensor = output
-        return result
+        return output
 
     def _world_size(self) -> int:
         if not dist.is_initialized():
@@ -144,92 +144,3 @@ class SyncBatchNorm(_BatchNorm):
         if hasattr(norm, "qconfig"):
             other.qconfig = norm.qconfig
         return other
-
-
-class _Normalize(torch.autograd.Function):
-    """Normalization with statistics of all ranks; one all_gather, and one all_reduce back."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        eps: float,
-        group: dist.ProcessGroup,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        mean, variance, count = _statistics(x, group)
-        inverse = torch.rsqrt(variance + eps)
-        ctx.save_for_backward(x, weight, mean, inverse, count)
-        ctx.group = group
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(mean, variance, count)
-        scale = inverse if weight is None else inverse * weight
-        shift = -mean * scale if bias is None else bias - mean * scale
-        output = torch.addcmul(_by_channel(shift, x), x, _by_channel(scale, x)).to(x.dtype)
-        return output, mean, variance, count
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None, *unused: Tensor | None) -> tuple[Any, ...]:
-        del unused
-        x, weight, mean, inverse, count = ctx.saved_tensors
-        if gradient is None:
-            gradient = torch.zeros_like(x)
-        exact = gradient.to(mean.dtype)
-        centered = x.to(mean.dtype) - _by_channel(mean, x)
-        dimensions = _all_but_channels(x)
-        sum_gradient = exact.sum(dimensions)
-        sum_product = (exact * centered).sum(dimensions)
-        grads = _parameter_gradients(ctx, weight, sum_gradient, sum_product * inverse)
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            sums = torch.stack([sum_gradient, sum_product]) / count
-            dist.all_reduce(sums, group=ctx.group)
-            slope = sums[1] * inverse * inverse
-            exact = exact - _by_channel(sums[0], x) - centered * _by_channel(slope, x)
-            scale = inverse if weight is None else inverse * weight
-            grad_x = (exact * _by_channel(scale, x)).to(x.dtype)
-        return grad_x, *grads, None, None
-
-
-def _parameter_gradients(
-    ctx: Any, weight: Tensor | None, of_bias: Tensor, of_weight: Tensor
-) -> tuple[Tensor | None, Tensor | None]:
-    """Of this rank's batch: the wrapper averages them."""
-    wanted = ctx.needs_input_grad
-    dtype = of_bias.dtype if weight is None else weight.dtype
-    return (
-        of_weight.to(dtype) if wanted[1] else None,
-        of_bias.to(dtype) if wanted[2] else None,
-    )
-
-
-def _statistics(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance, [C], and the number of elements of a channel, over all ranks."""
-    channels = x.shape[1]
-    dtype = x.dtype if x.dtype == torch.float64 else torch.float32
-    own = torch.zeros(2 * channels + 1, dtype=dtype, device=x.device)
-    if x.numel() != 0:
-        variance, mean = torch.var_mean(x.to(dtype), _all_but_channels(x), correction=0)
-        own[:channels] = mean
-        own[channels:-1] = variance
-        own[-1] = x.numel() // channels
-    everyone = torch.empty(dist.get_world_size(group), own.numel(), dtype=dtype, device=x.device)
-    dist.all_gather_into_tensor(everyone.view(-1), own, group=group)
-    means, variances = everyone[:, :channels], everyone[:, channels:-1]
-    counts = everyone[:, -1:]
-    total = counts.sum()
-    share = counts / total
-    mean = (share * means).sum(0)
-    variance = (share * (variances + (means - mean).square())).sum(0)
-    return mean, variance, total
-
-
-def _all_but_channels(x: Tensor) -> list[int]:
-    return [dimension for dimension in range(x.dim()) if dimension != 1]
-
-
-def _by_channel(values: Tensor, x: Tensor) -> Tensor:
-    """[C] so that it broadcasts over x, [N, C, ...]."""
-    return values.view(1, -1, *[1] * (x.dim() - 2))
