@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "comm/fork_safe_mutex.h"
+#include "farandole/comm/event_stream.h"
 
 namespace farandole::comm {
 namespace {
@@ -120,6 +121,7 @@ void read_all(const Ring& ring, std::vector<Event>* events) {
 }  // namespace
 
 void record(const Event& event) {
+  if (is_streaming()) emit(event);
   Ring& ring = own_ring();
   const uint64_t index = ring.written.load(std::memory_order_relaxed);
   Slot& slot = ring.slots[index % kEventsPerThread];
@@ -165,13 +167,14 @@ uint32_t group_id(const std::string& name) {
   return id;
 }
 
+std::string name_of_group(uint32_t id) {
+  const Rings& known = rings();
+  const std::lock_guard<std::mutex> lock(fork_safe_mutex<Rings>());
+  return id < known.groups.size() ? known.groups[id] : "?";
+}
+
 std::string describe(const Event& event) {
-  std::string group = "?";
-  {
-    Rings& known = rings();
-    const std::lock_guard<std::mutex> lock(fork_safe_mutex<Rings>());
-    if (event.group < known.groups.size()) group = known.groups[event.group];
-  }
+  const std::string group = name_of_group(event.group);
   const auto microseconds = [](uint64_t from, uint64_t to) {
     char text[32];
     std::snprintf(text, sizeof(text), "%.1f us", static_cast<double>(to - from) / 1000.0);

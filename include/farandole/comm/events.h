@@ -45,6 +45,8 @@ FARANDOLE_API std::vector<Event> recent_events(size_t limit);
 
 /// A small number for a group's name, the same for equal names in this process.
 FARANDOLE_API uint32_t group_id(const std::string& name);
+/// The other way round; "?" for a number that no group has.
+FARANDOLE_API std::string name_of_group(uint32_t id);
 /// "#42 all_reduce in group 'default': 4096 bytes, 12.3 us, of it 8.1 us waiting for rank 3"
 FARANDOLE_API std::string describe(const Event& event);
 
