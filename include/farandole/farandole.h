@@ -50,4 +50,6 @@
 #include "farandole/process_group/process_group.h"
 #include "farandole/process_group/symmetric_tensor.h"
 #include "farandole/process_group/work.h"
+#include "farandole/profile/annotation.h"
+#include "farandole/profile/recorder.h"
 #include "farandole/version.h"

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "ddp/backward_report.h"
+#include "ddp/backward_spans.h"
 #include "ddp/backward_tracker.h"
 #include "ddp/bucket_launcher.h"
 #include "ddp/bucket_planner.h"
@@ -225,6 +226,7 @@ void Reducer::end_backward(uint32_t flags) {
   gradients_->note_results();
   nonfinite_->note_averages(reports, *plan_->consumer);
   stats_ = stats_of(reports);
+  emit_backward(stats_);
   if (is_first && options_.static_graph && !joined_weight_) launcher_->expect_as_now();
   apply_nonfinite_policy(reports);
 }

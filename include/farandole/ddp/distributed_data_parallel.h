@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/record_function.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/pimpl.h>
@@ -85,6 +86,7 @@ class DistributedDataParallel {
   /// Runs the module's forward. Backward from its outputs is synchronized.
   template <class... Inputs>
   auto forward(Inputs&&... inputs) {
+    RECORD_USER_SCOPE("DistributedDataParallel.forward");
     replica_.before_forward();
     try {
       auto output = run(std::forward<Inputs>(inputs)...);
