@@ -15,5 +15,6 @@ void bind_ddp(pybind11::module_& module);
 void bind_optim(pybind11::module_& module);
 void bind_amp(pybind11::module_& module);
 void bind_checkpoint(pybind11::module_& module);
+void bind_profile(pybind11::module_& module);
 
 }  // namespace farandole::python

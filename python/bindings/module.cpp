@@ -54,4 +54,5 @@ PYBIND11_MODULE(_C, module) {
   farandole::python::bind_optim(module);
   farandole::python::bind_amp(module);
   farandole::python::bind_checkpoint(module);
+  farandole::python::bind_profile(module);
 }

@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'find_launch', 'gather', 'go_alone', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -1208,6 +1208,14 @@ def check_tensor(key: str, tensor: torch.Tensor) -> None:
     """
     Raises InvalidArgument unless a tensor has elements, all of them and here.
     """
+def emit_garbage(generation: typing.SupportsInt, begin_ns: typing.SupportsInt) -> None:
+    """
+    Python's collector has ended.
+    """
+def end_step(mode: str) -> None:
+    """
+    The program ends a step.
+    """
 def find_launch() -> Launch:
     """
     Read the launcher's variables; raise InvalidArgument if they are set in part.
@@ -1219,6 +1227,10 @@ def gather(output: torch.Tensor | None, input: torch.Tensor, root: typing.Suppor
 def go_alone() -> None:
     """
     Tell the user that this process runs alone.
+    """
+def is_recording() -> bool:
+    """
+    Whether this process does.
     """
 def lamb_rule(lr: typing.SupportsFloat = 0.001, beta1: typing.SupportsFloat = 0.9, beta2: typing.SupportsFloat = 0.999, eps: typing.SupportsFloat = 1e-06, weight_decay: typing.SupportsFloat = 0.01, bias_correction: bool = True, maximize: bool = False) -> UpdateRule:
     """
@@ -1247,6 +1259,10 @@ def meet(timeout: datetime.timedelta | None) -> tuple[torch.distributed.distribu
 def monitored_barrier(timeout: datetime.timedelta | None, wait_all_ranks: bool, group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
     """
     Return when every rank has entered; name those that do not come in time.
+    """
+def now_ns() -> int:
+    """
+    The clock of spans.
     """
 def obstacle_to(backend: str) -> str:
     """
@@ -1291,6 +1307,14 @@ def shut_down_all_groups() -> None:
 def source_rank(work: torch.distributed.distributed_c10d.Work) -> int:
     """
     The rank at the other side of a send or receive.
+    """
+def start_recording(folder: str, group: torch.distributed.distributed_c10d.ProcessGroup | None, max_file_bytes: typing.SupportsInt, max_file_seconds: typing.SupportsFloat) -> None:
+    """
+    Write what this rank's threads do to files.
+    """
+def stop_recording() -> None:
+    """
+    Write the rest.
     """
 def symmetric_empty(sizes: collections.abc.Sequence[typing.SupportsInt], dtype: torch.dtype, group: torch.distributed.distributed_c10d.ProcessGroup) -> torch.Tensor:
     """

@@ -174,13 +174,13 @@ Recorder::Options with_ranks(const RecorderOptions& options) {
   if (!group) return all;
   owner.rank = group->getRank();
   owner.world_size = group->getSize();
-  bool has_other_hosts = owner.world_size > launch.local_world_size;
+  bool has_other_hosts = owner.world_size > launch.local_world_size;  // or nobody knows
   if (const auto own = ProcessGroupFarandole::of(*group)) {
     const comm::Topology& topology = own->topology();
     owner.local_rank = topology.local_rank;
     owner.node = "algo-" + std::to_string(topology.host_of_rank[owner.rank] + 1);
     has_other_hosts = topology.host_count() > 1;
-  } else if (launch.local_world_size > 0) {
+  } else if (launch.launcher != "alone") {
     owner.node = "algo-" + std::to_string(owner.rank / launch.local_world_size + 1);
   }
   if (owner.world_size > 1 && group->getStore()) {

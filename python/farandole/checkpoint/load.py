@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.profiler import record_function
 
 from farandole import _C
 from farandole.checkpoint import tree
@@ -78,8 +79,9 @@ def load_checkpoint(
     Raises:
         CheckpointError: on all ranks: nothing is there, it is damaged, or belongs to another model.
     """
-    loading = _begun("load_checkpoint", path, process_group)
-    return loading(model, optimizer, scheduler, scaler, sampler, rng)
+    with record_function("farandole:load_checkpoint"):
+        loading = _begun("load_checkpoint", path, process_group)
+        return loading(model, optimizer, scheduler, scaler, sampler, rng)
 
 
 def resume_or_start(
@@ -111,9 +113,10 @@ def resume_or_start(
     Raises:
         CheckpointError: there is one, and it cannot be loaded.
     """
-    loading = _begun("resume_or_start", path, process_group)
-    if loading.is_there():
-        return loading(model, optimizer, scheduler, scaler, sampler, rng)
+    with record_function("farandole:load_checkpoint"):
+        loading = _begun("resume_or_start", path, process_group)
+        if loading.is_there():
+            return loading(model, optimizer, scheduler, scaler, sampler, rng)
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.profiler import record_function
 
 from farandole import _C
 from farandole.checkpoint import tree
@@ -100,23 +101,28 @@ def save_checkpoint(
             before has met.
         InvalidArgument: a value that a checkpoint cannot have.
     """
-    writer = writer_of("save_checkpoint", os.fspath(path), process_group)
-    slices = _C.SliceList(writer.rank, writer.world_size)
-    contents = _Contents(slices)
-    with _together(writer):
-        _check_counts(step, keep)
-        contents.add_models(model)
-        for name, holder in (("scheduler", scheduler), ("scaler", scaler), ("sampler", sampler)):
-            contents.add_state(name, holder)
-        contents.add_values(values)
-        if rng:
-            add_states(slices, writer.rank)
-    with _together(writer):  # no rank is missing in what is collective there
-        contents.add_optimizers(optimizer, model)
-        text = json.dumps(contents.json)
-    _check_same(writer.all_gather(f"{step} {keep} {bool(asynchronous)} {_digest(slices)}"))
-    name = "" if step is None else f"step-{step:08d}"
-    return PendingCheckpoint(writer.save(slices, text, name, keep or 0, asynchronous))
+    with record_function("farandole:save_checkpoint"):
+        writer = writer_of("save_checkpoint", os.fspath(path), process_group)
+        slices = _C.SliceList(writer.rank, writer.world_size)
+        contents = _Contents(slices)
+        with _together(writer):
+            _check_counts(step, keep)
+            contents.add_models(model)
+            for name, holder in (
+                ("scheduler", scheduler),
+                ("scaler", scaler),
+                ("sampler", sampler),
+            ):
+                contents.add_state(name, holder)
+            contents.add_values(values)
+            if rng:
+                add_states(slices, writer.rank)
+        with _together(writer):  # no rank is missing in what is collective there
+            contents.add_optimizers(optimizer, model)
+            text = json.dumps(contents.json)
+        _check_same(writer.all_gather(f"{step} {keep} {bool(asynchronous)} {_digest(slices)}"))
+        name = "" if step is None else f"step-{step:08d}"
+        return PendingCheckpoint(writer.save(slices, text, name, keep or 0, asynchronous))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 #include "farandole/checkpoint/load_checkpoint.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 
 #include <chrono>
@@ -327,12 +328,14 @@ class JointLoad {
 
 CheckpointValues load_checkpoint(const std::string& path, const Training& training,
                                  const LoadCheckpointOptions& options) {
+  RECORD_USER_SCOPE("farandole:load_checkpoint");
   const c10::NoGradGuard no_grad;
   return JointLoad("load_checkpoint()", path, options.group).run(training, options.rng);
 }
 
 std::optional<CheckpointValues> resume_or_start(const std::string& path, const Training& training,
                                                 const LoadCheckpointOptions& options) {
+  RECORD_USER_SCOPE("farandole:load_checkpoint");
   const c10::NoGradGuard no_grad;
   const JointLoad load("resume_or_start()", path, options.group);
   if (!load.is_there()) return std::nullopt;

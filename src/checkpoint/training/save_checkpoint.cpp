@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/checkpoint/save_checkpoint.h"
 
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -158,6 +159,7 @@ std::string name_of(std::optional<int64_t> step) {
 
 PendingCheckpoint save_checkpoint(const std::string& path, const Training& training,
                                   const SaveCheckpointOptions& options) {
+  RECORD_USER_SCOPE("farandole:save_checkpoint");
   const c10::NoGradGuard no_grad;
   const auto writer = checkpoint::writer_of(path, options.group);
   SliceList slices(writer->rank(), writer->world_size());

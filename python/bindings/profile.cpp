@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "bindings.h"
+#include "farandole/comm/event_stream.h"
+#include "farandole/profile/recorder.h"
+
+namespace farandole::python {
+namespace {
+
+namespace py = pybind11;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+void start_recording(const std::string& folder, const std::optional<Group>& group,
+                     int64_t max_file_bytes, double max_file_seconds) {
+  profiler::start({folder, group.value_or(Group()), max_file_bytes, max_file_seconds});
+}
+
+void emit_garbage(int64_t generation, uint64_t begin_ns) {
+  comm::Span span;
+  span.kind = comm::SpanKind::kGarbage;
+  span.number = static_cast<uint64_t>(generation);
+  span.begin_ns = begin_ns;
+  span.end_ns = comm::now_ns();
+  comm::emit(span);
+}
+
+}  // namespace
+
+void bind_profile(py::module_& module) {
+  module.def("start_recording", &start_recording, py::arg("folder"), py::arg("group"),
+             py::arg("max_file_bytes"), py::arg("max_file_seconds"), NoGil(),
+             "Write what this rank's threads do to files.");
+  module.def("stop_recording", &profiler::stop, NoGil(), "Write the rest.");
+  module.def("is_recording", &profiler::is_recording, "Whether this process does.");
+  module.def("end_step", &profiler::step, py::arg("mode"), NoGil(), "The program ends a step.");
+  module.def("now_ns", &comm::now_ns, "The clock of spans.");
+  module.def("emit_garbage", &emit_garbage, py::arg("generation"), py::arg("begin_ns"),
+             "Python's collector has ended.");
+}
+
+}  // namespace farandole::python

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators and kernels, from torch.profiler: files beside the timeline."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from farandole.errors import InvalidArgument, sentences
+
+FOLDER = "framework/torch"
+"""Below an output folder: <rank>_<first step>_trace.json (Chrome's format), ..._operators.json."""
+
+
+class Operator(NamedTuple):
+    """Of all ranks and windows that were recorded."""
+
+    name: str
+    device: str
+    """"cpu" for operators, "cuda" and so on for kernels."""
+    calls: int
+    self_us: float
+    """Without what it calls."""
+    total_us: float
+
+
+def profile(
+    folder: Path, rank: int, schedule: Callable[[int], torch.profiler.ProfilerAction]
+) -> torch.profiler.profile:
+    """A profiler of torch that writes into ``folder`` at the end of each active window."""
+
+    def write(ended: torch.profiler.profile) -> None:
+        to = folder / FOLDER
+        to.mkdir(parents=True, exist_ok=True)
+        name = f"{rank}_{ended.step_num}"
+        ended.export_chrome_trace(str(to / f"{name}_trace.json"))
+        rows = [_row(event) for event in ended.key_averages()]
+        text = json.dumps([row for row in rows if row["count"]])
+        partial = to / f"{name}_operators.json.tmp"
+        partial.write_text(text)
+        partial.rename(to / f"{name}_operators.json")
+
+    return torch.profiler.profile(schedule=schedule, on_trace_ready=write)
+
+
+def _row(event: Any) -> dict[str, Any]:
+    kind = str(event.device_type).rpartition(".")[2].lower()
+    is_kernel = kind != "cpu"
+    return {
+        "name": event.key,
+        "device": kind,
+        "count": event.count,
+        "self_us": event.self_device_time_total if is_kernel else event.self_cpu_time_total,
+        "total_us": event.device_time_total if is_kernel else event.cpu_time_total,
+    }
+
+
+def top_operators(
+    folder: str | os.PathLike[str], n: int = 20, *, by: str = "time", device: str | None = None
+) -> list[Operator]:
+    """What took most of the time, or was called most often, of all ranks.
+
+    Args:
+        folder: Where `start` with ``operators=True`` has recorded.
+        n: How many.
+        by: "time" (an operator's own, without what it calls) or "count".
+        device: "cpu" for operators alone, "cuda" for kernels; all if None.
+
+    Raises:
+        InvalidArgument: another ``by``, or there are none in the folder.
+    """
+    if by not in ("time", "count"):
+        raise InvalidArgument(
+            sentences(
+                "profile-order",
+                f"top_operators() got by={by!r}.",
+                "operators are ordered by the time that they took or by how often they ran.",
+                "pass by='time' or by='count'.",
+            )
+        )
+    sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    for path in sorted((Path(folder) / FOLDER).glob("*_operators.json")):
+        for row in json.loads(path.read_text()):
+            if device in (None, row["device"]):
+                of = sums[row["name"], row["device"]]
+                for index, key in enumerate(("count", "self_us", "total_us")):
+                    of[index] += row[key]
+    if not sums:
+        raise InvalidArgument(
+            sentences(
+                "profile-no-operators",
+                f"top_operators() found none of {device or 'any device'} in '{os.fspath(folder)}'.",
+                "there is no file framework/torch/..._operators.json that has them.",
+                "record with start(folder, operators=True, schedule=...), and call step().",
+            )
+        )
+    all_of = [
+        Operator(name, kind, int(count), self_us, total_us)
+        for (name, kind), (count, self_us, total_us) in sums.items()
+    ]
+    all_of.sort(key=lambda each: each.self_us if by == "time" else each.calls, reverse=True)
+    return all_of[:n]

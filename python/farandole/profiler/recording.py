@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorder of what this rank's threads do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.profiler import ProfilerAction
+
+from farandole import _C, arguments
+from farandole.errors import InvalidArgument, sentences
+from farandole.profiler import garbage, operators
+
+_Schedule = Callable[[int], ProfilerAction]
+
+_recording: _Recording | None = None
+
+
+def start(
+    folder: str | os.PathLike[str] = "profiler-output",
+    *,
+    process_group: dist.ProcessGroup | None = None,
+    schedule: _Schedule | None = None,
+    operators: bool = False,
+    max_file_bytes: int = 10 * 2**20,
+    max_file_seconds: float = 60.0,
+) -> None:
+    """Write what this rank's threads do to files, until `stop` or the end of the process.
+
+    That is: collectives, forwards and backwards of a DistributedDataParallel with their buckets,
+    steps of optimizers, waits for a DataLoader, checkpoints, garbage collection and what is
+    annotated (`annotate`). Files below ``framework/pevents`` have Chrome's trace format; a killed
+    process loses its last tenth of a second. The clocks of all ranks are compared every 10 s.
+
+    Does nothing if this process records already. Local: ranks may differ, but times are of one
+    clock only if rank 0 records too.
+
+    Args:
+        folder: Where; the same for all ranks.
+        process_group: The ranks; those of the default group, or those that the launcher tells.
+        schedule: As torch.profiler.schedule(): which steps are recorded; all if None. Call `step`
+            after each.
+        operators: Run torch.profiler too, in the active steps of the schedule: operators and
+            kernels go to ``framework/torch``.
+        max_file_bytes: Then a new file begins.
+        max_file_seconds: Likewise.
+
+    Raises:
+        InvalidArgument: ``operators`` without a schedule, or limits that are not positive.
+        SystemError: the folder cannot be written.
+    """
+    global _recording
+    if _recording is not None and _recording.is_of_this_process():
+        return
+    if operators and schedule is None:
+        raise InvalidArgument(
+            sentences(
+                "profile-operators-schedule",
+                "profiler.start() got operators=True and no schedule.",
+                "torch.profiler keeps each operator in memory until its window of steps ends.",
+                "pass schedule=torch.profiler.schedule(wait=98, warmup=1, active=1), and call "
+                "step() after each step.",
+            )
+        )
+    if max_file_bytes <= 0 or max_file_seconds <= 0:
+        raise InvalidArgument(
+            sentences(
+                "profile-file-limits",
+                f"profiler.start() got max_file_bytes={max_file_bytes} and "
+                f"max_file_seconds={max_file_seconds}.",
+                "a file ends when it is that large or old.",
+                "pass numbers above 0.",
+            )
+        )
+    group = None
+    if process_group is not None or dist.is_initialized():
+        group = arguments.group_of("profiler.start", process_group)
+    recording = _Recording(
+        Path(folder), group, schedule, operators, max_file_bytes, max_file_seconds
+    )
+    recording.begin()
+    _recording = recording
+
+
+def stop() -> None:
+    """Write what is there, and close the files. Local."""
+    global _recording
+    if _recording is not None and _recording.is_of_this_process():
+        _recording.end()
+    _recording = None
+
+
+def is_recording() -> bool:
+    """Whether this process records now: not outside of the active steps of a schedule."""
+    return bool(_C.is_recording())
+
+
+def step(mode: str = "TRAIN") -> None:
+    """End a step of the training, or in mode "EVAL" of the evaluation, and go on in the schedule.
+
+    Without such calls, a step ends with each step of an optimizer. Local; any thread.
+    """
+    if _recording is not None:
+        _recording.step(mode)
+
+
+class _Recording:
+    def __init__(
+        self,
+        folder: Path,
+        group: dist.ProcessGroup | None,
+        schedule: _Schedule | None,
+        with_operators: bool,
+        max_file_bytes: int,
+        max_file_seconds: float,
+    ) -> None:
+        self._options = (str(folder), group, max_file_bytes, max_file_seconds)
+        self._schedule = schedule
+        self._steps = 0
+        self._process = os.getpid()
+        self._operators: Any = None
+        if with_operators and schedule is not None:
+            rank = group.rank() if group is not None else int(os.environ.get("RANK", "0"))
+            self._operators = operators.profile(folder, rank, schedule)
+
+    def is_of_this_process(self) -> bool:
+        return self._process == os.getpid()
+
+    def begin(self) -> None:
+        self._follow_schedule()
+        garbage.watch()
+        if self._operators is not None:
+            self._operators.start()
+
+    def step(self, mode: str) -> None:
+        _C.end_step(mode)
+        self._steps += 1
+        self._follow_schedule()
+        if self._operators is not None:
+            self._operators.step()
+
+    def end(self) -> None:
+        if self._operators is not None:
+            self._operators.stop()
+        garbage.leave()
+        _C.stop_recording()
+
+    def _follow_schedule(self) -> None:
+        is_active = self._schedule is None or self._schedule(self._steps) in (
+            ProfilerAction.RECORD,
+            ProfilerAction.RECORD_AND_SAVE,
+        )
+        if is_active and not _C.is_recording():
+            _C.start_recording(*self._options)
+        elif not is_active and _C.is_recording():
+            _C.stop_recording()
