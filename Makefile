@@ -125,7 +125,7 @@ fuzz: setup  ## read damaged headers of checkpoints for a minute under ASan and 
 
 sanitize: sanitize-asan sanitize-tsan  ## test comm under ASan, UBSan and TSan
 
-sanitize-ddp: sanitize-asan-ddp sanitize-tsan-ddp  ## the same for data, ddp, optim, amp, checkpoint; of CI, the first half
+sanitize-ddp: sanitize-asan-ddp sanitize-tsan-ddp  ## the same for the layers above; of CI, the first half
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache

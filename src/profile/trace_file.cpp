@@ -40,6 +40,11 @@ std::string path_of(const std::string& folder, const std::string& suffix, int64_
          suffix + ".json";
 }
 
+/// Of a line, which the next one brings: an array has no comma at its end.
+constexpr const char* kEnd = ",\n";
+
+std::string without_end(const std::string& lines) { return lines.substr(0, lines.size() - 2); }
+
 int open_file(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) throw_trace_error(path, "could not be made", errno);
@@ -55,11 +60,11 @@ TraceFile::TraceFile(const std::string& folder, const std::string& suffix, int64
       begin_ns_(begin_ns),
       path_(path_of(folder, suffix, begin_ns) + ".tmp"),
       descriptor_(open_file(path_)) {
-  write("[\n" + head);
+  write("[\n" + without_end(head));
 }
 
 void TraceFile::append(const std::string& lines) {
-  if (!lines.empty()) write(lines);
+  if (!lines.empty()) write(kEnd + without_end(lines));
 }
 
 void TraceFile::write(const std::string& text) {
@@ -74,7 +79,7 @@ void TraceFile::write(const std::string& text) {
 }
 
 void TraceFile::close(int64_t end_ns) {
-  write("{}\n]\n");  // the lines before end in commas
+  write("\n]\n");
   const std::string path = path_of(folder_, suffix_, end_ns);
   if (std::rename(path_.c_str(), path.c_str()) != 0) {
     throw_trace_error(path_, "could not be renamed", errno);

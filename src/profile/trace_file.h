@@ -9,8 +9,8 @@
 
 namespace farandole::profiler {
 
-/// A file of a trace: a JSON array of lines, which is readable while it grows. It has its final
-/// name, with the time of its end, when it is closed. Threads: one at a time.
+/// A file of a trace: a JSON array with a line for each element, which is readable while it grows.
+/// It has its final name, with the time of its end, when it is closed. Threads: one at a time.
 class FARANDOLE_API TraceFile {
  public:
   /// `folder`: framework/pevents of an output folder; `suffix`: "<pid>-<node>_pythontimeline";
@@ -18,7 +18,7 @@ class FARANDOLE_API TraceFile {
   TraceFile(const std::string& folder, const std::string& suffix, int64_t begin_ns,
             const std::string& head);
 
-  /// `lines`: each ends in ",\n". Throws SystemError.
+  /// `lines`: one or more, each with ",\n" at its end. Throws SystemError.
   void append(const std::string& lines);
   /// Throws SystemError.
   void close(int64_t end_ns);

@@ -32,10 +32,10 @@ def lines_of(folder: Path, rank: int) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("framework/pevents/*/*")):
         text = path.read_text()
         if path.suffix == ".tmp":
-            text = text.rstrip().rstrip(",") + "]"
+            text += "]"
         lines = json.loads(text)
         if lines[0]["args"]["name"] == f"rank {rank}":
-            found += [line for line in lines if line]
+            found += lines
     return found
 
 
