@@ -42,7 +42,7 @@ TEST_F(TraceFiles, AreArraysInTheFolderOfTheHourOfTheirEnd) {
   file.append("{\"b\":2},\n");
   file.append("");
   EXPECT_EQ(text_of(begun), "[\n{\"a\":1},\n{\"b\":2}") << "each line is there at once";
-  EXPECT_EQ(file.bytes(), 19);
+  EXPECT_EQ(file.bytes(), 18);
   file.close(kFivePastNoon + 3'600'000'000'000);
   EXPECT_FALSE(std::filesystem::exists(begun));
   const std::string ended = folder_ + "/2026112613/1795698300000000_7-algo-1_x.json";
