@@ -14,6 +14,7 @@ and the rank and world-size API on plain tensors::
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -114,6 +115,7 @@ from farandole.torch_names import (  # noqa: E402
 )
 
 if TYPE_CHECKING:
+    from farandole import profiler
     from farandole.checkpoint import (
         CheckpointOnSignal,
         load_checkpoint,
@@ -189,6 +191,7 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "profiler",
     "rank",
     "recv",
     "recv_object_list",
@@ -221,4 +224,6 @@ def __getattr__(name: str) -> Any:
         from farandole.checkpoint.storage_reader import CheckpointStorageReader
 
         return CheckpointStorageReader
+    if name == "profiler":
+        return importlib.import_module("farandole.profiler")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

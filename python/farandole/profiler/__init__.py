@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a training goes."""
+"""Where the time of a training goes: what hardware and ranks did, and rules that judge it."""
 
-from farandole.profiler.annotations import annotate, annotation_begin, annotation_end
-from farandole.profiler.operators import Operator, top_operators
-from farandole.profiler.recording import is_recording, start, step, stop
+from __future__ import annotations
+
+from farandole.profiler.growing_files import Problem
+from farandole.profiler.profile import Profile
+from farandole.profiler.timeline import Span
 
 __all__ = [
-    "Operator",
-    "annotate",
-    "annotation_begin",
-    "annotation_end",
-    "is_recording",
-    "start",
-    "step",
-    "stop",
-    "top_operators",
+    "Problem",
+    "Profile",
+    "Span",
 ]

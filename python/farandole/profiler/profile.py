@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder with what was recorded of a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from farandole.errors import InvalidArgument, sentences
+from farandole.profiler.growing_files import Problem
+from farandole.profiler.steps import RankSteps, steps_of
+from farandole.profiler.system_metrics import SystemMetrics
+from farandole.profiler.timeline import Timeline
+
+
+class Profile:
+    """System metrics and timelines of all hosts and ranks, of a run that may still go on.
+
+    What is cut or damaged is left out and named by `problems`. Threads: one at a time::
+
+        profile = farandole.profiler.Profile("profile")
+        for span in profile.timeline.ranks()[0].spans("forward"):
+            print(span.start_us, span.duration_us)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Read what there is.
+
+        Raises:
+            InvalidArgument: there is no such folder.
+        """
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise InvalidArgument(
+                sentences(
+                    "profile-folder",
+                    f"a profile was to be read from '{self.folder}'.",
+                    "there is no such folder.",
+                    "pass the folder that was given to SystemMonitor or to the recorder.",
+                )
+            )
+        self.metrics = SystemMetrics(self.folder)
+        self.timeline = Timeline(self.folder)
+        self._steps: list[RankSteps] | None = None
+        self.refresh()
+
+    def refresh(self) -> int:
+        """Read what was added; return how many values and events that is."""
+        added = self.metrics.refresh() + self.timeline.refresh()
+        if added:
+            self._steps = None
+        return added
+
+    def steps(self) -> list[RankSteps]:
+        """The parts of each step, of each rank that has recorded one."""
+        if self._steps is None:
+            found = (steps_of(rank) for rank in self.timeline.ranks())
+            self._steps = [each for each in found if len(each.numbers)]
+        return self._steps
+
+    def problems(self) -> list[Problem]:
+        """Files and lines that could not be read."""
+        return self.metrics.problems() + self.timeline.problems()
