@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def values(name: str) -> Iterator[str]:
+def files(name: str) -> Iterator[Path]:
     """The file ``name`` of this process's cgroup, then of each group around it that has one."""
     root = Path("/sys/fs/cgroup")
     try:
@@ -21,7 +21,12 @@ def values(name: str) -> Iterator[str]:
         for folder in (group, *group.parents):
             value = folder / name
             if root in (folder, *folder.parents) and value.is_file():
-                yield value.read_text().strip()
+                yield value
+
+
+def values(name: str) -> Iterator[str]:
+    """What `files` have."""
+    return (file.read_text().strip() for file in files(name))
 
 
 def nearest_value(name: str) -> str | None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from farandole.profiler.growing_files import Problem
+from farandole.profiler.monitor import SystemMonitor
 from farandole.profiler.profile import Profile
 from farandole.profiler.timeline import Span
 
@@ -11,4 +12,5 @@ __all__ = [
     "Problem",
     "Profile",
     "Span",
+    "SystemMonitor",
 ]

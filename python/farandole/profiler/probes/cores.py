@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Utilization of each core, and what keeps threads from running: queues, quotas, other machines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from farandole import cgroup
+from farandole.profiler.probes import Reading
+
+_STAT = Path("/proc/stat")
+_IDLE, _IO_WAIT, _STEAL = 3, 4, 7
+_STATES = 8
+"""Columns of /proc/stat that add up to all time; the two that follow are parts of the first two."""
+
+
+class Cores:
+    """Reads /proc/stat itself: once for all cores and the run queue, which psutil does not have."""
+
+    def __init__(self) -> None:
+        self._cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        self._throttling = _quota_statistics()
+        self._stat_file = os.open(_STAT, os.O_RDONLY | os.O_CLOEXEC)
+        self._times, _ = self._read_stat()
+        self._periods = self._read_periods()
+
+    def read(self, elapsed_s: float) -> Iterator[Reading]:  # noqa: ARG002
+        """Percentages of the time since the last call, of the cores that this process may use."""
+        times, runnable = self._read_stat()
+        stolen = total = 0
+        for core, now in times.items():
+            before = self._times.get(core, now)
+            spent = [max(0, new - old) for new, old in zip(now, before, strict=True)]
+            ticks = sum(spent)
+            if ticks == 0:
+                continue
+            idle = spent[_IDLE] + spent[_IO_WAIT]
+            yield Reading("cpu", core, "CPUUtilization", 100 * (ticks - idle) / ticks)
+            yield Reading("cpu", core, "I/OWaitPercentage", 100 * spent[_IO_WAIT] / ticks)
+            stolen += spent[_STEAL]
+            total += ticks
+        self._times = times
+        if total:
+            yield Reading("host", "cores", "CPUStealPercentage", 100 * stolen / total)
+        yield Reading("host", "cores", "RunnableThreadsPerCore", runnable / (os.cpu_count() or 1))
+        yield from self._read_throttling()
+
+    def _read_stat(self) -> tuple[dict[str, list[int]], int]:
+        """Ticks by core and state, and how many threads run or could run."""
+        times: dict[str, list[int]] = {}
+        text = os.pread(self._stat_file, 1 << 20, 0).decode()
+        for line in text.splitlines():
+            name, _, rest = line.partition(" ")
+            if name in self._cores:
+                times[name] = [int(ticks) for ticks in rest.split()[:_STATES]]
+            elif name == "procs_running":
+                return times, int(rest)
+        return times, 0
+
+    def _read_throttling(self) -> Iterator[Reading]:
+        """In how many of the quota's periods the cgroup had used it up. Nothing without a quota."""
+        if self._throttling is None:
+            return
+        periods, throttled = self._read_periods()
+        new_periods = periods - self._periods[0]
+        if new_periods > 0:
+            share = 100 * (throttled - self._periods[1]) / new_periods
+            yield Reading("host", "cgroup", "CPUThrottledPercentage", share)
+        self._periods = periods, throttled
+
+    def _read_periods(self) -> tuple[int, int]:
+        if self._throttling is None:
+            return 0, 0
+        lines = (line.split() for line in self._throttling.read_text().splitlines())
+        found = {line[0]: int(line[1]) for line in lines}
+        return found.get("nr_periods", 0), found.get("nr_throttled", 0)
+
+
+def _quota_statistics() -> Path | None:
+    """cpu.stat of the nearest cgroup, v2 or v1, that limits the time of cores."""
+    for file in cgroup.files("cpu.max"):
+        if not file.read_text().startswith("max"):
+            return file.with_name("cpu.stat")
+    for file in cgroup.files("cpu.cfs_quota_us"):
+        if int(file.read_text()) > 0:
+            return file.with_name("cpu.stat")
+    return None
