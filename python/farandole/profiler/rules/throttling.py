@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a machine is slower than it could be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from farandole.profiler.probes.gpus import THROTTLED
+from farandole.profiler.profile import Profile
+
+_SHARE = 0.1
+"""Of the time in which a GPU is slowed down."""
+_PERCENT = 5
+"""Of periods in which a cgroup has used up its quota, or of time that a host takes."""
+
+
+def throttling_of(profile: Profile, rank: int) -> str:
+    """What slows down the GPU or the cores of this rank's host; empty if nothing is seen."""
+    (timeline,) = (each for each in profile.timeline.ranks() if each.rank == rank)
+    for metric, series in profile.metrics.of("GPUThrottleReasons", node=timeline.node).items():
+        slowed = np.mean((series.values.astype(np.int64) & THROTTLED) != 0)
+        if metric.name == f"gpu{timeline.local_rank}" and slowed > _SHARE:
+            return f"the driver slowed {metric.name} down for {100 * slowed:.0f} % of the time"
+    for dimension, who in (
+        ("CPUThrottledPercentage", "its cgroup's quota of cores is used up in"),
+        ("CPUStealPercentage", "the hypervisor takes its cores for"),
+    ):
+        for series in profile.metrics.of(dimension, node=timeline.node).values():
+            percent = float(series.values.mean())
+            if percent > _PERCENT:
+                return f"{who} {percent:.0f} % of the time"
+    return ""
