@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that docs/ddp.md, docs/zero.md, docs/amp.md and docs/sampler.md are cut from run."""
+"""The programs that docs/ddp.md, docs/zero.md, docs/amp.md, docs/sampler.md
+and docs/profiler.md are cut from run."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
             "sampler",
             ["epoch 1: 4 batches on rank 1", "epoch 2: 7 batches on rank 0", "over 100 samples"],
         ),
+        ("profiler", ["OverallSystemUsage: the use of algo-1", "algo-1 cpu"]),
         ("zero", ["bytes of state on rank 1", "have different hyperparameters"]),
     ],
 )
