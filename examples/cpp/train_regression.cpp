@@ -35,12 +35,13 @@ struct Sums : torch::data::datasets::Dataset<Sums> {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s CHECKPOINTS [STEPS]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s CHECKPOINTS [STEPS [PROFILE]]\n", argv[0]);
     return 1;
   }
   const std::string checkpoints = argv[1];  // a folder
   const int64_t last_step = argc > 2 ? std::atoll(argv[2]) : kSteps;
   const auto world = farandole::init_process_group();
+  if (argc > 3) farandole::profiler::start({argv[3]});  // until the end
   const int64_t batch_size = kBatch / farandole::world_size();
   torch::manual_seed(0);
   torch::nn::Linear net(kFeatures, 1);
@@ -71,7 +72,11 @@ int main(int argc, char** argv) {
     sampler.set_epoch(epoch);
     training.consumed = 0;  // samples of this rank since the pass began
     for (const auto& batch : *loader) {
-      const auto loss = torch::mse_loss(model.forward(batch.data), batch.target);
+      torch::Tensor loss;
+      {
+        const farandole::Annotation annotation("Loss");
+        loss = torch::mse_loss(model.forward(batch.data), batch.target);
+      }
       optimizer.zero_grad();
       loss.backward();
       optimizer.step();

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 import os
 import signal
@@ -89,6 +90,14 @@ def test_a_training_is_recorded(backend: str, tmp_path: Path) -> None:
         assert second["node"] == ("algo-2" if backend == "hosts" and rank == 1 else "algo-1")
         steps = [line["args"] for line in lines if line.get("cat") == "step"]
         assert steps == [{"step": step, "mode": "TRAIN"} for step in range(STEPS)]
+    profile = profiler.Profile(tmp_path)
+    assert profile.problems() == []
+    assert len(profile.metrics.of("CPUUtilization")) > 0
+    assert [len(rank.spans("forward")) for rank in profile.timeline.ranks()] == [STEPS, STEPS]
+    profiler.export_chrome_trace(tmp_path, tmp_path / "all.json")
+    events = json.loads((tmp_path / "all.json").read_text())
+    forwards = [event["pid"] for event in events if event.get("cat") == "forward"]
+    assert forwards == [0] * STEPS + [1] * STEPS
 
 
 def _compares_clocks(rank: int, size: int, folder: str) -> None:
@@ -137,6 +146,20 @@ def test_a_schedule_says_which_steps_are_recorded(tmp_path: Path) -> None:
         assert modes == ["TRAIN", "EVAL"]
     top = profiler.top_operators(tmp_path, by="count", device="cpu")
     assert ("aten::add", 2) in [(each.name, each.calls) for each in top]
+    profiler.export_chrome_trace(tmp_path, tmp_path / "all.json.gz")
+    events = json.loads(gzip.decompress((tmp_path / "all.json.gz").read_bytes()))
+    mine = [event for event in events if event["pid"] == 0]
+    spans = {event["name"]: event for event in mine if event.get("cat") == "annotation"}
+    adds = [event for event in events if event["name"] == "aten::add"]
+    assert len(adds) == 2
+    assert {event["pid"] for event in adds} == {2}  # beside those of ranks 0 and 1
+    for name, operator in zip(("step 3", "step 4"), adds, strict=True):
+        # Of the same clock: within its step, but for what the two clocks of this host differ by.
+        assert (
+            spans[name]["ts"] - 2000
+            < operator["ts"]
+            < spans[name]["ts"] + spans[name]["dur"] + 2000
+        )
     times = [each.self_us for each in profiler.top_operators(tmp_path, 5)]
     assert len(times) == 5
     assert times == sorted(times, reverse=True)

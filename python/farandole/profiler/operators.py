@@ -61,6 +61,12 @@ def _row(event: Any) -> dict[str, Any]:
     }
 
 
+def trace_files(folder: Path) -> list[tuple[int, Path]]:
+    """Those of Chrome's format, with their ranks."""
+    paths = sorted((folder / FOLDER).glob("*_trace.json"))
+    return [(int(path.name.partition("_")[0]), path) for path in paths]
+
+
 def top_operators(
     folder: str | os.PathLike[str], n: int = 20, *, by: str = "time", device: str | None = None
 ) -> list[Operator]:

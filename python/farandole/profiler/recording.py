@@ -14,6 +14,7 @@ from torch.profiler import ProfilerAction
 from farandole import _C, arguments
 from farandole.errors import InvalidArgument, sentences
 from farandole.profiler import garbage, operators
+from farandole.profiler.monitor import SystemMonitor
 
 _Schedule = Callable[[int], ProfilerAction]
 
@@ -26,6 +27,7 @@ def start(
     process_group: dist.ProcessGroup | None = None,
     schedule: _Schedule | None = None,
     operators: bool = False,
+    system_interval_ms: int | None = 500,
     max_file_bytes: int = 10 * 2**20,
     max_file_seconds: float = 60.0,
 ) -> None:
@@ -46,11 +48,15 @@ def start(
             after each.
         operators: Run torch.profiler too, in the active steps of the schedule: operators and
             kernels go to ``framework/torch``.
+        system_interval_ms: How often the hardware is looked at, by the first rank of each host
+            (`SystemMonitor`); None: never.
         max_file_bytes: Then a new file begins.
         max_file_seconds: Likewise.
 
     Raises:
-        InvalidArgument: ``operators`` without a schedule, or limits that are not positive.
+        InvalidArgument: ``operators`` without a schedule, limits that are not positive, or another
+            interval than SystemMonitor takes.
+        NotSupported: psutil is missing, which looks at the hardware.
         SystemError: the folder cannot be written.
     """
     global _recording
@@ -79,9 +85,11 @@ def start(
     group = None
     if process_group is not None or dist.is_initialized():
         group = arguments.group_of("profiler.start", process_group)
-    recording = _Recording(
-        Path(folder), group, schedule, operators, max_file_bytes, max_file_seconds
-    )
+    monitor = None
+    if system_interval_ms is not None:
+        monitor = SystemMonitor(folder, interval_ms=system_interval_ms)
+    options = (os.fspath(folder), group, max_file_bytes, max_file_seconds)
+    recording = _Recording(options, schedule, operators, monitor)
     recording.begin()
     _recording = recording
 
@@ -111,20 +119,21 @@ def step(mode: str = "TRAIN") -> None:
 class _Recording:
     def __init__(
         self,
-        folder: Path,
-        group: dist.ProcessGroup | None,
+        options: tuple[str, dist.ProcessGroup | None, int, float],
         schedule: _Schedule | None,
         with_operators: bool,
-        max_file_bytes: int,
-        max_file_seconds: float,
+        monitor: SystemMonitor | None,
     ) -> None:
-        self._options = (str(folder), group, max_file_bytes, max_file_seconds)
+        """Take the options of the recorder: folder, group, bytes and seconds of a file."""
+        self._options = options
         self._schedule = schedule
+        self._monitor = monitor
         self._steps = 0
         self._process = os.getpid()
         self._operators: Any = None
         if with_operators and schedule is not None:
-            rank = group.rank() if group is not None else int(os.environ.get("RANK", "0"))
+            folder, group = Path(options[0]), options[1]
+            rank = group.rank() if group is not None else _C.find_launch().rank
             self._operators = operators.profile(folder, rank, schedule)
 
     def is_of_this_process(self) -> bool:
@@ -133,6 +142,8 @@ class _Recording:
     def begin(self) -> None:
         self._follow_schedule()
         garbage.watch()
+        if self._monitor is not None:
+            self._monitor.start()
         if self._operators is not None:
             self._operators.start()
 
@@ -147,6 +158,8 @@ class _Recording:
         if self._operators is not None:
             self._operators.stop()
         garbage.leave()
+        if self._monitor is not None:
+            self._monitor.stop()
         _C.stop_recording()
 
     def _follow_schedule(self) -> None:

@@ -54,7 +54,7 @@ class RankTimeline:
     def spans(self, category: str | None = None) -> list[Span]:
         """In the order of their starts: all, or those of a category."""
         if self._aligned is None:
-            offsets = self._offsets()
+            offsets = self._offsets(np.array([span.start_us for span in self._spans]))
             moved = (
                 span._replace(start_us=span.start_us + float(offset))
                 for span, offset in zip(self._spans, offsets, strict=True)
@@ -64,9 +64,12 @@ class RankTimeline:
             return self._aligned
         return [span for span in self._aligned if span.category == category]
 
-    def _offsets(self) -> Any:
+    def offset_at(self, time_us: float) -> float:
+        """What brings a time of its own clock to that of rank 0."""
+        return float(self._offsets(np.array([time_us]))[0])
+
+    def _offsets(self, times: Any) -> Any:
         """Between two measurements, clocks drift evenly."""
-        times = np.array([span.start_us for span in self._spans])
         if not self._clock:
             return np.zeros_like(times)
         measured = np.array(sorted(self._clock))
