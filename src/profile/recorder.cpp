@@ -27,7 +27,9 @@ namespace {
 
 constexpr int64_t kDrainEveryNs = 100'000'000;
 constexpr int64_t kCompareEveryNs = 10'000'000'000;
-constexpr int64_t kAskAgainNs = 1'000'000'000;  ///< for a rank 0 that does not answer
+/// A rank 0 that does not answer is asked again after this time, then after twice as long each
+/// time.
+constexpr int64_t kAskAgainNs = 100'000'000;
 
 }  // namespace
 
@@ -39,6 +41,7 @@ Recorder::Recorder(Options options) : options_(std::move(options)), lines_(optio
     offset_ = client_->measure();
   }
   open_file();
+  patience_ns_ = kAskAgainNs;
   compare_at_ns_ = clock_.now() + (offset_ ? kCompareEveryNs : kAskAgainNs);
   const SignalsBlocked blocked;  // signals are the program's
   thread_ = std::thread([this] { run(); });
@@ -138,8 +141,10 @@ void Recorder::compare_clocks() {
     offset_ = offset;
     write(lines_.measured(*offset));
     compare_at_ns_ = clock_.now() + kCompareEveryNs;
+    patience_ns_ = kAskAgainNs;
   } else {
-    compare_at_ns_ = clock_.now() + kAskAgainNs;
+    compare_at_ns_ = clock_.now() + patience_ns_;
+    patience_ns_ = std::min(2 * patience_ns_, kCompareEveryNs);
   }
 }
 

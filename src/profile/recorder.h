@@ -57,6 +57,7 @@ class Recorder {
   std::unique_ptr<ClockClient> client_;  ///< of the others
   std::optional<ClockOffset> offset_;
   int64_t compare_at_ns_ = 0;
+  int64_t patience_ns_ = 0;          ///< with a rank 0 that does not answer
   std::unique_ptr<TraceFile> file_;  ///< null while files cannot be written
   int64_t open_at_ns_ = 0;           ///< then: when it is tried again
   uint64_t unwritten_ = 0;           ///< spans that were lost meanwhile
