@@ -68,6 +68,53 @@ farandole.destroy_process_group()
 """
 
 
+RECORDED = """
+import sys, time
+import farandole
+farandole.init_process_group()
+farandole.profiler.start(sys.argv[1], system_interval_ms=None)
+time.sleep(0.5)  # the clocks are compared
+for _ in range(200):
+    with farandole.profiler.annotate("Barrier"):
+        farandole.barrier()
+farandole.profiler.stop()
+farandole.destroy_process_group()
+"""
+
+
+def test_traces_of_two_hosts_line_up(tmp_path: Path, two_hosts: EmulatedHosts) -> None:
+    """No rank leaves a barrier before the last one has entered it, on the clock of rank 0."""
+    script = tmp_path / "record.py"
+    script.write_text(RECORDED)
+    place = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=10.79.0.1", "--master-port=29613"]
+    agents = [
+        start(
+            two_hosts,
+            host,
+            *(str(PYTHON), "-m", "torch.distributed.run", *place, f"--node-rank={host}"),
+            *(str(script), str(tmp_path / "profile")),
+        )
+        for host in range(2)
+    ]
+    for agent in agents:
+        _, errors = agent.communicate(timeout=90)
+        assert agent.returncode == 0, errors
+    profile = farandole.profiler.Profile(tmp_path / "profile")
+    timelines = profile.timeline.ranks()
+    assert [(rank.node, rank.rank) for rank in timelines] == [
+        *(("algo-1", 0), ("algo-1", 1), ("algo-2", 2), ("algo-2", 3)),
+    ]
+    barriers = [
+        [span for span in rank.spans("annotation") if span.name == "Barrier"] for rank in timelines
+    ]
+    assert [len(each) for each in barriers] == [200] * 4
+    error = max(rank.clock_error_us for rank in timelines)
+    assert 0 < error < 2000  # each measures its own
+    for spans in zip(*barriers, strict=True):
+        begun = max(span.start_us for span in spans)
+        assert all(span.end_us > begun - 2 * error for span in spans)
+
+
 @pytest.mark.parametrize("claim", ["", "one"])
 def test_torchrun_on_two_hosts(tmp_path: Path, two_hosts: EmulatedHosts, claim: str) -> None:
     """Also where the hosts claim to be one: ranks that do not reach each other use the network."""
