@@ -115,7 +115,7 @@ from farandole.torch_names import (  # noqa: E402
 )
 
 if TYPE_CHECKING:
-    from farandole import profiler
+    from farandole import debugger, profiler
     from farandole.checkpoint import (
         CheckpointOnSignal,
         load_checkpoint,
@@ -166,6 +166,7 @@ __all__ = [
     "batch_isend_irecv",
     "broadcast",
     "broadcast_object_list",
+    "debugger",
     "default_group",
     "destroy",
     "destroy_process_group",
@@ -224,6 +225,6 @@ def __getattr__(name: str) -> Any:
         from farandole.checkpoint.storage_reader import CheckpointStorageReader
 
         return CheckpointStorageReader
-    if name == "profiler":
-        return importlib.import_module("farandole.profiler")
+    if name in ("debugger", "profiler"):
+        return importlib.import_module(f"farandole.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens when a rule has found something."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Sequence
+from typing import Protocol
+
+from farandole.debugger.finding import Finding
+from farandole.debugger.trial import Trial
+from farandole.errors import NotSupported, sentences
+from farandole.logs import LOGGER
+
+
+class Action(Protocol):
+    """Something to do once a rule has findings."""
+
+    def invoke(self, trial: Trial, rule_name: str, findings: Sequence[Finding]) -> None:
+        """Do it."""
+
+
+class Log:
+    """Writes a warning to the logger "farandole"."""
+
+    def invoke(self, trial: Trial, rule_name: str, findings: Sequence[Finding]) -> None:
+        """Write one line for each finding."""
+        for finding in findings:
+            LOGGER.warning("%s in '%s': %s", rule_name, trial.name, finding)
+
+
+class StopTraining:
+    """Asks the training to stop, by the file ``stop`` in the folder of the trial.
+
+    The training ends itself after the same step on all ranks, with a checkpoint, if it looks::
+
+        preemption = farandole.CheckpointOnSignal(file=hook.stop_file)
+    """
+
+    def __init__(self, training_job_prefix: str = "") -> None:
+        """Make it; only trials whose name begins with ``training_job_prefix`` are stopped."""
+        self._prefix = training_job_prefix
+
+    def invoke(self, trial: Trial, rule_name: str, findings: Sequence[Finding]) -> None:
+        """Create the file; it has the findings."""
+        if trial.name.startswith(self._prefix):
+            text = "".join(f"{rule_name}: {finding}\n" for finding in findings)
+            (trial.path / "stop").write_text(text)
+
+
+class Webhook:
+    """Sends a JSON object by HTTP POST: rule, trial, path, step, text and findings.
+
+    ``text`` is what chat services show. A failure is logged, and the rule goes on.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 10.0) -> None:
+        self._url, self._timeout_s = url, timeout_s
+
+    def invoke(self, trial: Trial, rule_name: str, findings: Sequence[Finding]) -> None:
+        """Send it."""
+        body = {
+            "rule": rule_name,
+            "trial": trial.name,
+            "path": str(trial.path),
+            "step": findings[0].step if findings else None,
+            "text": "\n".join(f"{rule_name}: {finding}" for finding in findings),
+            "findings": [finding.to_json() for finding in findings],
+        }
+        try:
+            request = urllib.request.Request(
+                self._url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=self._timeout_s):
+                pass
+        except (OSError, ValueError) as error:
+            LOGGER.warning("the webhook of %s was not reached: %s", rule_name, error)
+
+
+class ActionList:
+    """Several actions, one after the other."""
+
+    def __init__(self, *actions: Action) -> None:
+        self._actions = actions
+
+    def invoke(self, trial: Trial, rule_name: str, findings: Sequence[Finding]) -> None:
+        """Do all of them."""
+        for action in self._actions:
+            action.invoke(trial, rule_name, findings)
+
+
+class Email:
+    """Not supported; see Webhook."""
+
+    def __init__(self, email_address: str) -> None:
+        """Raise NotSupported."""
+        raise _no_messages("Email", email_address)
+
+
+class SMS:
+    """Not supported; see Webhook."""
+
+    def __init__(self, phone_number: str) -> None:
+        """Raise NotSupported."""
+        raise _no_messages("SMS", phone_number)
+
+
+def _no_messages(action: str, receiver: str) -> NotSupported:
+    return NotSupported(
+        sentences(
+            "debugger-messages",
+            f"the action {action}({receiver!r}) was made.",
+            "Farandole has no service that sends messages.",
+            "use Webhook(url) with the address of a service that sends them.",
+        )
+    )

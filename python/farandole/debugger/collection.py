@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A named set of tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from farandole.debugger.reduction_config import ReductionConfig
+from farandole.debugger.save_config import SaveConfig
+from farandole.errors import InvalidArgument, sentences
+
+
+class Collection:
+    """Tensors that are saved at the same steps, with the same reductions.
+
+    A tensor belongs to it if one of ``include_regex`` is found in its name, if it is among
+    ``tensor_names``, or if it is an input or output of a module of ``add_module_tensors()``.
+    Without configs of its own it has those of the hook.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        include_regex: str | Iterable[str] | None = None,
+        tensor_names: Iterable[str] | None = None,
+        reduction_config: ReductionConfig | None = None,
+        save_config: SaveConfig | None = None,
+        save_histogram: bool = True,
+    ) -> None:
+        """Make it; ``save_histogram`` is without effect."""
+        self.name = name
+        self.include_regex: list[str] = []
+        self.tensor_names = set(tensor_names or ())
+        self.reduction_config = reduction_config
+        self.save_config = save_config
+        self.save_histogram = save_histogram
+        self.modules: MutableMapping[nn.Module, tuple[bool, bool]] = WeakKeyDictionary()
+        self.include(include_regex or ())
+
+    def include(self, regex: str | Iterable[str]) -> None:
+        """Add one or several regular expressions."""
+        self.include_regex += [regex] if isinstance(regex, str) else list(regex)
+
+    def add_tensor_name(self, name: str) -> None:
+        """Add one tensor."""
+        self.tensor_names.add(name)
+
+    def add_module_tensors(
+        self, module: nn.Module, inputs: bool = False, outputs: bool = True
+    ) -> None:
+        """Add what a module, which will be registered, takes or returns."""
+        self.modules[module] = (inputs, outputs)
+
+    def take_name_of(self, module: nn.Module, name: str) -> None:
+        """Include the tensors of a module that is registered as ``name``."""
+        inputs, outputs = self.modules.get(module, (False, False))
+        for is_included, suffix in ((inputs, "_input_"), (outputs, "_output_")):
+            if is_included:
+                self.include(f"^{re.escape(name)}{suffix}")
+
+    def has(self, tensor_name: str) -> bool:
+        """Whether a tensor of this name belongs to it."""
+        return tensor_name in self.tensor_names or any(
+            re.search(regex, tensor_name) for regex in self.include_regex
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What a trial needs of it."""
+        return {"include_regex": self.include_regex, "tensor_names": sorted(self.tensor_names)}
+
+
+def no_collection(name: str, known: Iterable[str]) -> InvalidArgument:
+    """What is raised where there is no collection ``name``."""
+    return InvalidArgument(
+        sentences(
+            "debugger-collection",
+            f"there is no collection {name!r}.",
+            f"there are {', '.join(sorted(known))}.",
+            "ask for one of these, or add it to the hook with add_collection().",
+        )
+    )

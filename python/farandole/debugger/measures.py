@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers that are saved of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+COUNTS = ("zeros", "nan", "inf")
+"""How many elements are zero, NaN and Inf; always saved."""
+
+
+def _spread(function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    """Of a sample, as torch; 0 of a single element, of which torch has NaN."""
+    return lambda tensor: function(tensor, correction=int(tensor.numel() > 1))
+
+
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "min": torch.min,
+    "max": torch.max,
+    "mean": torch.mean,
+    "std": _spread(torch.std),
+    "variance": _spread(torch.var),
+    "sum": torch.sum,
+    "prod": torch.prod,
+    "l1": lambda tensor: torch.linalg.vector_norm(tensor, 1),
+    "l2": torch.linalg.vector_norm,
+}
+
+
+def measure(tensor: Tensor, keys: Iterable[str]) -> dict[str, Tensor | int | None]:
+    """The reductions ``keys`` and the counts of ``tensor``, on its device where it has one.
+
+    Half types are reduced in float32, whole numbers in float64. An empty tensor has no reductions.
+    """
+    values = _computable(tensor.detach())
+    if values.numel() == 0:
+        return {**dict.fromkeys(keys), **dict.fromkeys(COUNTS, 0)}
+    absolute = values.abs() if any(key.startswith("abs_") for key in keys) else values
+    found: dict[str, Tensor | int | None] = {
+        key: _FUNCTIONS[key.removeprefix("abs_")](absolute if key.startswith("abs_") else values)
+        for key in keys
+    }
+    return {**found, **_counts(values)}
+
+
+def _computable(tensor: Tensor) -> Tensor:
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.is_complex():
+        tensor = tensor.abs()
+    if not tensor.is_floating_point():
+        return tensor.to(torch.float64)
+    return tensor.float() if tensor.element_size() < 4 else tensor
+
+
+def _counts(values: Tensor) -> dict[str, Tensor | int]:
+    zeros = values.numel() - torch.count_nonzero(values)
+    on_host = values.device.type == "cpu"  # elsewhere a look at a number waits for the device
+    if on_host and torch.stack(torch.aminmax(values)).isfinite().all():
+        return {"zeros": zeros, "nan": 0, "inf": 0}
+    nan, inf = torch.count_nonzero(values.isnan()), torch.count_nonzero(values.isinf())
+    return {"zeros": zeros, "nan": nan, "inf": inf}
+
+
+def to_numbers(measured: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What measure() returned, as numbers; one copy from each device."""
+    measured = list(measured)
+    by_device: dict[torch.device, list[tuple[dict[str, Any], str]]] = {}
+    for each in measured:
+        for key, value in each.items():
+            if isinstance(value, Tensor):
+                by_device.setdefault(value.device, []).append((each, key))
+    for places in by_device.values():
+        numbers = torch.stack([each[key].to(torch.float64) for each, key in places]).tolist()
+        for (each, key), number in zip(places, numbers, strict=True):
+            each[key] = int(number) if key in COUNTS else number
+    return measured

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps are saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from farandole.debugger.modes import ModeKeys
+from farandole.errors import InvalidArgument, sentences
+
+_DEFAULT_INTERVAL = 500
+
+
+@dataclass(frozen=True)
+class SaveConfigMode:
+    """The steps of one mode that are saved.
+
+    A step is saved if ``save_steps`` has it, or if it is a multiple of ``save_interval`` from
+    ``start_step`` on and before ``end_step``.
+    """
+
+    save_interval: int = _DEFAULT_INTERVAL
+    start_step: int = 0
+    end_step: int | None = None
+    save_steps: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        if self.save_interval < 1:
+            raise InvalidArgument(
+                sentences(
+                    "debugger-save-interval",
+                    f"SaveConfig got save_interval={self.save_interval}.",
+                    "it is the number of steps between two that are saved.",
+                    "pass a number of at least 1.",
+                )
+            )
+
+    def should_save_step(self, step: int) -> bool:
+        """Whether ``step`` is saved."""
+        if step in self.save_steps:
+            return True
+        is_before_end = self.end_step is None or step < self.end_step
+        return self.start_step <= step and is_before_end and step % self.save_interval == 0
+
+
+class SaveConfig:
+    """The steps that are saved.
+
+    They are the same in all modes, or others in each::
+
+        SaveConfig(save_interval=100)
+        SaveConfig({ModeKeys.TRAIN: SaveConfigMode(100), ModeKeys.EVAL: SaveConfigMode(1)})
+
+    In a collection's SaveConfig, modes that are left out are saved as the hook's SaveConfig says.
+    """
+
+    def __init__(
+        self,
+        mode_save_configs: Mapping[ModeKeys, SaveConfigMode | None] | None = None,
+        save_interval: int | None = None,
+        start_step: int | None = None,
+        end_step: int | None = None,
+        save_steps: Sequence[int] | None = None,
+    ) -> None:
+        if mode_save_configs is None:
+            steps = SaveConfigMode(
+                _DEFAULT_INTERVAL if save_interval is None else save_interval,
+                start_step or 0,
+                end_step,
+                tuple(save_steps or ()),
+            )
+            mode_save_configs = dict.fromkeys(ModeKeys, steps)
+        self.mode_save_configs = {mode: mode_save_configs.get(mode) for mode in ModeKeys}
+
+    @classmethod
+    def parse(cls, config: Any) -> SaveConfig:
+        """A SaveConfig of what ``Hook(save_config=)`` takes: one, a SaveConfigMode or a mapping.
+
+        Raises:
+            InvalidArgument: it is something else.
+        """
+        if config is None or isinstance(config, SaveConfig):
+            return config or cls()
+        if isinstance(config, SaveConfigMode):
+            return cls(dict.fromkeys(ModeKeys, config))
+        if isinstance(config, Mapping) and all(isinstance(mode, ModeKeys) for mode in config):
+            return cls(config)
+        raise InvalidArgument(
+            sentences(
+                "debugger-save-config",
+                f"save_config is {config!r}.",
+                "it is not a SaveConfig.",
+                "pass a SaveConfig, a SaveConfigMode, or a dictionary of these by ModeKeys.",
+            )
+        )
+
+    def merged(self, default: SaveConfig) -> SaveConfig:
+        """This one, with ``default``'s steps in modes that it leaves out."""
+        return SaveConfig(
+            {
+                mode: steps or default.mode_save_configs[mode]
+                for mode, steps in self.mode_save_configs.items()
+            }
+        )
+
+    def should_save_step(self, mode: ModeKeys, step: int) -> bool:
+        """Whether ``step`` of ``mode`` is saved."""
+        return (self.mode_save_configs[mode] or SaveConfigMode()).should_save_step(step)
