@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+_LARGEST = 1e18
+"""No time and no rate is larger; sums of such numbers stay finite."""
+
 
 class Problem(NamedTuple):
     """What could not be read of a file."""
@@ -104,6 +107,18 @@ class GrowingFiles:
     def name_of(self, path: Path) -> str:
         """As problems have it."""
         return path.relative_to(self._folder).as_posix()
+
+
+def number_of(value: Any) -> float:
+    """A number that one can count with.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is none.
+    """
+    number = float(value)
+    if not abs(number) <= _LARGEST:
+        raise ValueError(value)
+    return number
 
 
 def _is_frame(line: bytes) -> bool:

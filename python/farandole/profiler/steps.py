@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +46,7 @@ class RankSteps:
 def steps_of(rank: RankTimeline) -> RankSteps:
     """Spans belong to the step that ends next after they have begun."""
     spans = rank.spans()
-    steps = [span for span in spans if span.category == "step" and "step" in span.args]
+    steps = [span for span in spans if span.category == "step" and span.whole("step") is not None]
     starts = np.array([span.start_us for span in steps])
     durations = np.array([span.duration_us for span in steps])
     parts: dict[str, Floats] = {part: np.zeros(len(steps)) for part in PARTS}
@@ -61,14 +60,10 @@ def steps_of(rank: RankTimeline) -> RankSteps:
     return RankSteps(
         rank=rank.rank,
         node=rank.node,
-        numbers=np.array([_number(span.args["step"]) for span in steps], dtype=np.int64),
+        numbers=np.array([span.whole("step") for span in steps], dtype=np.int64),
         modes=np.array([str(span.args.get("mode", "TRAIN")) for span in steps], dtype=np.str_),
         starts_us=starts,
         durations_us=durations,
         loop_us=durations + before,
         parts_us=parts,
     )
-
-
-def _number(value: Any) -> int:
-    return int(value) if isinstance(value, (int, float)) else -1

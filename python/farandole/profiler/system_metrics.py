@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from farandole.profiler.growing_files import GrowingFiles, Problem
+from farandole.profiler.growing_files import GrowingFiles, Problem, number_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,10 +120,8 @@ class SystemMetrics:
         """Whether it is a row."""
         try:
             names = [row["NodeId"], row["Type"], row.get("Name") or "", row["Dimension"]]
-            time, value = float(row["Timestamp"]), float(row["Value"])
+            time, value = number_of(row["Timestamp"]), number_of(row["Value"])
         except (KeyError, TypeError, ValueError, OverflowError):
-            return False
-        if not (math.isfinite(time) and math.isfinite(value)):
             return False
         if not all(isinstance(name, str) for name in names):
             return False

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from farandole.profiler.growing_files import GrowingFile, GrowingFiles, Problem
+from farandole.profiler.growing_files import GrowingFile, GrowingFiles, Problem, number_of
 
 _PATTERN = r".+/\d+_\d+-.+_pythontimeline\.json(\.tmp)?"
 
@@ -24,6 +24,11 @@ class Span(NamedTuple):
     duration_us: float
     thread: int
     args: dict[str, Any]
+
+    def whole(self, name: str) -> int | None:
+        """An argument that is a whole number, such as a rank or bytes; None without it."""
+        value = self.args.get(name)
+        return value if isinstance(value, int) and abs(value) < 2**62 else None
 
     @property
     def end_us(self) -> float:
@@ -143,22 +148,22 @@ class Timeline:
             header.events_before += 1
             return
         rank = header.rank
-        time_us = header.start_us + _finite(event["ts"])
+        time_us = header.start_us + number_of(event["ts"])
         if header.offset is not None:
             rank.add_clock(time_us, *header.offset)
             header.offset = None
         if event["ph"] == "X":
             names = str(event["cat"]), str(event["name"])
-            duration_us = max(0.0, _finite(event["dur"]))
+            duration_us = max(0.0, number_of(event["dur"]))
             rank.add_span(Span(*names, time_us, duration_us, int(event.get("tid", 0)), dict(args)))
         elif event["name"] == "clock":
-            rank.add_clock(time_us, _finite(args["offset_us"]), _finite(args["error_us"]))
+            rank.add_clock(time_us, number_of(args["offset_us"]), number_of(args["error_us"]))
         elif event["name"] == "lost":
             rank.lost_events += int(args["events"])
 
     def _add_metadata(self, header: _Header, name: str, args: dict[str, Any]) -> None:
         if name == "process_name":
-            header.start_us = _finite(args["start_time_since_epoch_in_micros"])
+            header.start_us = number_of(args["start_time_since_epoch_in_micros"])
         elif name == "farandole" and header.start_us is not None:
             number = int(args["rank"])
             rank = self._ranks.setdefault(number, RankTimeline(number))
@@ -167,11 +172,4 @@ class Timeline:
             rank.started_us = min(rank.started_us, header.start_us)
             header.rank = rank
             offset, error = args.get("clock_offset_us", 0), args.get("clock_error_us", 0)
-            header.offset = _finite(offset), _finite(error)
-
-
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(value)
-    return number
+            header.offset = number_of(offset), number_of(error)

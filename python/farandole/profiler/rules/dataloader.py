@@ -115,8 +115,8 @@ _UNKNOWN = "batches are there in time; how many loading processes there are was 
 
 def _workers(rank: RankTimeline) -> int | None:
     """The largest num_workers that its waits name."""
-    counts = [span.args.get("num_workers") for span in rank.spans("data")]
-    return max((int(count) for count in counts if isinstance(count, int)), default=None)
+    counts = [span.whole("num_workers") for span in rank.spans("data")]
+    return max((count for count in counts if count is not None), default=None)
 
 
 def _wait_percent(profile: Profile) -> dict[int, float]:

@@ -116,8 +116,8 @@ def _latest(profile: Profile, steps: CommonSteps) -> int | None:
     waited = np.zeros(len(indices))
     for rank in profile.timeline.ranks():
         for span in rank.spans("communication"):
-            latest = span.args.get("latest_rank")
-            if latest in indices and latest != rank.rank:
+            latest = span.whole("latest_rank")
+            if latest is not None and latest in indices and latest != rank.rank:
                 waited[indices[latest]] += span.duration_us
     if waited.sum() == 0 or waited.max() < 0.6 * waited.sum():
         return None
