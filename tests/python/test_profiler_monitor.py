@@ -246,6 +246,22 @@ def test_a_killed_process_leaves_whole_lines(tmp_path: Path) -> None:
     assert Profile(tmp_path).problems() == []
 
 
+def test_a_machine_that_was_suspended_does_not_catch_up(tmp_path: Path) -> None:
+    process = start(tmp_path, "wait")
+    try:
+        wait_until(lambda: files(tmp_path) and len(rows(tmp_path)) > 20, process)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        process.send_signal(signal.SIGCONT)
+        before = len(rows(tmp_path))
+        wait_until(lambda: len(rows(tmp_path)) > before + 40, process)
+    finally:
+        process.kill()
+        process.wait()
+    times = sorted({row["Timestamp"] for row in rows(tmp_path)})
+    assert len(times) < (times[-1] - times[0]) / 0.1 - 10  # 20 would fit into the pause
+
+
 def make_cgroup(folder: Path, monkeypatch: pytest.MonkeyPatch, **contents: str) -> None:
     for name, text in contents.items():
         (folder / name.replace("_", ".", 1)).write_text(text)

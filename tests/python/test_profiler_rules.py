@@ -301,6 +301,14 @@ def test_loaders_are_compared_with_cores_and_with_the_loop(
     assert phrase is None or phrase in report.what
 
 
+def test_a_slow_disk_is_named_where_batches_are_late(tmp_path: Path) -> None:
+    write_metrics(tmp_path, {**cores(8), core(3, "I/OWaitPercentage"): [60.0] * 3})
+    write_steps(tmp_path, 30, lambda rank, step: {"workers": 4, "data": 5000})
+    report = judge(Dataloader(), tmp_path)
+    assert "on algo-1 a core waits for disks 60 % of the time" in report.what
+    assert "disk" in report.advice
+
+
 @pytest.mark.parametrize(
     ("slow", "cause"),
     [({"data": 4000}, "data"), ({"forward": 6000}, "compute"), ({"backward": 9000}, "compute")],
@@ -327,6 +335,13 @@ def test_a_throttled_gpu_is_the_cause(tmp_path: Path) -> None:
     report = judge(Straggler(), tmp_path)
     assert report.figures["cause"] == "a throttled machine"
     assert "slowed gpu1 down for 100 % of the time" in report.what
+
+
+def test_other_threads_on_the_host_are_named(tmp_path: Path) -> None:
+    write_steps(tmp_path, 60, lambda rank, step: {"forward": 6000 if rank == 1 else 3000})
+    write_metrics(tmp_path, {("host", "cores", "RunnableThreadsPerCore"): [2.5] * 9})
+    report = judge(Straggler(), tmp_path)
+    assert "compute (its host has 2.5 threads for each core)" in report.what
 
 
 def test_a_used_up_quota_is_the_cause(tmp_path: Path) -> None:

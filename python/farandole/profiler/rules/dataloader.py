@@ -11,6 +11,7 @@ import numpy as np
 from farandole.profiler.profile import Profile
 from farandole.profiler.rules.figures import listed, plain, quantile
 from farandole.profiler.rules.rule import ProfilerRule, RuleReport
+from farandole.profiler.rules.throttling import disk_waits_of
 from farandole.profiler.timeline import RankTimeline
 
 
@@ -54,7 +55,12 @@ class Dataloader(ProfilerRule):
                 f"p{percent}": quantile(durations_s, percent / 100) for percent in (25, 50, 95)
             },
         }
-        phrases, advice = self._judge(hosts, shares)
+        slow_disks = {
+            node: waits_for_disks
+            for node in profile.metrics.nodes()
+            if (waits_for_disks := disk_waits_of(profile, node))
+        }
+        phrases, advice = self._judge(hosts, shares, slow_disks)
         if not phrases:
             what = "batches are there in time" if hosts else _UNKNOWN
             return self._quiet(f"{what}.", datapoints=datapoints, figures=figures)
@@ -79,7 +85,10 @@ class Dataloader(ProfilerRule):
         return found
 
     def _judge(
-        self, hosts: dict[str, dict[str, float]], shares: dict[int, float]
+        self,
+        hosts: dict[str, dict[str, float]],
+        shares: dict[int, float],
+        slow_disks: dict[str, str],
     ) -> tuple[list[str], str]:
         """What is wrong, and the advice; nothing if nothing is."""
         late = sorted(
@@ -95,6 +104,7 @@ class Dataloader(ProfilerRule):
         if late:
             names = listed([f"rank {rank} ({shares[rank]:.0f} % of its time)" for rank in late])
             phrases.append(f"the loop waits for batches: {names}")
+            phrases += [f"on {node} {waits}" for node, waits in slow_disks.items()]
         for nodes, word in ((few, "few"), (many, "many")):
             if nodes:
                 counts = [
@@ -104,6 +114,8 @@ class Dataloader(ProfilerRule):
                 phrases.append(f"there are {word} loading processes: {listed(counts)}")
         if many:
             return phrases, "set a smaller num_workers: they take the cores from each other."
+        if late and slow_disks:
+            return phrases, "read from a faster disk or from memory, in fewer and larger files."
         advice = "set a larger num_workers, with persistent_workers=True and prefetch_factor."
         if few and not late:
             advice = "nothing waits for batches now; if that changes, set a larger num_workers."

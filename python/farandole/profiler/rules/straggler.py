@@ -12,7 +12,8 @@ from farandole.profiler.common_steps import CommonSteps
 from farandole.profiler.profile import Profile
 from farandole.profiler.rules.figures import plain
 from farandole.profiler.rules.rule import ProfilerRule, RuleReport
-from farandole.profiler.rules.throttling import throttling_of
+from farandole.profiler.rules.throttling import crowding_of, disk_waits_of, throttling_of
+from farandole.profiler.steps import RankSteps
 from farandole.profiler.system_metrics import Floats
 
 
@@ -57,10 +58,8 @@ class Straggler(ProfilerRule):
             },
         }
         if 100 * excess[slowest] / loop_us > self.threshold:
-            cause, evidence = "data", ""
-            if _excess(compute)[slowest] >= _excess(data)[slowest]:
-                evidence = throttling_of(profile, steps.ranks[slowest].rank)
-                cause = "a throttled machine" if evidence else "compute"
+            is_compute = bool(_excess(compute)[slowest] >= _excess(data)[slowest])
+            cause, evidence = _cause(profile, steps.ranks[slowest], is_compute)
             return self._name(steps, slowest, excess[slowest], cause, evidence, figures)
         latest = _latest(profile, steps)
         held_up_us = 0.0 if latest is None else -float(_excess(exposed)[latest])
@@ -102,6 +101,16 @@ _ADVICE = {
     "a throttled machine": "look at cooling, power limits and the quota of its cgroup, or leave "
     "this machine out.",
 }
+
+
+def _cause(profile: Profile, rank: RankSteps, is_compute: bool) -> tuple[str, str]:
+    """And what of its host shows it, if anything does."""
+    if not is_compute:
+        return "data", disk_waits_of(profile, rank.node)
+    throttling = throttling_of(profile, rank.rank)
+    if throttling:
+        return "a throttled machine", throttling
+    return "compute", crowding_of(profile, rank.node)
 
 
 def _excess(times: Floats) -> Floats:

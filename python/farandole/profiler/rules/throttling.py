@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a machine is slower than it could be."""
+"""Whether something of a host slows its ranks down: throttling, other threads, a disk."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ _SHARE = 0.1
 """Of the time in which a GPU is slowed down."""
 _PERCENT = 5
 """Of periods in which a cgroup has used up its quota, or of time that a host takes."""
+
+
+_THREADS_PER_CORE = 1.5
+_DISK_PERCENT = 20
+"""Of a core's time that waits for disks."""
 
 
 def throttling_of(profile: Profile, rank: int) -> str:
@@ -30,3 +35,19 @@ def throttling_of(profile: Profile, rank: int) -> str:
             if percent > _PERCENT:
                 return f"{who} {percent:.0f} % of the time"
     return ""
+
+
+def crowding_of(profile: Profile, node: str) -> str:
+    """Whether more threads than cores run on a host; empty if not, or if it was not recorded."""
+    for series in profile.metrics.of("RunnableThreadsPerCore", node=node).values():
+        threads = float(series.values.mean())
+        if threads > _THREADS_PER_CORE:
+            return f"its host has {threads:.1f} threads for each core"
+    return ""
+
+
+def disk_waits_of(profile: Profile, node: str) -> str:
+    """Whether a core of a host waits for disks; empty if not."""
+    waits = profile.metrics.of("I/OWaitPercentage", node=node).values()
+    percent = max((float(series.values.mean()) for series in waits), default=0.0)
+    return f"a core waits for disks {percent:.0f} % of the time" if percent > _DISK_PERCENT else ""
