@@ -55,6 +55,13 @@ void bind_backend(py::module_& module) {
           "local_world_size",
           [](const ProcessGroupFarandole& self) { return self.topology().local_world_size; },
           "How many ranks are on this host.")
+      .def_property_readonly(
+          "host",
+          [](const ProcessGroupFarandole& self) {
+            const comm::Topology& topology = self.topology();
+            return topology.host_of_rank.at(static_cast<size_t>(topology.rank));
+          },
+          "This host, from 0; hosts are counted by their first ranks.")
       // torch 2.11 calls them, but binds its own for ProcessGroupNCCL alone.
       .def("_start_time_estimate", &ProcessGroupFarandole::startTimeEstimate, NoGil(),
            "Estimate collectives from now on instead of running them. Collective at first.")

@@ -265,6 +265,11 @@ class ProcessGroupFarandole(torch._C._distributed_c10d.Backend):
         Do nothing: ranks outside of a new group have no part in it.
         """
     @property
+    def host(self) -> int:
+        """
+        This host, from 0; hosts are counted by their first ranks.
+        """
+    @property
     def local_rank(self) -> int:
         """
         This rank among those on its host.

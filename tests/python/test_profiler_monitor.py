@@ -26,6 +26,8 @@ from farandole.profiler.probes.cores import Cores
 from farandole.profiler.probes.gpus import Gpus
 from farandole.profiler.probes.memory import Memory
 
+import ranks
+
 DEADLINE_S = 30
 
 
@@ -116,7 +118,7 @@ def test_without_psutil_the_error_says_what_to_install(
         SystemMonitor(tmp_path)
 
 
-def test_only_the_first_rank_of_a_host_records(
+def test_without_a_group_the_launcher_says_which_rank_and_host_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variables: dict[str, object] = {
@@ -136,6 +138,19 @@ def test_only_the_first_rank_of_a_host_records(
     with SystemMonitor(tmp_path, interval_ms=100):
         pass
     assert [file.name.split(".")[1] for file in files(tmp_path)] == ["algo-2"]
+
+
+def record_once(rank: int, world_size: int, folder: str) -> int:
+    with SystemMonitor(folder, interval_ms=100) as monitor:
+        pass
+    return monitor.samples
+
+
+def test_hosts_are_counted_by_their_first_ranks(tmp_path: Path) -> None:
+    setup = ranks.Setup(backend="hosts")  # every second rank is on the other one
+    assert ranks.run(record_once, 4, str(tmp_path), setup=setup) == [1, 1, 0, 0]
+    nodes = sorted(file.name.split(".")[1] for file in files(tmp_path))
+    assert nodes == ["algo-1", "algo-2"]
 
 
 SAMPLE = [Reading("cpu", "cpu0", "CPUUtilization", 4.76)]

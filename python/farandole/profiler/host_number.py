@@ -5,26 +5,19 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from farandole import _C, distributed
-from farandole.errors import Error
+from farandole import _C
 
 
 def number_on_first_rank() -> int | None:
     """Number of this host, from 1, on its local rank 0; None on the others.
 
-    It is right where hosts have equally many ranks, one host's after another's. Ranks are those of
-    the default group, or of the launcher.
+    Hosts are counted by their first ranks in the default group. Without such a group, or if another
+    backend serves it, the launcher's variables count, as if all hosts had equally many ranks, one
+    host's after another's.
     """
-    rank, local_rank, local_world_size = _place()
-    return rank // local_world_size + 1 if local_rank == 0 else None
-
-
-def _place() -> tuple[int, int, int]:
-    """Rank, local rank, ranks of this host."""
-    if dist.is_initialized():
-        try:
-            return distributed.rank(), distributed.local_rank(), distributed.local_world_size()
-        except Error:  # the default group is of another backend
-            pass
+    world = dist.group.WORLD
+    backend = None if world is None else _C.ProcessGroupFarandole.of(world)
+    if backend is not None:
+        return backend.host + 1 if backend.local_rank == 0 else None
     launch = _C.find_launch()
-    return launch.rank, launch.local_rank, launch.local_world_size
+    return launch.rank // launch.local_world_size + 1 if launch.local_rank == 0 else None

@@ -55,8 +55,7 @@ class SystemMonitor:
         Args:
             folder: Files go into ``system/incremental`` below it.
             interval_ms: 100, 200, 500, 1000, 5000 or 60000.
-            node: Number of this host, from 1; by default from rank and ranks of a host, which have
-                to be the same on all hosts.
+            node: Number of this host, from 1; by default as the default group counts hosts.
 
         Raises:
             InvalidArgument: another interval, or a host below 1.
