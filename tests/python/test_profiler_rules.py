@@ -177,6 +177,11 @@ def test_a_batch_is_small_where_cores_gpu_and_memory_are_little_used(
     assert report.figures["gpu0 of algo-1"]["cpu_p95"] == level["cpu"]
 
 
+def test_a_batch_cannot_be_judged_by_gpus_alone(tmp_path: Path) -> None:
+    write_metrics(tmp_path, {gpu(0): [5.0] * MANY})
+    assert not judge(BatchSize(), tmp_path).has_data
+
+
 @pytest.mark.parametrize(
     ("values", "phrase"),
     [
@@ -478,6 +483,16 @@ def test_a_report_has_the_job_all_rules_and_what_is_unread(tmp_path: Path) -> No
     assert job["training_loop_in_seconds"] == pytest.approx(300 * 0.01 + 15 * 0.05, abs=0.01)
     assert job["job_duration"] == pytest.approx(13.75, abs=0.01)
     assert [each["file"] for each in report.figures["unread"]] == ["foreign"]
+
+
+def test_a_report_names_causes_before_what_they_lead_to(tmp_path: Path) -> None:
+    def times(rank: int, step: int) -> dict[str, Any]:
+        is_slow = step % 4 == rank
+        return {"forward": 9000} if is_slow else {"exposed": 6100, "latest": step % 4}
+
+    write_steps(tmp_path, 60, times, ranks=4)
+    fired = [each.rule for each in ProfilerReport().reports(Profile(tmp_path)) if each.fired]
+    assert fired == ["UnevenShards", "ExposedCommunication"]
 
 
 def test_a_report_takes_parameters_of_rules(tmp_path: Path) -> None:

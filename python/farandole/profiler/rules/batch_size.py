@@ -45,6 +45,10 @@ class BatchSize(ProfilerRule):
             for gpu, series in enough.items()
             if (found := self._quantiles(profile, gpu, series)) is not None
         }
+        if not figures:
+            return self._no_data(
+                "cores or memory of the hosts with GPUs were not recorded.", datapoints=datapoints
+            )
         small = [name for name, found in figures.items() if self._is_small(found)]
         if not small:
             what = "cores, GPUs or their memory are well used."

@@ -37,16 +37,14 @@ class HostCpuOversubscribed(ProfilerRule):
         for metric, series in runnable.items():
             threads = float(series.values.mean())
             quotas = profile.metrics.of("CPUThrottledPercentage", node=metric.node).values()
-            throttled = max((float(quota.values.mean()) for quota in quotas), default=0.0)
+            throttled = max((float(each.values.mean()) for each in quotas), default=0.0)
             figures[metric.node] = {
                 "runnable_threads_per_core": plain(threads),
                 "throttled_percent": plain(throttled),
             }
             if threads > self.runnable_threshold or throttled > self.throttled_threshold:
-                crowded.append(
-                    f"{metric.node} ({threads:.1f} threads for each core, throttled in "
-                    f"{throttled:.0f} % of periods)"
-                )
+                quota = f", quota used up in {throttled:.0f} % of periods" if throttled else ""
+                crowded.append(f"{metric.node} ({threads:.1f} threads for each core{quota})")
         if not crowded:
             what = "there are cores for all threads."
             return self._quiet(what, datapoints=datapoints, figures=figures)

@@ -29,13 +29,13 @@ RULES: dict[str, type[ProfilerRule]] = {
     rule.__name__: rule
     for rule in (
         Straggler,
-        Dataloader,
-        ExposedCommunication,
         UnevenShards,
+        Dataloader,
         HostCpuOversubscribed,
         CPUBottleneck,
         IOBottleneck,
         StepOutlier,
+        ExposedCommunication,
         BatchSize,
         LowGPUUtilization,
         LoadBalancing,
@@ -44,7 +44,7 @@ RULES: dict[str, type[ProfilerRule]] = {
         OverallSystemUsage,
     )
 }
-"""All but `ProfilerReport`, those first that name a cause."""
+"""All but `ProfilerReport`, causes before what they lead to."""
 
 
 @dataclass(frozen=True, init=False)
