@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import farandole
@@ -31,11 +32,10 @@ import ranks
 DEADLINE_S = 30
 
 
-def wait_until(holds: types.FunctionType, process: subprocess.Popen[str] | None = None) -> None:
+def wait_until(holds: Callable[[], bool]) -> None:
     end = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < end
-        assert process is None or process.poll() is None
         time.sleep(0.02)
 
 
@@ -45,6 +45,10 @@ def files(folder: Path) -> list[Path]:
 
 def rows(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for file in files(folder) for line in file.read_text().splitlines()]
+
+
+def lines(folder: Path) -> int:
+    return sum(file.read_bytes().count(b"\n") for file in files(folder))
 
 
 @pytest.fixture(name="recorded", scope="module")
@@ -219,61 +223,63 @@ def test_a_full_disk_drops_whole_samples_and_is_reported_once(
     ]
 
 
-PROGRAM = """
-import os, sys, time
-import farandole
-monitor = farandole.profiler.SystemMonitor(sys.argv[1], interval_ms=100).start()
-if sys.argv[2] == "fork":
-    while monitor.samples < 2:
-        time.sleep(0.02)
-    if os.fork() == 0:
-        monitor.stop()
-        sys.exit(0)
-    os.wait()
-    seen = monitor.samples
-    while monitor.samples < seen + 2:
-        time.sleep(0.02)
-elif sys.argv[2] == "wait":
-    time.sleep(60)
-"""
-
-
-def start(folder: Path, what: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder), what], text=True)
-
-
 def test_it_ends_with_its_process_and_with_a_last_sample(tmp_path: Path) -> None:
-    assert start(tmp_path, "end").wait(DEADLINE_S) == 0
+    program = "import farandole, sys; farandole.profiler.SystemMonitor(sys.argv[1]).start()"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=DEADLINE_S, check=True)
     assert len(rows(tmp_path)) > 0
 
 
-def test_it_goes_on_after_a_fork_whose_child_ends(tmp_path: Path) -> None:
-    assert start(tmp_path, "fork").wait(DEADLINE_S) == 0
+def record_beside_a_fork(rank: int, world_size: int, folder: str) -> None:
+    with SystemMonitor(folder, interval_ms=100) as monitor:
+        wait_until(lambda: monitor.samples >= 2)
+        child = os.fork()
+        if child == 0:
+            monitor.stop()
+            os._exit(0)
+        os.waitpid(child, 0)
+        seen = monitor.samples
+        wait_until(lambda: monitor.samples >= seen + 2)
+
+
+def test_it_goes_on_after_a_fork_whose_child_stops_it(tmp_path: Path) -> None:
+    ranks.run(record_beside_a_fork, 1, str(tmp_path), setup=ranks.Setup(backend=None))
     assert len({row["Timestamp"] for row in rows(tmp_path)}) >= 4
     assert Profile(tmp_path).problems() == []
 
 
-def test_a_killed_process_leaves_whole_lines(tmp_path: Path) -> None:
-    process = start(tmp_path, "wait")
-    wait_until(lambda: files(tmp_path) and len(rows(tmp_path)) > 20, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert Profile(tmp_path).problems() == []
+def record(folder: str) -> None:
+    with SystemMonitor(folder, interval_ms=100):
+        time.sleep(DEADLINE_S)
 
 
-def test_a_machine_that_was_suspended_does_not_catch_up(tmp_path: Path) -> None:
-    process = start(tmp_path, "wait")
+@pytest.fixture(name="recording")
+def _recording(tmp_path: Path) -> Iterator[int]:
+    """The process id of a program that has begun to record."""
+    process = ranks.FORKSERVER.Process(target=record, args=(str(tmp_path),))
+    process.start()
     try:
-        wait_until(lambda: files(tmp_path) and len(rows(tmp_path)) > 20, process)
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(2)
-        process.send_signal(signal.SIGCONT)
-        before = len(rows(tmp_path))
-        wait_until(lambda: len(rows(tmp_path)) > before + 40, process)
+        wait_until(lambda: lines(tmp_path) > 20)
+        yield process.pid
     finally:
         process.kill()
-        process.wait()
-    times = sorted({row["Timestamp"] for row in rows(tmp_path)})
+        process.join()
+
+
+def test_a_killed_process_leaves_whole_lines(recording: int, tmp_path: Path) -> None:
+    os.kill(recording, signal.SIGKILL)
+    profile = Profile(tmp_path)
+    assert len(list(profile.metrics.rows())) > 20
+    assert profile.problems() == []
+
+
+def test_a_process_that_was_stopped_does_not_catch_up(recording: int, tmp_path: Path) -> None:
+    os.kill(recording, signal.SIGSTOP)
+    time.sleep(2)
+    os.kill(recording, signal.SIGCONT)
+    before = lines(tmp_path)
+    wait_until(lambda: lines(tmp_path) > before + 40)
+    os.kill(recording, signal.SIGSTOP)
+    times = sorted({row.timestamp for row in Profile(tmp_path).metrics.rows()})
     assert len(times) < (times[-1] - times[0]) / 0.1 - 10  # 20 would fit into the pause
 
 

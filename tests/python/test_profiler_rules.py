@@ -482,7 +482,7 @@ def test_a_report_has_the_job_all_rules_and_what_is_unread(tmp_path: Path) -> No
     assert job["initialization_in_seconds"] == 10
     assert job["training_loop_in_seconds"] == pytest.approx(300 * 0.01 + 15 * 0.05, abs=0.01)
     assert job["job_duration"] == pytest.approx(13.75, abs=0.01)
-    assert [each["file"] for each in report.figures["unread"]] == ["foreign"]
+    assert [each["file"] for each in report.figures["unread"]] == ["system/foreign"]
 
 
 def test_a_report_names_causes_before_what_they_lead_to(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ class Problem(NamedTuple):
     """What could not be read of a file."""
 
     file: str
-    """Its path below the folder."""
+    """Its path below the profile's folder."""
     what: str
     amount: int
     """Of files, lines, or bytes of an unfinished line."""
@@ -66,10 +66,14 @@ class GrowingFile:
 
 
 class GrowingFiles:
-    """Those below a folder whose path there matches a pattern. Threads: one at a time."""
+    """Those below a part of a profile whose path there matches a pattern.
 
-    def __init__(self, folder: Path, pattern: str) -> None:
-        self._folder = folder
+    Threads: one at a time.
+    """
+
+    def __init__(self, profile: Path, part: str, pattern: str) -> None:
+        self._profile = profile
+        self._folder = profile / part
         self._pattern = re.compile(pattern)
         self._files: dict[tuple[int, int], GrowingFile] = {}
         self._foreign: set[str] = set()
@@ -106,7 +110,7 @@ class GrowingFiles:
 
     def name_of(self, path: Path) -> str:
         """As problems have it."""
-        return path.relative_to(self._folder).as_posix()
+        return path.relative_to(self._profile).as_posix()
 
 
 def number_of(value: Any) -> float:

@@ -23,10 +23,11 @@ class JobTimes:
 def job_times(profile: Profile) -> JobTimes:
     """From the first value, process or span to the last."""
     ranks = profile.timeline.ranks()
-    spans = [span for rank in ranks for span in rank.spans()]
     known = list(profile.metrics.time_range() or ())
-    known += [rank.started_us / 1e6 for rank in ranks if math.isfinite(rank.started_us)]
-    known += [span.start_us / 1e6 for span in spans] + [span.end_us / 1e6 for span in spans]
+    for rank in ranks:
+        known.append(rank.started_us / 1e6)
+        known += [span.start_us / 1e6 for span in rank.spans()[:1]]
+        known.append(max((span.end_us for span in rank.spans()), default=rank.started_us) / 1e6)
     steps = profile.steps()
     return JobTimes(
         start_s=min(known, default=math.nan),

@@ -51,7 +51,7 @@ class SystemMetrics:
     """Reads all nodes of a folder, and with each `refresh` what was added. Damage is counted."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = GrowingFiles(folder / "system", r".+/\d{10}\.algo-\d+\.json")
+        self._files = GrowingFiles(folder, "system", r".+/\d{10}\.algo-\d+\.json")
         self._times: dict[Metric, array[float]] = {}
         self._values: dict[Metric, array[float]] = {}
         self._series: dict[Metric, Series] = {}

@@ -108,7 +108,7 @@ class Timeline:
     """Reads all ranks of a folder, and with each `refresh` what was added. Damage is counted."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = GrowingFiles(folder / "framework" / "pevents", _PATTERN)
+        self._files = GrowingFiles(folder, "framework/pevents", _PATTERN)
         self._headers: dict[GrowingFile, _Header] = {}
         self._ranks: dict[int, RankTimeline] = {}
 

@@ -22,7 +22,6 @@ class Cores:
     def __init__(self) -> None:
         self._cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         self._throttling = _quota_statistics()
-        self._stat_file = os.open(_STAT, os.O_RDONLY | os.O_CLOEXEC)
         self._times, _ = self._read_stat()
         self._periods = self._read_periods()
 
@@ -50,8 +49,7 @@ class Cores:
     def _read_stat(self) -> tuple[dict[str, list[int]], int]:
         """Ticks by core and state, and how many threads run or could run."""
         times: dict[str, list[int]] = {}
-        text = os.pread(self._stat_file, 1 << 20, 0).decode()
-        for line in text.splitlines():
+        for line in _STAT.read_text().splitlines():
             name, _, rest = line.partition(" ")
             if name in self._cores:
                 times[name] = [int(ticks) for ticks in rest.split()[:_STATES]]
