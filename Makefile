@@ -39,7 +39,8 @@ torch_free_tests := run run_parts run_hosts launchers restarts cmake_project pac
 	checkpoint_values checkpoint_reader checkpoint_resharding checkpoint_memory lr_schedulers \
 	bench_collectives bench_predict \
 	samplers simulated_faults simulated_capture \
-	profiler_monitor profiler_readers profiler_rules profiler_damage
+	profiler_monitor profiler_readers profiler_rules profiler_damage \
+	debugger_trial debugger_actions debugger_examples
 not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
 # Of the simulated device, under which Python tests run: those that differ most, or all four.
 schedules = $(if $(suffix),lazy,$(if $(FARANDOLE_TEST_ALL),,lazy slow_side))
