@@ -20,6 +20,7 @@
 #include "farandole/ddp/hooks/power_sgd_hook.h"
 #include "farandole/ddp/hooks/top_k_hook.h"
 #include "farandole/ddp/sync_batch_norm.h"
+#include "farandole/debugger/hook.h"
 #include "farandole/error.h"
 #include "farandole/optim/adam.h"
 #include "farandole/optim/lamb.h"

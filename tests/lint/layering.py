@@ -4,9 +4,9 @@
     python tests/lint/layering.py    # prints one line for each violation; fails if there is one
 
 Layers, each of which may include itself and those before it: comm, process_group, data, ddp, optim,
-amp, checkpoint, profile, python. src/kernels and files directly in src/ and include/farandole/
-belong to comm, except the umbrella header farandole.h, which may include all. comm includes nothing
-of torch. Only src/comm/backends.cpp asks which backends were built.
+amp, checkpoint, profile, debugger, python. src/kernels and files directly in src/ and
+include/farandole/ belong to comm, except the umbrella header farandole.h, which may include all.
+comm includes nothing of torch. Only src/comm/backends.cpp asks which backends were built.
 """
 
 import re
@@ -15,7 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-LAYERS = ["comm", "process_group", "data", "ddp", "optim", "amp", "checkpoint", "profile", "python"]
+LAYERS = [
+    "comm",
+    "process_group",
+    "data",
+    "ddp",
+    "optim",
+    "amp",
+    "checkpoint",
+    "profile",
+    "debugger",
+    "python",
+]
 UMBRELLA = Path("include/farandole/farandole.h")
 BACKENDS = Path("src/comm/backends.cpp")
 

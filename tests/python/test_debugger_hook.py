@@ -482,3 +482,23 @@ def test_gradients_of_ranks_are_the_averages(tmp_path: Path, kind: str) -> None:
         assert losses.value(0, worker="worker_0") != losses.value(0, worker="worker_1")
     with pytest.raises(farandole.InvalidArgument, match="saved by worker_0"):
         trial.tensor("Net_first.weight").value(0, worker="worker_9")
+
+
+def _constructs_late(rank: int, world_size: int, folder: str) -> None:
+    if rank == 1:
+        dist.barrier()  # rank 0 has saved a step
+    hook = Hook(
+        folder, include_workers="all", include_collections=["gradients"], save_config=EVERY_STEP
+    )
+    assert hook.step == -1
+    hook.register_module(net := nn.Linear(2, 2))
+    net(torch.ones(1, 2)).sum().backward()
+    if rank == 0:
+        dist.barrier()
+    assert hook.step == 0
+    hook.close()
+
+
+def test_a_rank_that_is_late_counts_as_the_others(tmp_path: Path) -> None:
+    ranks.run(_constructs_late, 2, str(tmp_path))
+    assert create_trial(tmp_path).steps() == [0]

@@ -148,6 +148,10 @@ class RecordReader:
             self._is_locked_by_writer = bool(record.get("locked"))
         return dict(record)
 
+    def is_being_written(self) -> bool:
+        """Whether a process that lives holds the file; False where nobody knows."""
+        return self._is_locked_by_writer and not self.has_ended
+
     def _writer_is_gone(self) -> bool:
         if not self._is_locked_by_writer:
             return False

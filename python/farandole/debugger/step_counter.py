@@ -13,12 +13,16 @@ class StepCounter:
     """The present step of each mode; GLOBAL counts those of all. They begin at 0."""
 
     def __init__(self, folder: Path) -> None:
-        """Go on after the last steps that are in the files of ``folder``, of any worker."""
+        """Go on after the last steps that are in the files of ``folder``, of any worker before.
+
+        A rank of this run may be a step ahead already: its file is locked.
+        """
         self.mode = ModeKeys.GLOBAL
         self._steps = dict.fromkeys(ModeKeys, -1)
         for path in files_of(folder):
-            for record in RecordReader(path).new_records():
-                if "tensors" in record:
+            reader = RecordReader(path)
+            for record in reader.new_records():
+                if "tensors" in record and not reader.is_being_written():
                     self._reach(ModeKeys[record["mode"]], record["step"])
                     self._reach(ModeKeys.GLOBAL, record["global"])
 
