@@ -424,6 +424,15 @@ def test_a_wrapped_module_is_refused(tmp_path: Path) -> None:
         ({"optimizer_ms": None}, "predict-step-file"),
         ({"steps_ms": []}, "predict-step-file"),
         ({"steps_ms": [[1, 0]]}, "predict-step-file"),
+        ({"steps_ms": [[1, -1]]}, "predict-step-file"),
+        ({"steps_ms": [[math.nan] * 5]}, "predict-step-file"),
+        ({"steps_ms": [[1.0] * 5, [1.0] * 6]}, "predict-step-file"),
+        (
+            {"gradients": [{"bytes": math.nan, "dtype": "float32", "ready_ms": 1}]},
+            "predict-step-file",
+        ),
+        ({"gradients": [{"bytes": 4, "dtype": None, "ready_ms": 1}]}, "predict-step-file"),
+        ({"gradients": [{"bytes": 10**400, "dtype": "f", "ready_ms": 1}]}, "predict-step-file"),
         ({"unknown": 1}, "predict-step-file"),
     ],
 )
@@ -432,6 +441,21 @@ def test_bad_steps_are_refused(tmp_path: Path, change: dict[str, object], name: 
     step_of(1.0, 2.0).save(path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(farandole.InvalidArgument, match=name):
+        load_step(path)
+
+
+@pytest.mark.parametrize("text", ["null", "5", '"step"', "[1]", "{}"])
+def test_json_that_is_no_step_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "step.json"
+    path.write_text(text)
+    with pytest.raises(farandole.InvalidArgument, match="predict-step-file"):
+        load_step(path)
+
+
+def test_a_step_that_takes_no_time_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "step.json"
+    step_of(0.0, forward_ms=0.0, optimizer_ms=0.0, other_ms=0.0).save(path)
+    with pytest.raises(farandole.InvalidArgument, match="predict-step-file"):
         load_step(path)
 
 
@@ -477,6 +501,27 @@ def test_a_file_of_links_has_presets_measurements_and_numbers(tmp_path: Path) ->
         ({"busy_factor": 0}, "predict-links-file"),
         ({"within_host": {"latency_us": 5, "gb_per_s": 0}}, "predict-links-file"),
         ({"within_host": "fast"}, "predict-links-file"),
+        ({"launch_us": -1000}, "predict-links-file"),
+        ({"within_host": {"latency_us": -5, "gb_per_s": 1}}, "predict-links-file"),
+        ({"within_host": {"latency_us": math.nan, "gb_per_s": 1}}, "predict-links-file"),
+        ({"within_host": {"latency_us": 5, "gb_per_s": math.inf}}, "predict-links-file"),
+        ({"within_host": {"latency_us": 5, "gb_per_s": 1, "spread": -1}}, "predict-links-file"),
+        (
+            {"between_hosts": {"measured": {"hosts": 0, "ranks_per_host": 1, "pairs": []}}},
+            "predict-links-file",
+        ),
+        (
+            {"between_hosts": {"measured": {"hosts": 2, "ranks_per_host": 4, "pairs": []}}},
+            "predict-links-file",
+        ),
+        (
+            {
+                "between_hosts": {
+                    "measured": {"hosts": 2, "ranks_per_host": 1, "pairs": [[1, math.nan], [2, 1]]}
+                }
+            },
+            "predict-links-file",
+        ),
         ({"within_host": {"preset": "nvlink9"}}, "predict-preset"),
         (
             {"between_hosts": {"measured": {"hosts": 2, "ranks_per_host": 1, "pairs": [[1, 1]]}}},
@@ -550,13 +595,22 @@ def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
         ([str(V100), "--ranks", "0"], "predict-option"),
         ([str(V100), "--jitter", "-1"], "predict-option"),
         ([str(V100), "--ranks-per-host", "0"], "predict-option"),
+        ([str(V100), "--jitter", "nan"], "predict-option"),
+        ([str(V100), "--bucket-mb", "inf"], "predict-option"),
         (["--record", "nowhere:setup"], "predict-record"),
         (["--record", "math:pi"], "predict-record"),
+        (["--record", "sys:exc_info"], "predict-record"),
+        (["--record", "nowhere:setup", "-o", "/nowhere/step.json"], "bench-file"),
     ],
 )
 def test_wrong_options_are_explained(
-    options: list[str], name: str, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # where --record would write
     assert main(["bench", "predict", *options]) == 2
     assert f"[{name}]" in capsys.readouterr().err
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def read(path: Path) -> list[Row]:
     if not path.exists():
         return []
     found = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
             found.append(json.loads(line))
         except ValueError:
@@ -36,24 +37,50 @@ def read(path: Path) -> list[Row]:
     return found
 
 
+def check_fields(option: str, path: Path, fields: Iterable[str]) -> None:
+    """Finds out before measuring whether a file of results has rows of something else.
+
+    Raises:
+        InvalidArgument: a row lacks one of ``fields``.
+    """
+    for row in read(path):
+        lacking = [name for name in fields if not isinstance(row, dict) or name not in row]
+        if lacking:
+            raise InvalidArgument(
+                sentences(
+                    "bench-rows",
+                    f"{option} {path} has rows of something else.",
+                    f"a row has no {lacking[0]}.",
+                    "pass another place, or move that file away.",
+                )
+            )
+
+
 def check_writable(option: str, path: Path) -> None:
-    """Finds out before hours of measuring whether results can be written.
+    """Finds out before hours of measuring whether results can be written, and read again.
 
     Raises:
         InvalidArgument: they cannot.
     """
     is_new = not path.exists()
+    if not (is_new or path.is_file() or path.is_dir()):
+        raise _not_writable(option, path, f"a device or a pipe, not a file: {path}")
     try:
         with path.open("a"):
             pass
         if is_new:
             path.unlink()
     except OSError as error:
-        raise InvalidArgument(
-            sentences(
-                "bench-file",
-                f"{option} {path} cannot be written.",
-                f"{error.strerror}: {error.filename}.",
-                "pass a file in a folder that exists and in which you may write.",
-            )
-        ) from error
+        reason = f"{error.strerror}: {error.filename}"
+        raise _not_writable(option, path, reason) from error
+
+
+def _not_writable(option: str, path: Path, reason: str) -> InvalidArgument:
+    return InvalidArgument(
+        sentences(
+            "bench-file",
+            f"{option} {path} cannot be written.",
+            f"{reason}.",
+            "pass a file in a folder that exists and in which you may write.",
+        )
+    )

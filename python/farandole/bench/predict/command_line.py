@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from farandole.bench.predict.prediction import Conditions, draws_of, predict
 from farandole.bench.predict.presets import BETWEEN, WITHIN, preset
 from farandole.bench.predict.recorded_step import RecordedStep, load_step
 from farandole.bench.predict.simulation import Options, Zero
+from farandole.bench.rows import check_writable
 from farandole.errors import Error, InvalidArgument, sentences
 
 RANKS = [2**power for power in range(1, 11)]
@@ -75,6 +77,7 @@ def main(arguments: list[str]) -> int:
         if options.list_links:
             print(_presets())
         elif options.record is not None:
+            check_writable("--output", Path(options.output))
             recorded = record(options.record, options.steps)
             recorded.save(options.output)
             print(f"{options.output}: {len(recorded.gradients)} gradients, "
@@ -112,6 +115,9 @@ def _training(target: str) -> tuple[Any, Any, Any]:
     sys.path.insert(0, str(Path.cwd()))
     try:
         module, optimizer, step = getattr(importlib.import_module(name), function)()
+        if not (hasattr(module, "parameters") and callable(step)):
+            kinds = f"{type(module).__name__}, {type(optimizer).__name__}, {type(step).__name__}"
+            raise TypeError(f"it returned ({kinds})")
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise InvalidArgument(
             sentences(
@@ -145,12 +151,12 @@ def _conditions(options: argparse.Namespace) -> Conditions:
         ("--bucket-mb", options.bucket_mb, 1e-6),
         ("--jitter", options.jitter, 0),
     ):
-        if value is not None and value < least:
+        if value is not None and not least <= value < math.inf:
             raise InvalidArgument(
                 sentences(
                     "predict-option",
                     f"{name} was {value}.",
-                    f"it must be at least {least:g}.",
+                    f"it must be a number of at least {least:g}.",
                     f"pass such a number; farandole bench predict --help explains {name}.",
                 )
             )

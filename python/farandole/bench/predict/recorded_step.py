@@ -95,7 +95,7 @@ def load_step(path: str | Path) -> RecordedStep:
     """
     try:
         return _step_of(json.loads(Path(path).read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ArithmeticError, ValueError, KeyError, TypeError) as error:
         raise InvalidArgument(
             sentences(
                 "predict-step-file",
@@ -144,6 +144,8 @@ def _ready_by_place(step: RecordedStep) -> list[float]:
 
 def _step_of(read: Any) -> RecordedStep:
     """Checks what other programs may have written."""
+    if not isinstance(read, dict):
+        raise TypeError("it is no object")
     if read.pop("format") != FORMAT:
         raise ValueError("another format")
     gradients = tuple(Gradient(**each) for each in read.pop("gradients"))
@@ -153,8 +155,15 @@ def _step_of(read: Any) -> RecordedStep:
     numbers += [each.ready_ms for each in gradients]
     if not gradients or min(numbers) < 0 or not all(map(math.isfinite, numbers)):
         raise ValueError("gradients are missing, or a number is below 0")
-    if min(each.bytes for each in gradients) <= 0 or not all(map(all, steps_ms)) or not steps_ms:
+    above_zero = [each.bytes for each in gradients] + [each for rank in steps_ms for each in rank]
+    if not steps_ms or not all(each > 0 and math.isfinite(each) for each in above_zero):
         raise ValueError("bytes and steps_ms must be above 0")
+    if len({len(rank) for rank in steps_ms}) > 1:
+        raise ValueError("steps_ms must have as many steps of each rank")
+    if not all(isinstance(each.dtype, str) for each in gradients):
+        raise ValueError("dtype must be a name")
+    if step.step_ms <= 0:
+        raise ValueError("a step must take longer than 0")
     if any(b.ready_ms < a.ready_ms for a, b in itertools.pairwise(gradients)):
         raise ValueError("gradients must be in the order of ready_ms")
     return step
