@@ -14,7 +14,7 @@ import farandole
 import pytest
 import torch
 from farandole.bench import sizes
-from farandole.bench.collectives import command_line, lanes, measure, rank, table, values
+from farandole.bench.collectives import command_line, lanes, measure, plot, rank, table, values
 from farandole.bench.collectives.lanes import TorchLane
 from farandole.bench.collectives.operations import OPERATIONS, bandwidths
 from farandole.bench.collectives.plan import Plan
@@ -157,6 +157,37 @@ def test_every_operation_dtype_and_reduction_is_measured_and_verified() -> None:
     assert "FAILED" in table.verdict_of(first)
 
 
+def test_bandwidths_of_small_sizes_are_not_rounded_away() -> None:
+    plan = plan_of("-b", "8", "-e", "8", "--iters", "4")
+    bench = measure.Bench.__new__(measure.Bench)
+    bench._plan, bench._ranks, bench._device = plan, 2, torch.device("cpu")
+    (case,) = plan.cases(2)
+    cell = measure.Cell(TorchLane("slow", None))
+    found = bench._row(case, cell, [{"median": 3000.0, "p95": 3000.0, "wrong": 0}])
+    assert found["algbw_gb_s"] == pytest.approx(8 / 3000 / 1e3, rel=1e-5)
+
+
+def test_a_plot_keeps_markers_and_titles_apart(tmp_path: Path, monkeypatch: Any) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    shared = {"op": "none", "dtype": "float32", "lane": "farandole", "accelerator": None,
+              "cpu": "a CPU", "torch": "2.11.0", "busbw_gb_s": 1.0}  # fmt: skip
+    rows = [
+        {**shared, "operation": name, "ranks": count, "bytes": size, "time_us": 9.0}
+        for name, counts in (("all_gather", (1, 2)), ("send_recv", (2,)))
+        for count in counts
+        for size in (8, 32)
+    ]
+    drawn = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    plot.draw(rows, tmp_path / "a.png")
+    (figure,) = drawn
+    first, second = figure.axes[:2]
+    assert first.lines[1].get_marker() == second.lines[0].get_marker()  # those of 2 ranks
+    renderer = figure.canvas.get_renderer()
+    title = figure._suptitle.get_window_extent(renderer)
+    assert not any(title.overlaps(each.title.get_window_extent(renderer)) for each in figure.axes)
+
+
 def too_large(rank_: int, world_size: int) -> list[dict[str, Any]]:
     plan = plan_of("-b", "1G", "-e", "1G")
     from farandole.bench import memory
@@ -267,6 +298,7 @@ class OffByOne(TorchLane):
         (["--peers", "ucc"], "bench-choice"),
         (["--plot", "results.pdf"], "bench-plot-ending"),
         (["--json", "/nowhere/results.jsonl"], "bench-file"),
+        (["--json", "/dev/null"], "bench-file"),  # a verdict could not be read from there
     ],
 )
 def test_wrong_options_are_status_2(

@@ -58,14 +58,19 @@ def draw(rows: list[Row], path: Path) -> None:
     columns = min(len(kinds), _MOST_COLUMNS)
     bands = -(-len(kinds) // columns)
     figure, panels = pyplot.subplots(
-        2 * bands, columns, figsize=(5.5 * columns, 7.5 * bands), squeeze=False
+        2 * bands,
+        columns,
+        figsize=(5.5 * columns, 7.5 * bands),
+        squeeze=False,
+        layout="constrained",
     )
+    ranks = sorted({row["ranks"] for row in measured})
     for place, kind in enumerate(kinds):
         band, column = divmod(place, columns)
         above, below = panels[2 * band][column], panels[2 * band + 1][column]
         own = [row for row in measured if (row["operation"], row["op"], row["dtype"]) == kind]
-        _draw_lines(above, own, "time_us")
-        _draw_lines(below, own, "busbw_gb_s")
+        _draw_lines(above, own, "time_us", ranks)
+        _draw_lines(below, own, "busbw_gb_s", ranks)
         title = " ".join(word for word in kind if word != "none")
         above.set(title=title, yscale="log", ylabel="median time (us)")
         below.set(ylabel="bus bandwidth (GB/s)")
@@ -74,18 +79,18 @@ def draw(rows: list[Row], path: Path) -> None:
         panel.set_visible(bool(panel.lines))
     first = measured[0]
     figure.suptitle(f"{first['accelerator'] or first['cpu']}, torch {first['torch']}", fontsize=10)
-    figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
-def _draw_lines(axes: Any, rows: list[Row], figure: str) -> None:
-    """One line for each lane and number of ranks."""
-    ranks = sorted({row["ranks"] for row in rows})
+def _draw_lines(axes: Any, rows: list[Row], figure: str, ranks: list[int]) -> None:
+    """One line for each lane and number of ranks, whose marker is the same in all panels."""
     for lane in dict.fromkeys(row["lane"] for row in rows):
         for place, count in enumerate(ranks):
             own = [row for row in rows if (row["lane"], row["ranks"]) == (lane, count)]
             own.sort(key=lambda row: row["bytes"])
+            if not own:
+                continue
             axes.plot(
                 [row["bytes"] for row in own],
                 [row[figure] for row in own],
