@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ from farandole.bench.train.chart import Line, chart
 from farandole.bench.train.measure import Bench
 from farandole.bench.train.page import page
 from farandole.bench.train.plan import Cell, Plan
-from farandole.bench.train.tasks import BUILT_IN, task_of
+from farandole.bench.train.tasks import BUILT_IN, task_of, to_device
 
 import ranks
 import run_command
@@ -159,6 +159,51 @@ def test_efficiency_is_against_as_many_times_one_rank() -> None:
     (weak,), (strong,) = scaling.weak(rows), scaling.strong(rows)
     assert weak.efficiencies() == [(1, 1.0), (2, 0.75)]
     assert strong.efficiencies() == [(1, 1.0), (2, 0.625)]
+
+
+def test_a_series_has_ranks_with_as_many_threads() -> None:
+    rows = [
+        row("ours", 10.0, ranks=1, global_batch=4),
+        row("ours", 15.0, ranks=2, global_batch=8),
+        row("ours", 18.0, ranks=1, global_batch=4, threads=2),  # of a sweep of one rank, later
+    ]
+    (weak,) = scaling.weak(rows)
+    assert weak.efficiencies() == [(1, 1.0), (2, 0.75)]
+    gpus = [{**each, "device": "cuda"} for each in rows[1:]]  # threads of a launcher do not matter
+    (weak,) = scaling.weak(gpus)
+    assert [ranks for ranks, _ in weak.efficiencies()] == [1, 2]
+
+
+def test_it_says_which_ranks_strong_scaling_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    command_line.print_head(plan_of("--global-batch-size", "3"), [1, 2, 4, 8])
+    assert "# without strong scaling to 4, 8 ranks: a global batch of 3" in capsys.readouterr().out
+    command_line.print_head(plan_of("--global-batch-size", "8"), [1, 2, 4, 8])
+    assert "strong" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", ['{"a": 1}', "[1, 2]"])
+def test_results_of_something_else_are_refused(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results.jsonl").write_text(line + "\n")
+    assert command_line.main(["--output", str(tmp_path)]) == 2
+    assert "[bench-rows]" in capsys.readouterr().err
+    assert (tmp_path / "results.jsonl").read_text() == line + "\n"
+
+
+class Pair(NamedTuple):
+    """A batch with names."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+def test_batches_keep_their_types_on_the_way_to_the_device() -> None:
+    batch = {"pair": Pair(torch.ones(1), torch.zeros(1)), "list": [torch.ones(2)], "text": "a"}
+    moved = to_device(batch, torch.device("cpu"))
+    assert moved["pair"].labels.tolist() == [0.0]
+    assert isinstance(moved["list"], list)
+    assert moved["text"] == "a"
 
 
 def one_process(samples_per_s: float, **values: Any) -> dict[str, Any]:

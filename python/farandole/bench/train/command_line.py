@@ -16,7 +16,7 @@ from farandole.bench.outcome import RIGHT, USAGE, WRONG
 from farandole.bench.train import scaling, table
 from farandole.bench.train.lanes import PRECISIONS, TITLES
 from farandole.bench.train.page import page
-from farandole.bench.train.plan import Cell, Plan, key_of, pending
+from farandole.bench.train.plan import FIELDS, Cell, Plan, key_of, pending
 from farandole.bench.train.tasks import BUILT_IN, task_of
 from farandole.errors import Error, InvalidArgument, sentences
 from farandole.run import cores
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
         return run(plan, results, most, single=numbers.numbers_of("-n", options.single_of, least=1))
     is_own = most == 0  # a launcher of the user: nobody else writes the page
     if is_own and ranks_of_run.is_first():
-        print_head()
+        print_head(plan, counts)
         if plan.with_single:
             print("# without single: only farandole bench train alone measures it")
     status = run(plan, results, max(most, *counts), single=[])
@@ -166,13 +166,14 @@ def _results(options: argparse.Namespace) -> Path:
     rows.check_writable("--output", path)
     if options.restart:
         path.write_text("")
+    rows.check_fields("--output", path, FIELDS)
     return path
 
 
 def _sweep(arguments: list[str], plan: Plan, counts: list[int], results: Path) -> int:
     """One run for each number of ranks, then one process; what was measured is not again."""
     most = max(counts)
-    print_head()
+    print_head(plan, counts)
     status = RIGHT
     command = ["train", *(each for each in arguments if each != "--restart")]
     threads = os.environ.get("OMP_NUM_THREADS") or str(cores.divide_this_host(most).threads)
@@ -191,10 +192,15 @@ def _sweep(arguments: list[str], plan: Plan, counts: list[int], results: Path) -
     return status
 
 
-def print_head() -> None:
+def print_head(plan: Plan, counts: list[int]) -> None:
     """What comes before the first row."""
     if busy := machine.busy_text():
         print(busy)
+    batch = plan.global_batch_size
+    too_many = [str(each) for each in counts if batch is not None and batch < each]
+    if too_many and "strong" in plan.scalings:
+        print(f"# without strong scaling to {', '.join(too_many)} ranks: a global batch of "
+              f"{batch} has fewer samples than ranks")  # fmt: skip
     print(table.HEAD, flush=True)
 
 

@@ -11,6 +11,12 @@ from farandole.bench.train.tasks import Task
 
 Key = tuple[object, ...]
 
+_CELL = ("model", "precision", "ranks", "global_batch", "lane", "device")
+_WHERE = ("threads", "cpu", "accelerator", "torch", "farandole")
+_FIGURES = ("median_ms", "quartiles_ms", "samples_per_s", "exposed_ms", "memory_bytes")
+FIELDS = (*_CELL, *_WHERE, *_FIGURES, "parameters", "cores", "timestamp")
+"""Those of a row that are read again."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -84,9 +90,7 @@ class Plan:
 
 def key_of(row: Row) -> Key:
     """What tells rows apart: one that is there already is not measured again."""
-    names = ("model", "precision", "ranks", "global_batch", "lane", "device")
-    where = ("threads", "cpu", "accelerator", "torch", "farandole")
-    return tuple(row.get(name) for name in (*names, *where))
+    return tuple(row.get(name) for name in (*_CELL, *_WHERE))
 
 
 def pending(cell: Cell, done: set[Key], where: Row) -> Cell | None:

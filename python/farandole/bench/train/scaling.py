@@ -37,18 +37,29 @@ def of_kind(rows: Iterable[Row], kind: tuple[str, str]) -> list[Row]:
 def weak(rows: Iterable[Row]) -> list[Series]:
     """Each rank has the same number of samples: as many as most rows agree on."""
     own = [row for row in rows if row["lane"] != "single"]
-    return _series(own, [row["global_batch"] / row["ranks"] for row in own])
+    return _series(own, [(row["global_batch"] / row["ranks"], _processor_of(row)) for row in own])
 
 
 def strong(rows: Iterable[Row]) -> list[Series]:
     """All ranks together have the same number of samples."""
     own = [row for row in rows if row["lane"] != "single"]
-    return _series(own, [row["global_batch"] for row in own])
+    return _series(own, [(row["global_batch"], _processor_of(row)) for row in own])
 
 
-def _series(rows: list[Row], sizes: list[float]) -> list[Series]:
-    """The series of the size that occurs with the most numbers of ranks; the larger of equals."""
-    counts: dict[float, set[int]] = {}
+Processor = tuple[str, int]  # device, and threads where they compute
+
+
+def _processor_of(row: Row) -> Processor:
+    """What a rank computes with: on the CPU sweeps up to other numbers of ranks differ in it."""
+    return row["device"], row["threads"] if row["device"] == "cpu" else 0
+
+
+def _series(rows: list[Row], sizes: list[tuple[float, Processor]]) -> list[Series]:
+    """The series of the size that occurs with the most numbers of ranks; the larger of equals.
+
+    Rows of one series have the same samples and compute with the same.
+    """
+    counts: dict[tuple[float, Processor], set[int]] = {}
     for row, size in zip(rows, sizes, strict=True):
         counts.setdefault(size, set()).add(row["ranks"])
     if not counts:
@@ -84,19 +95,20 @@ def advice(rows: list[Row]) -> list[str]:
     for kind in kinds_of(rows):
         own = of_kind(rows, kind)
         singles = one_process(own)
-        cells = sorted({(row["ranks"], row["global_batch"]) for row in own if row["ranks"] > 1})
-        for ranks, batch in cells:
-            lanes = {
-                row["lane"]: row
-                for row in own
-                if (row["ranks"], row["global_batch"]) == (ranks, batch)
-            }
+        cells = sorted({_cell_of(row) for row in own if row["ranks"] > 1})
+        for cell in cells:
+            batch = cell[1]
+            lanes = {row["lane"]: row for row in own if _cell_of(row) == cell}
             ours = [lanes[lane] for lane in OURS if lane in lanes]
             if ours and batch in singles:
                 best = max(ours, key=lambda row: float(row["samples_per_s"]))
                 text = compared(best, singles[batch], lanes.get("limit"))
                 lines.append(f"{' '.join(kind)}, global batch {batch}: {text}")
     return lines
+
+
+def _cell_of(row: Row) -> tuple[int, int, Processor]:
+    return row["ranks"], row["global_batch"], _processor_of(row)
 
 
 def one_process(rows: list[Row]) -> dict[int, Row]:

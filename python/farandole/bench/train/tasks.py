@@ -128,5 +128,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     if isinstance(batch, dict):
         return {key: to_device(each, device) for key, each in batch.items()}
     if isinstance(batch, (list, tuple)):
-        return type(batch)(to_device(each, device) for each in batch)
+        moved = [to_device(each, device) for each in batch]
+        is_named = hasattr(batch, "_fields")  # a named tuple takes its fields one by one
+        return type(batch)(*moved) if is_named else type(batch)(moved)
     return batch
