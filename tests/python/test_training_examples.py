@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,28 @@ def test_a_training_that_is_told_to_end_saves_first(language: int, tmp_path: Pat
     printed = train(program, *endless, "--stop-at", f"{last + 1}")
     assert re.findall(r"step (\d+):", printed) == [f"{last + 1}"]
     assert rows(tmp_path)[:-1] == before
+
+
+def test_workers_outlive_sigterm_of_others_and_end_with_their_rank(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import subprocess, sys
+sys.path.insert(0, {str(PYTHON)!r})
+from loader_workers import outlive_preemption
+from torch.utils.data import DataLoader
+
+batches = iter(DataLoader(range(64), num_workers=1, worker_init_fn=outlive_preemption))
+next(batches)  # the worker has begun
+subprocess.run(["kill", "-TERM", str(batches._workers[0].pid)], check=True)
+assert len([*zip(range(40), batches)]) == 40
+raise RuntimeError("a step failed")
+"""
+    )
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "a step failed" in done.stderr.splitlines()[-1]
 
 
 def losses(printed: str) -> list[float]:
