@@ -21,14 +21,15 @@ class ImageFolder final : public Images {
     for (const auto& folder : sorted_files(path, "Images are expected in CLASS/NAME.jpeg there.")) {
       if (!std::filesystem::is_directory(folder)) continue;
       for (const auto& file : sorted_files(folder, "")) {
-        files_.emplace_back(file.string(), classes_);
+        files_.emplace_back(file.string(), classes());
       }
-      ++classes_;
+      names_.push_back(folder.filename().string());
     }
   }
 
   size_t size() const override { return files_.size(); }
-  int64_t classes() const override { return classes_; }
+  int64_t classes() const override { return static_cast<int64_t>(names_.size()); }
+  const std::vector<std::string>& names() const { return names_; }  ///< of the classes
   Example get(size_t index) const override {
     const auto& [path, label] = files_[index];
     return {decoded_image(path).to(at::kFloat).div(255), at::scalar_tensor(label, at::kLong)};
@@ -36,5 +37,5 @@ class ImageFolder final : public Images {
 
  private:
   std::vector<std::pair<std::string, int64_t>> files_;
-  int64_t classes_ = 0;
+  std::vector<std::string> names_;
 };

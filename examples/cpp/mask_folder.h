@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "decoded_image.h"
@@ -30,9 +31,15 @@ class MaskFolder final : public Images {
   int64_t classes() const override { return classes_; }
   Example get(size_t index) const override {
     const at::Tensor image = decoded_image(images_[index].string()).to(at::kFloat).div(255);
-    const at::Tensor mask = decoded_image(masks_[index].string(), /*gray=*/true).to(at::kFloat);
+    const at::Tensor gray = decoded_image(masks_[index].string(), /*gray=*/true).to(at::kFloat);
+    const at::Tensor mask =
+        at::upsample_nearest2d(gray.unsqueeze(0), {side_, side_})[0][0].to(at::kLong);
+    if (const auto most = mask.max().item<int64_t>(); most >= classes_) {
+      throw std::runtime_error(masks_[index].string() + " has a class " + std::to_string(most) +
+                               ", and --classes is " + std::to_string(classes_));
+    }
     return {at::_upsample_bilinear2d_aa(image.unsqueeze(0), {side_, side_}, false).squeeze(0),
-            at::upsample_nearest2d(mask.unsqueeze(0), {side_, side_})[0][0].to(at::kLong)};
+            mask};
   }
 
  private:

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "batch_check.h"
 #include "early_stopping.h"
 #include "flags.h"
 #include "flips.h"
@@ -46,7 +47,7 @@ Flags read_flags(int argc, char** argv) {
                 {"workers", "2", "threads of each rank that load images"},
                 {"patience", "0", "epochs without a better IoU; 0: all epochs"},
                 {"output", "build/unet", "folder for checkpoints and log.csv"},
-                {"log-every", "20", "steps from one row of the log to the next"},
+                {"log-every", "20", "steps between rows of the log; 0: none"},
                 {"stop-at", "0", "save and end after this step; 0: at the end"},
                 {"seed", "0", "of weights and of the order of images"}});
 }
@@ -83,7 +84,7 @@ class Trainer {
  public:
   explicit Trainer(const Flags& flags)
       : flags_(flags),
-        data_(load_data(flags)),
+        data_(checked(load_data(flags), flags.integer("batch"))),
         batch_(flags.integer("batch") / farandole::world_size()),
         sampler_(*data_.first.size(), train_sampling()),
         net_(new_net()),
@@ -189,6 +190,7 @@ class Trainer {
     sampler_.set_epoch(epoch);
     data_.first.set_epoch(epoch);
     model_.train();
+    const int64_t log_every = flags_.integer("log-every");
     int64_t since = step_, taken = 0;
     auto start = Clock::now();
     const auto loader = loader_of(data_.first, sampler_, /*drop_last=*/true);
@@ -196,7 +198,7 @@ class Trainer {
       const double lr = scheduler_.get_last_lr()[0];
       const Tensor loss = train_step(batch);
       ++taken;
-      if (step_ % flags_.integer("log-every") == 0) {
+      if (log_every > 0 && step_ % log_every == 0) {
         farandole::all_reduce(loss, {c10d::ReduceOp::AVG});
         const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
         const auto images = static_cast<double>((step_ - since) * flags_.integer("batch"));
@@ -265,10 +267,6 @@ int main(int argc, char** argv) {
   try {
     const Flags flags = read_flags(argc, argv);
     farandole::init_process_group();
-    if (flags.integer("batch") % farandole::world_size() != 0) {
-      std::fprintf(stderr, "--batch: %d ranks cannot share it\n", farandole::world_size());
-      return 1;
-    }
     return Trainer(flags).train();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -17,11 +17,11 @@ class MaskFolder(Dataset[tuple[Tensor, Tensor]]):
     Images become (3, side, side) in 0..1, masks (side, side) by the nearest pixel.
     """
 
-    def __init__(self, path: Path, side: int) -> None:
+    def __init__(self, path: Path, side: int, classes: int) -> None:
         self.images, self.masks = (
             sorted((path / part).glob("*.*")) for part in ("images", "masks")
         )
-        self.side = side
+        self.side, self.classes = side, classes
         if not self.images or [p.stem for p in self.images] != [p.stem for p in self.masks]:
             sys.exit(f"{path}/images and {path}/masks must be there and have files of equal names.")
         try:
@@ -42,4 +42,9 @@ class MaskFolder(Dataset[tuple[Tensor, Tensor]]):
         image = self.decode(str(self.images[index]), mode=self.modes.RGB).float()[None] / 255
         image = interpolate(image, size, mode="bilinear", antialias=True)[0]
         mask = self.decode(str(self.masks[index]), mode=self.modes.UNCHANGED)[None, :1].float()
-        return image, interpolate(mask, size, mode="nearest")[0, 0].long()
+        mask = interpolate(mask, size, mode="nearest")[0, 0].long()
+        if mask.max() >= self.classes:
+            raise ValueError(
+                f"{self.masks[index]} has a class {mask.max()}, and --classes is {self.classes}"
+            )
+        return image, mask

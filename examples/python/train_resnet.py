@@ -26,6 +26,7 @@ from typing import Any
 
 import farandole
 import torch
+from batch_check import check_batch
 from crops import Crops
 from early_stopping import EarlyStopping
 from image_folder import image_folder
@@ -67,7 +68,12 @@ def read_arguments() -> argparse.Namespace:
     add("--workers", type=int, default=workers, help="processes of each rank that load images")
     add("--patience", type=int, default=0, help="epochs without a better top-1; 0: all epochs")
     add("--output", type=Path, default=Path("build/resnet"), help="checkpoints and log.csv")
-    add("--log-every", type=int, default=20, help="steps from one row of the log to the next")
+    add(
+        "--log-every",
+        type=int,
+        default=20,
+        help="steps from one row of the log to the next; 0: none",
+    )
     add("--stop-at", type=int, default=0, help="save and end after this step; 0: at the end")
     add("--seed", type=int, default=0, help="of weights and of the order of images")
     arguments = parser.parse_args()
@@ -85,6 +91,8 @@ def load_data(arguments: argparse.Namespace) -> tuple[Crops, Crops, int]:
     size = arguments.image_size
     if arguments.data:
         train, test = (image_folder(arguments.data / part) for part in ("train", "val"))
+        if train.classes != test.classes:
+            sys.exit(f"{arguments.data}/train and {arguments.data}/val have different classes.")
         return Crops(train, size, smallest=0.08), Crops(test, size), len(train.classes)
     side = size * 8 // 7
     count = arguments.shapes
@@ -130,6 +138,7 @@ class Trainer:
         if cuda:
             torch.cuda.set_device(self.device)
         train_data, test_data, classes = load_data(arguments)
+        check_batch(arguments.batch, len(train_data), len(test_data))
         self.train_data, self.batch = train_data, arguments.batch // farandole.world_size()
         self.sampler = farandole.DistributedSampler(train_data, seed=arguments.seed, drop_last=True)
         loading: dict[str, Any] = {"batch_size": self.batch, "num_workers": arguments.workers}
@@ -195,12 +204,13 @@ class Trainer:
         self.sampler.set_epoch(epoch)
         self.train_data.epoch = epoch
         self.model.train()
+        log_every = self.arguments.log_every
         since, start, stop_at = self.step, time.perf_counter(), self.arguments.stop_at
         bar = progress_bar(self.loader, epoch, shown=farandole.rank() == 0)
         for taken, (images, labels) in enumerate(bar, start=1):
             lr = self.scheduler.get_last_lr()[0]
             loss = self.train_step(images, labels)
-            if self.step % self.arguments.log_every == 0:
+            if log_every > 0 and self.step % log_every == 0:
                 farandole.all_reduce(loss, op="avg")
                 seconds = time.perf_counter() - start
                 speed = (self.step - since) * self.arguments.batch / seconds
@@ -250,8 +260,6 @@ def main() -> None:
     """What every rank runs."""
     arguments = read_arguments()
     farandole.init_process_group()
-    if arguments.batch % farandole.world_size():
-        sys.exit(f"--batch {arguments.batch}: {farandole.world_size()} ranks cannot share it")
     Trainer(arguments).train()
     farandole.destroy()
 

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import farandole
 import torch
+from batch_check import check_batch
 from early_stopping import EarlyStopping
 from flips import Flips
 from loader_workers import outlive_preemption
@@ -60,7 +60,12 @@ def read_arguments() -> argparse.Namespace:
     add("--workers", type=int, default=workers, help="processes of each rank that load images")
     add("--patience", type=int, default=0, help="epochs without a better IoU; 0: all epochs")
     add("--output", type=Path, default=Path("build/unet"), help="checkpoints and log.csv")
-    add("--log-every", type=int, default=20, help="steps from one row of the log to the next")
+    add(
+        "--log-every",
+        type=int,
+        default=20,
+        help="steps from one row of the log to the next; 0: none",
+    )
     add("--stop-at", type=int, default=0, help="save and end after this step; 0: at the end")
     add("--seed", type=int, default=0, help="of weights and of the order of images")
     return parser.parse_args()
@@ -73,8 +78,11 @@ def load_data(arguments: argparse.Namespace) -> tuple[Flips, Flips, int]:
     """
     size = arguments.image_size
     if arguments.data:
-        train, test = (MaskFolder(arguments.data / part, size) for part in ("train", "val"))
-        return Flips(train, random=True), Flips(test, random=False), arguments.classes
+        classes = arguments.classes
+        train, test = (
+            MaskFolder(arguments.data / part, size, classes) for part in ("train", "val")
+        )
+        return Flips(train, random=True), Flips(test, random=False), classes
     count = arguments.shapes
     train, test = ShapeMasks(count, size, seed=0), ShapeMasks(count // 4, size, seed=1)
     return Flips(train, random=True), Flips(test, random=False), len(KINDS) + 1
@@ -100,6 +108,7 @@ class Trainer:
         if cuda:
             torch.cuda.set_device(self.device)
         train_data, test_data, self.classes = load_data(arguments)
+        check_batch(arguments.batch, len(train_data), len(test_data))
         self.train_data, self.batch = train_data, arguments.batch // farandole.world_size()
         self.sampler = farandole.DistributedSampler(train_data, seed=arguments.seed, drop_last=True)
         loading: dict[str, Any] = {"batch_size": self.batch, "num_workers": arguments.workers}
@@ -164,12 +173,13 @@ class Trainer:
         self.sampler.set_epoch(epoch)
         self.train_data.epoch = epoch
         self.model.train()
+        log_every = self.arguments.log_every
         since, start, stop_at = self.step, time.perf_counter(), self.arguments.stop_at
         bar = progress_bar(self.loader, epoch, shown=farandole.rank() == 0)
         for taken, (images, masks) in enumerate(bar, start=1):
             lr = self.scheduler.get_last_lr()[0]
             loss = self.train_step(images, masks)
-            if self.step % self.arguments.log_every == 0:
+            if log_every > 0 and self.step % log_every == 0:
                 farandole.all_reduce(loss, op="avg")
                 seconds = time.perf_counter() - start
                 speed = (self.step - since) * self.arguments.batch / seconds
@@ -221,8 +231,6 @@ def main() -> None:
     """What every rank runs."""
     arguments = read_arguments()
     farandole.init_process_group()
-    if arguments.batch % farandole.world_size():
-        sys.exit(f"--batch {arguments.batch}: {farandole.world_size()} ranks cannot share it")
     Trainer(arguments).train()
     farandole.destroy()
 

@@ -13,8 +13,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import run_command
 import warm_python
@@ -99,6 +101,53 @@ def test_what_decodes_images_is_named_where_it_is_absent(name: str, tmp_path: Pa
         (tmp_path / "train" / part / f"0.{suffix}").touch()
     if importlib.util.find_spec("torchvision") is None:
         assert "pip install torchvision" in said_by(in_python, "--data", f"{tmp_path}")
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
+def test_a_training_without_images_for_a_step_is_refused(program: Path) -> None:
+    sizes = ["--image-size", "16", "--workers", "0"]
+    assert "--batch 16: there are only 8 images" in said_by(
+        program, *sizes, "--shapes", "8", "--batch", "16"
+    )
+    assert "no images to test with" in said_by(program, *sizes, "--shapes", "3", "--batch", "2")
+    assert "--batch 0: 1 ranks cannot share it" in said_by(program, *sizes, "--batch", "0")
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
+def test_a_log_may_have_no_rows_of_steps(program: Path, tmp_path: Path) -> None:
+    small = ["--image-size", "16", "--workers", "0", "--shapes", "16", "--batch", "8"]
+    output = ["--epochs", "1", "--log-every", "0", "--output", tmp_path]
+    assert re.findall(r"step (\d+):", train(program, *small, *output, ranks=1)) == ["2"]
+
+
+def test_folders_of_different_classes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PYTHON))
+    program = importlib.import_module("train_resnet")
+    classes = {"train": ["cat", "dog"], "val": ["dog"]}
+    monkeypatch.setattr(
+        program, "image_folder", lambda path: SimpleNamespace(classes=classes[path.name])
+    )
+    with pytest.raises(SystemExit, match="data/train and data/val have different classes"):
+        program.load_data(SimpleNamespace(data=Path("data"), image_size=16))
+
+
+def test_a_mask_with_another_class_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PYTHON))
+    decoder = SimpleNamespace(
+        decode_image=lambda path, mode: torch.full((mode, 4, 4), 2, dtype=torch.uint8),
+        ImageReadMode=SimpleNamespace(RGB=3, UNCHANGED=1),
+    )
+    monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(io=decoder))
+    monkeypatch.setitem(sys.modules, "torchvision.io", decoder)
+    for part, suffix in (("images", "jpeg"), ("masks", "png")):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / f"0.{suffix}").touch()
+    folder = importlib.import_module("mask_folder").MaskFolder
+    assert int(folder(tmp_path, 4, 3)[0][1].max()) == 2
+    with pytest.raises(ValueError, match=r"masks/0.png has a class 2, and --classes is 2"):
+        folder(tmp_path, 4, 2)[0]
 
 
 def test_early_stopping_waits_for_a_better_metric(monkeypatch: pytest.MonkeyPatch) -> None:
