@@ -327,6 +327,7 @@ def test_a_sweep_goes_on_where_it_was_ended_and_writes_one_page(tmp_path: Path) 
         (["--model", "resnet19"], "bench-model"),
         (["--model", "nowhere:make"], "bench-model"),
         (["--model", "json:dumps_"], "bench-model"),
+        (["--model", "../models:make"], "bench-model"),
         (["--model", "time:time"], "bench-model"),
         (["--precision", "float8"], "bench-choice"),
         (["--lanes", "gloo"], "bench-choice"),

@@ -94,7 +94,7 @@ def task_of(name: str) -> Task:
     if name in BUILT_IN:
         return BUILT_IN[name]
     module, colon, function = name.partition(":")
-    if not colon or not module or not function:
+    if not colon or not module or not function or module.startswith("."):
         raise _wrong(name, "it is neither a built-in model nor of the form module:function")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
