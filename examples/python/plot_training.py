@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -43,6 +44,8 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
         for names in (LOSSES, ACCURACIES)
         if any(row.get(name) for row in rows for name in names)
     ]
+    if not shown:
+        sys.exit("There are no losses to draw yet.")
     size = (4 * len(shown), 3)
     figure, panels = plt.subplots(1, len(shown), figsize=size, layout="constrained", squeeze=False)
     for panel, names in zip(panels[0], shown, strict=True):

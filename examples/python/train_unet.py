@@ -60,12 +60,7 @@ def read_arguments() -> argparse.Namespace:
     add("--workers", type=int, default=workers, help="processes of each rank that load images")
     add("--patience", type=int, default=0, help="epochs without a better IoU; 0: all epochs")
     add("--output", type=Path, default=Path("build/unet"), help="checkpoints and log.csv")
-    add(
-        "--log-every",
-        type=int,
-        default=20,
-        help="steps from one row of the log to the next; 0: none",
-    )
+    add("--log-every", type=int, default=20, help="steps between rows of the log; 0: none")
     add("--stop-at", type=int, default=0, help="save and end after this step; 0: at the end")
     add("--seed", type=int, default=0, help="of weights and of the order of images")
     return parser.parse_args()

@@ -150,6 +150,13 @@ def test_a_mask_with_another_class_is_named(
         folder(tmp_path, 4, 2)[0]
 
 
+def test_a_log_without_losses_is_no_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "log.csv").write_text("step,loss,top1\n")
+    said = said_by(PYTHON / "plot_training.py", str(tmp_path), str(tmp_path / "curves.png"))
+    assert said == "There are no losses to draw yet.\n"
+
+
 def test_early_stopping_waits_for_a_better_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PYTHON)
     early_stopping = importlib.import_module("early_stopping").EarlyStopping(patience=2)
