@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import json
 import re
@@ -189,6 +190,21 @@ def test_results_of_something_else_are_refused(
     assert command_line.main(["--output", str(tmp_path)]) == 2
     assert "[bench-rows]" in capsys.readouterr().err
     assert (tmp_path / "results.jsonl").read_text() == line + "\n"
+
+
+def test_a_disk_that_becomes_full_is_named(
+    tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write_text(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "results.jsonl").write_text(json.dumps(row("ours", 10.0)) + "\n")
+    monkeypatch.setattr(ranks_of_run, "run_ranks", lambda *_, **__: 0)
+    monkeypatch.setattr(Path, "write_text", write_text)
+    assert command_line.main(["-n", "1", "--output", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert f"No space left on device: {tmp_path / 'report.html'}." in said
+    assert "[bench-file]" in said
 
 
 class Pair(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,19 @@ def read(path: Path) -> list[Row]:
         except ValueError:
             continue
     return found
+
+
+@contextmanager
+def writing(option: str, path: Path) -> Iterator[None]:
+    """Says what cannot be written where a disk becomes full in the middle of a run.
+
+    Raises:
+        InvalidArgument: writing within the context failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _not_writable(option, path, f"{error.strerror}: {path}") from error
 
 
 def check_fields(option: str, path: Path, fields: Iterable[str]) -> None:

@@ -99,7 +99,8 @@ def _measure(
             print(f"\n# {operation}, {ranks} rank{'s' * (ranks > 1)}\n{table.HEAD}\n{table.UNITS}")
         for row in own if is_first else []:
             if results is not None:  # before it is seen, so that what was seen is there
-                rows.append(results, row)
+                with rows.writing("--json", results):
+                    rows.append(results, row)
             print(table.line_of(row) if as_table else json.dumps(row), flush=True)
     if as_table:
         print(table.verdict_of(measured), flush=True)

@@ -87,14 +87,23 @@ def main(arguments: list[str]) -> int:
         if ranks_of_run.is_first():
             print(error, file=sys.stderr)
         return USAGE
-    if is_alone:
-        return _sweep(arguments, plan, counts, results)
+    try:
+        if is_alone:
+            return _sweep(arguments, plan, counts, results)
+        return _measure(options, plan, counts, results)
+    except Error as error:  # of what is written
+        print(error, file=sys.stderr)
+        return WRONG
+
+
+def _measure(options: argparse.Namespace, plan: Plan, counts: list[int], results: Path) -> int:
+    """What a rank of a launcher does; a launcher of the user has no one else to write the page."""
     from farandole.bench.train.rank import run
 
     most = numbers.number_of("--most-ranks", options.most_ranks, least=0)
     if options.single_of:
         return run(plan, results, most, single=numbers.numbers_of("-n", options.single_of, least=1))
-    is_own = most == 0  # a launcher of the user: nobody else writes the page
+    is_own = most == 0
     if is_own and ranks_of_run.is_first():
         print_head(plan, counts)
         if plan.with_single:
@@ -217,7 +226,8 @@ def report(results: Path) -> None:
     if not measured:
         return
     path = results.with_name(PAGE)
-    path.write_text(page(measured))
+    with rows.writing("--output", path):
+        path.write_text(page(measured))
     for line in (*scaling.efficiencies(measured), *scaling.advice(measured)):
         print(f"# {line}")
     print(f"# {len(measured)} rows in {results}; charts in {path}", flush=True)

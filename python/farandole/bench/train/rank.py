@@ -58,7 +58,8 @@ def run(plan: Plan, results: Path, most_ranks: int, *, single: list[int]) -> int
                     status = WRONG
                 if is_first:
                     if row["fault"] is None:
-                        rows.append(results, row)
+                        with rows.writing("--output", results):
+                            rows.append(results, row)
                     print(table.line_of(row), flush=True)
             progress.end()
     except Error as error:
