@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import bisect
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -20,6 +20,7 @@ from farandole.debugger.exceptions import (
 )
 from farandole.debugger.modes import ModeKeys
 from farandole.debugger.saved_value import SavedValue
+from farandole.debugger.step_index import StepIndex, StepPlace
 from farandole.debugger.step_state import StepState
 from farandole.debugger.trial_files import TrialFiles
 from farandole.debugger.trial_tensor import Tensor
@@ -73,12 +74,10 @@ class Trial:
         self._files = TrialFiles(path / "tensors")
         self._refreshes = True
         self._tensors: dict[str, Tensor] = {}
+        self._steps = StepIndex()
         self._names_at: dict[int, set[str]] = {}
-        self._workers_at: dict[int, set[str]] = {}
-        self._time_at: dict[int, float] = {}
-        self._mode_at: dict[int, tuple[ModeKeys, int]] = {}
-        self._global_of: dict[tuple[ModeKeys, int], int] = {}
         self._complete: dict[str, int] = {}  # by worker: the last step of which all is written
+        self._complete_to = -1.0  # of all workers
         self._collections: dict[str, Collection] = {}
         self.refresh()
 
@@ -95,7 +94,21 @@ class Trial:
             return
         for worker, record in self._files.new_records():
             self._take(worker, record)
-        self.loaded_all_steps = self._files.has_ended()
+        self.loaded_all_steps = self._files.have_all_ended()
+        self._complete_to = self._last_complete_step()
+
+    def _last_complete_step(self) -> float:
+        """The last global step of which every worker of the run has written all."""
+        workers = self._files.workers()
+        if len(workers) < self._files.workers_of_run:
+            return math.inf if self.loaded_all_steps else -1
+        return min(
+            (
+                math.inf if self._files.has_ended(worker) else self._complete.get(worker, -1)
+                for worker in workers
+            ),
+            default=-1,
+        )
 
     @contextmanager
     def no_refresh(self) -> Iterator[None]:
@@ -119,19 +132,16 @@ class Trial:
         return (first is None or step >= first) and (end is None or step < end)
 
     def _take_step(self, worker: str, record: dict[str, Any]) -> None:
-        mode, step = ModeKeys[record["mode"]], record["step"]
-        global_step = record["global"]
-        self._global_of[mode, step] = global_step
-        self._mode_at[global_step] = (mode, step)
-        self._workers_at.setdefault(global_step, set()).add(worker)
-        self._time_at[global_step] = record["time"]
-        self.last_written_s = max(self.last_written_s, record["time"])
-        self._complete[worker] = max(self._complete.get(worker, -1), global_step - 1)
+        step = record["global"]
+        place = StepPlace(ModeKeys[record["mode"]], record["step"], record["time"])
+        self._steps.add(step, place)
+        self.last_written_s = max(self.last_written_s, place.time_s)
+        self._complete[worker] = max(self._complete.get(worker, -1), step - 1)
         raw = self._files.folder / record["raw"] if "raw" in record else None
         for name, entry in record["tensors"].items():
             tensor = self._tensors.setdefault(name, Tensor(name, self))
-            tensor.add(global_step, worker, SavedValue(name, entry, raw))
-            self._names_at.setdefault(global_step, set()).add(name)
+            tensor.add(step, place, worker, SavedValue(name, entry, raw))
+        self._names_at.setdefault(step, set()).update(record["tensors"])
 
     # Tensors.
 
@@ -202,9 +212,10 @@ class Trial:
         return sorted(names)
 
     def _names_of(self, step: int | None, mode: ModeKeys) -> set[str]:
-        steps = self._steps_of(mode) if step is None else [step]
-        every = [self._names_at.get(self._to_global(mode, each), set()) for each in steps]
-        return set().union(*every)
+        steps = self._steps.steps(mode) if step is None else [step]
+        found = [self._steps.global_step(mode, each) for each in steps]
+        names = [self._names_at[each] for each in found if each is not None]
+        return set().union(*names)
 
     def collections(self) -> dict[str, Collection]:
         """All collections of the hook."""
@@ -232,66 +243,54 @@ class Trial:
     def modes(self) -> list[ModeKeys]:
         """The modes that have steps, without GLOBAL."""
         self.refresh()
-        found = {mode for mode, _ in self._mode_at.values()} - {ModeKeys.GLOBAL}
-        return sorted(found, key=lambda mode: mode.value)
+        return self._steps.modes()
 
     def steps(
         self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False
     ) -> list[int]:
         """The steps that were saved, those alone of which every worker has written all."""
         self.refresh()
-        steps = self._steps_of(mode)
-        if show_incomplete_steps:
-            return steps
-        return [step for step in steps if self._is_complete(self._to_global(mode, step))]
+        steps = self._steps.steps(mode)
+        return [step for step in steps if show_incomplete_steps or self.is_complete(mode, step)]
 
-    def _steps_of(self, mode: ModeKeys) -> list[int]:
-        if mode == ModeKeys.GLOBAL:
-            return sorted(self._mode_at)
-        return sorted(step for each, step in self._global_of if each == mode)
-
-    def _is_complete(self, global_step: int) -> bool:
-        workers = self._files.workers()
-        return self.loaded_all_steps or (
-            len(workers) >= self._files.workers_of_run
-            and all(self._complete.get(worker, -1) >= global_step for worker in workers)
-        )
-
-    def _to_global(self, mode: ModeKeys, step: int) -> int:
-        return step if mode == ModeKeys.GLOBAL else self._global_of.get((mode, step), -1)
+    def is_complete(self, mode: ModeKeys, step: int) -> bool:
+        """Whether every worker has written all of a step."""
+        global_step = self._steps.global_step(mode, step)
+        return global_step is not None and global_step <= self._complete_to
 
     def global_step(self, mode: ModeKeys, mode_step: int) -> int | None:
         """The global step that is step ``mode_step`` of ``mode``; None if it was not saved."""
         self.refresh()
-        step = self._to_global(mode, mode_step)
-        return step if step in self._mode_at else None
+        return self._steps.global_step(mode, mode_step)
 
     def mode_step(self, global_step: int) -> int | None:
         """The step within its mode that is a global step; None if it was not saved."""
         self.refresh()
-        return self._mode_at[global_step][1] if global_step in self._mode_at else None
+        place = self._steps.place(global_step)
+        return place.step if place else None
 
     def mode(self, global_step: int) -> ModeKeys | None:
         """The mode of a global step; None if it was not saved."""
         self.refresh()
-        return self._mode_at[global_step][0] if global_step in self._mode_at else None
+        place = self._steps.place(global_step)
+        return place.mode if place else None
 
     def time_of(self, global_step: int) -> float | None:
         """When a step was written, in seconds since the epoch; None if it was not saved."""
         self.refresh()
-        return self._time_at.get(global_step)
+        place = self._steps.place(global_step)
+        return place.time_s if place else None
 
     def has_passed_step(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> StepState:
         """Whether a step can be read, will be, or never will."""
         self.refresh()
-        steps = self._steps_of(mode)
-        place = bisect.bisect_left(steps, step)
-        if place == len(steps):
+        next_step = self._steps.first_from(mode, step)
+        if next_step is None:
             ended = self.loaded_all_steps
             return StepState.UNAVAILABLE if ended else StepState.NOT_YET_AVAILABLE
-        if steps[place] != step:
+        if next_step != step:
             return StepState.UNAVAILABLE
-        is_complete = self._is_complete(self._to_global(mode, step))
+        is_complete = self.is_complete(mode, step)
         return StepState.AVAILABLE if is_complete else StepState.NOT_YET_AVAILABLE
 
     def wait_for_steps(
@@ -311,7 +310,7 @@ class Trial:
 
     def no_step(self, step: int, mode: ModeKeys, state: StepState) -> Error:
         """What is raised for a step that is not there."""
-        last = max(self._steps_of(mode), default=-1)
+        last = max(self._steps.steps(mode), default=-1)
         if state == StepState.NOT_YET_AVAILABLE:
             return StepNotYetAvailable(
                 sentences(

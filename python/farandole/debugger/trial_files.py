@@ -15,8 +15,10 @@ class TrialFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._readers: dict[Path, RecordReader] = {}
         self.workers_of_run = 1
+        """How many workers write in the present run, as its worker 0 says."""
+        self._readers: dict[Path, RecordReader] = {}
+        self._newest: dict[str, RecordReader] = {}  # of each worker
 
     @property
     def damaged_lines(self) -> int:
@@ -25,27 +27,24 @@ class TrialFiles:
 
     def workers(self) -> list[str]:
         """Who has files."""
-        return sorted({_worker_of(path) for path in self._readers})
+        return sorted(self._newest)
 
-    def has_ended(self) -> bool:
-        """Whether every worker has ended or died."""
-        newest = {
-            _worker_of(path): self._readers[path]
-            for path in files_of(self.folder)
-            if path in self._readers
-        }
-        ended = sum(reader.has_ended for reader in newest.values())
-        return ended == len(newest) and ended >= self.workers_of_run
+    def has_ended(self, worker: str) -> bool:
+        """Whether it has ended or died."""
+        return self._newest[worker].has_ended
+
+    def have_all_ended(self) -> bool:
+        """Whether every worker has."""
+        ended = [reader.has_ended for reader in self._newest.values()]
+        return all(ended) and len(ended) >= self.workers_of_run
 
     def new_records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """The lines since the last call, each with its worker; those of a worker in order."""
         for path in files_of(self.folder):
+            worker = path.name.split(".")[0]
             reader = self._readers.setdefault(path, RecordReader(path))
+            self._newest[worker] = reader
             for record in reader.new_records():
-                if "format" in record:
+                if "format" in record and worker == "worker_0":
                     self.workers_of_run = int(record.get("workers", 1))
-                yield _worker_of(path), record
-
-
-def _worker_of(path: Path) -> str:
-    return path.name.split(".")[0]
+                yield worker, record

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import bisect
 from typing import TYPE_CHECKING
 
 from farandole.debugger.exceptions import (
@@ -11,6 +10,7 @@ from farandole.debugger.exceptions import (
 )
 from farandole.debugger.modes import ModeKeys
 from farandole.debugger.saved_value import Array, Counts, SavedValue
+from farandole.debugger.step_index import StepIndex, StepPlace
 from farandole.debugger.step_state import StepState
 from farandole.errors import InvalidArgument, sentences
 
@@ -28,26 +28,36 @@ class Tensor:
     def __init__(self, name: str, trial: Trial) -> None:
         self.name = name
         self.trial = trial
+        self._steps = StepIndex()  # those that have it
         self._saved: dict[int, dict[str, SavedValue]] = {}  # by global step, by worker
 
-    def add(self, global_step: int, worker: str, value: SavedValue) -> None:
+    def add(self, global_step: int, place: StepPlace, worker: str, value: SavedValue) -> None:
         """Take what a file has; it replaces what the step had."""
+        self._steps.add(global_step, place)
         self._saved.setdefault(global_step, {})[worker] = value
 
     def steps(
         self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False
     ) -> list[int]:
         """The steps that have it."""
-        trial_steps = self.trial.steps(mode, show_incomplete_steps)
-        return [step for step in trial_steps if self.trial.global_step(mode, step) in self._saved]
+        self.trial.refresh()
+        steps = self._steps.steps(mode)
+        return steps[: None if show_incomplete_steps else self._complete(mode, len(steps))]
 
     def prev_steps(
         self, step: int, n: int | None = None, mode: ModeKeys = ModeKeys.GLOBAL
     ) -> list[int]:
         """The last ``n`` steps up to and including ``step`` that have it; all if None."""
-        steps = self.steps(mode)
-        up_to = steps[: bisect.bisect_right(steps, step)]
-        return up_to if n is None else up_to[max(len(up_to) - n, 0) :]
+        self.trial.refresh()
+        end = self._complete(mode, self._steps.up_to(mode, step))
+        return self._steps.steps(mode)[0 if n is None else max(end - n, 0) : end]
+
+    def _complete(self, mode: ModeKeys, end: int) -> int:
+        """How many of the first ``end`` steps of a mode are written by all workers."""
+        steps = self._steps.steps(mode)
+        while end > 0 and not self.trial.is_complete(mode, steps[end - 1]):
+            end -= 1
+        return end
 
     def workers(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[str]:
         """Who saved it in a step."""
@@ -85,7 +95,9 @@ class Tensor:
         self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> dict[int, Array]:
         """All elements of every step."""
-        return {step: self.value(step, mode, worker) for step in self.steps(mode)}
+        steps = self.steps(mode)
+        with self.trial.no_refresh():
+            return {step: self.value(step, mode, worker) for step in steps}
 
     def reduction_value(
         self,
@@ -145,8 +157,8 @@ class Tensor:
 
     def _of_step(self, step: int, mode: ModeKeys) -> dict[str, SavedValue]:
         state = self.trial.has_passed_step(step, mode)
-        global_step = self.trial.global_step(mode, step)
-        if global_step in self._saved:
+        global_step = self._steps.global_step(mode, step)
+        if global_step is not None:
             return self._saved[global_step]
         if state == StepState.AVAILABLE:
             raise self._unavailable(

@@ -77,6 +77,7 @@ class StalledTrainingRule(Rule):
         super().__init__(base_trial, **options)
         self._threshold_s = threshold
         self._began_s = time.time()
+        self._before: tuple[int, float] | None = None  # the last step, and when it was written
 
     def invoke(self, step: int) -> None:
         """Wait for ``step`` no longer than the training may be silent."""
@@ -91,9 +92,10 @@ class StalledTrainingRule(Rule):
 
     def invoke_at_step(self, step: int) -> bool:
         """Compare with the time of the step before."""
-        trial = self.base_trial
-        earlier = [each for each in trial.steps() if each < step]
-        now, before = trial.time_of(step), trial.time_of(earlier[-1]) if earlier else None
-        if now is not None and before is not None and now - before > self._threshold_s:
-            self.found(step, f"came {now - before:.0f} s after step {earlier[-1]}")
+        now_s = self.base_trial.time_of(step)
+        if now_s is not None and self._before is not None:
+            before, before_s = self._before
+            if now_s - before_s > self._threshold_s:
+                self.found(step, f"came {now_s - before_s:.0f} s after step {before}")
+        self._before = (step, now_s) if now_s is not None else self._before
         return self.has_found(step)
