@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
 
 import farandole
@@ -40,10 +41,10 @@ def vanishing(path: Path, action: Any) -> farandole.debugger.Rule:
 
 def test_a_webhook_gets_each_step_with_its_findings(tmp_path: Path) -> None:
     Receiver.bodies = []
-    server = HTTPServer(("127.0.0.1", 0), Receiver)
-    thread = threading.Thread(target=server.serve_forever)
+    server = TCPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
-    vanishing(tmp_path / "run", Webhook(f"http://127.0.0.1:{server.server_port}/x"))
+    vanishing(tmp_path / "run", Webhook(f"http://127.0.0.1:{server.server_address[1]}/x"))
     server.shutdown()
     thread.join()
     server.server_close()

@@ -64,3 +64,12 @@ def test_a_training_with_evaluations(tmp_path: Path) -> None:
         "[0, 100] [0, 1] ['1_output_0', '2_output_0', 'largest', 'scalar/accuracy']" in done.stdout
     )
     assert "(8, 4)" in done.stdout
+
+
+def test_the_benchmark_runs_and_verifies_what_it_measures() -> None:
+    command = [warm_python.executable(), "-m", "benchmarks.debugger.run", "--quick"]
+    done = subprocess.run(
+        command, cwd=EXAMPLES.parents[1], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert all(lane in done.stdout for lane in ("no hook", "gradients", "everything", "idle"))

@@ -27,6 +27,7 @@ from farandole.debugger import (
 from torch import Tensor, nn
 
 import ranks
+import sim
 from debugger_training import ELEMENTS, EVERY_STEP, Net, batches, seeded, train
 
 EVERY_REDUCTION = ReductionConfig(
@@ -148,9 +149,12 @@ def test_reductions_and_elements_of_each_dtype(tmp_path: Path, dtype: torch.dtyp
 
 def test_tensors_that_are_not_like_others(tmp_path: Path) -> None:
     nan = float("nan")
-    sparse = torch.sparse_coo_tensor(
-        torch.tensor([[0, 0], [1, 1]]), torch.tensor([1.0, 2.0]), (3, 2), check_invariants=True
-    )
+    weight = torch.ones(3, 2, requires_grad=True)
+    rows = nn.functional.embedding(torch.tensor([1, 1, 2]), weight, sparse=True)
+    (rows * torch.tensor([1.0, 0.0])).sum().backward()
+    sparse = weight.grad
+    assert sparse is not None
+    assert not sparse.is_coalesced()
     given = {
         "empty": torch.empty(0, 3),
         "sparse": sparse,
@@ -179,7 +183,7 @@ def test_tensors_that_are_not_like_others(tmp_path: Path) -> None:
 
     with pytest.raises(farandole.debugger.TensorUnavailableForStep, match="neither mean"):
         reduction("empty", "mean")
-    assert reduction("sparse", "max") == 3.0
+    assert reduction("sparse", "max") == 2.0
     assert reduction("sparse", "mean") == 0.5
     assert math.isnan(reduction("nonfinite", "max"))
     counts = trial.tensor("nonfinite_output_0").counts(0)
@@ -502,3 +506,31 @@ def _constructs_late(rank: int, world_size: int, folder: str) -> None:
 def test_a_rank_that_is_late_counts_as_the_others(tmp_path: Path) -> None:
     ranks.run(_constructs_late, 2, str(tmp_path))
     assert create_trial(tmp_path).steps() == [0]
+
+
+def train_on_a_device(rank: int, world_size: int, path: str) -> None:
+    """The default device is the simulated accelerator; its streams are late."""
+    torch.manual_seed(0)
+    model = Net()
+    hook = Hook(path, save_config=EVERY_STEP, save_all=True, include_workers="all")
+    wrapped = farandole.DistributedDataParallel(model)
+    hook.register_module(wrapped)
+    assert next(model.parameters()).device.type == "sim"
+    for x, _ in batches(2):
+        wrapped.zero_grad()
+        wrapped(x[rank::world_size].to("sim")).square().mean().backward()
+    seen = {name: each.grad.cpu() for name, each in model.named_parameters()}
+    hook.close()
+    trial = create_trial(path)
+    for name, gradient in seen.items():
+        tensor = trial.tensor(f"gradient/Net_{name}")
+        for key, number in by_hand(gradient).items():
+            if ("std" if key == "variance" else key) in ("min", "max", "mean", "std", "l2"):
+                saved = tensor.reduction_value(1, key, worker=f"worker_{rank}")
+                assert saved == pytest.approx(number, rel=1e-5, abs=1e-7), (name, key)
+        assert tensor.counts(1, worker=f"worker_{rank}").nan == 0
+
+
+@pytest.mark.parametrize("backend", sim.backends("lazy", "slow_side"))
+def test_tensors_of_an_accelerator(tmp_path: Path, backend: str) -> None:
+    ranks.run(train_on_a_device, 2, str(tmp_path / "out"), setup=ranks.Setup(backend=backend))

@@ -161,6 +161,39 @@ def test_a_training_goes_on_after_the_last_step_in_the_files(tmp_path: Path) -> 
     assert trial.collection("losses").has(LOSS)
 
 
+def test_a_training_goes_on_with_fewer_workers(tmp_path: Path) -> None:
+    """What ended before has no part in whether a step is complete."""
+    for worker in ("worker_0", "worker_1"):
+        record_file.RecordWriter(tmp_path / "tensors", worker, 2).close()
+    hook, model = open_hook(tmp_path)
+    steps_of(hook, model, 2)
+    trial = create_trial(tmp_path)
+    assert trial.workers() == ["worker_0", "worker_1"]
+    assert trial.steps() == [0]
+    hook.close()
+    assert trial.steps() == [0, 1]
+    assert trial.loaded_all_steps
+
+
+def test_a_step_is_not_complete_before_all_workers_have_begun(tmp_path: Path) -> None:
+    first = record_file.RecordWriter(tmp_path / "tensors", "worker_0", 2)
+    tensors = {"x": {"dtype": "float32", "shape": [], "value": 1.0}}
+    for step in range(2):
+        first.write({"mode": "TRAIN", "step": step, "global": step, "time": 0, "tensors": tensors})
+    trial = create_trial(tmp_path)
+    assert trial.steps() == []
+    assert trial.has_passed_step(0) == StepState.NOT_YET_AVAILABLE
+    second = record_file.RecordWriter(tmp_path / "tensors", "worker_1", 2)
+    assert trial.steps() == []
+    second.write({"mode": "TRAIN", "step": 1, "global": 1, "time": 0, "tensors": tensors})
+    assert trial.steps(ModeKeys.TRAIN) == [0]
+    assert trial.tensor("x").workers(0) == ["worker_0"]
+    first.close()
+    assert not trial.loaded_all_steps
+    second.close()
+    assert trial.steps() == [0, 1]
+
+
 def test_a_training_goes_on_where_its_checkpoint_was(tmp_path: Path) -> None:
     hook, model = open_hook(tmp_path, reduction_config=ELEMENTS)
     steps_of(hook, model, 2)
