@@ -508,6 +508,29 @@ def test_a_rank_that_is_late_counts_as_the_others(tmp_path: Path) -> None:
     assert create_trial(tmp_path).steps() == [0]
 
 
+def go_on_alone(rank: int, world_size: int, path: str) -> None:
+    hook = Hook(path, save_config=EVERY_STEP, include_regex="Net_output", reduction_config=ELEMENTS)
+    model = Net()
+    with torch.no_grad():
+        model.second.bias.fill_(float(rank))
+        model.second.weight.zero_()
+    hook.register_module(model)
+    for _ in range(2):
+        model(torch.ones(1, 4))
+        if dist.is_initialized():
+            dist.barrier()
+            farandole.destroy()
+    hook.close()
+
+
+def test_a_rank_stays_what_it_is_when_its_group_has_ended(tmp_path: Path) -> None:
+    ranks.run(go_on_alone, 2, str(tmp_path))
+    trial = create_trial(tmp_path)
+    assert trial.workers() == ["worker_0"]
+    assert len(list((tmp_path / "tensors").glob("*.jsonl"))) == 1
+    assert [value.max() for value in trial.tensor("Net_output_0").values().values()] == [0.0, 0.0]
+
+
 def train_on_a_device(rank: int, world_size: int, path: str) -> None:
     """The default device is the simulated accelerator; its streams are late."""
     torch.manual_seed(0)

@@ -286,7 +286,7 @@ def test_similar_across_runs(tmp_path: Path) -> None:
     first = healthy(tmp_path / "a", **options)
     again = healthy(tmp_path / "b", **options)
     other = train(tmp_path / "c", seeded(Net), batches(12), lr=0.2, **options)
-    assert found_by(rules.SimilarAcrossRuns(first, [again])) == []
+    assert found_by(rules.SimilarAcrossRuns(first, again)) == []
     rule = rules.SimilarAcrossRuns(first, [other], ["weights"])
     found = found_by(rule)
     assert found[:2] == [(1, "Net_first.weight"), (1, "Net_second.weight")]  # step 0 is the same

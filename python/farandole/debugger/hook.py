@@ -109,6 +109,7 @@ class Hook:
         self._recorder = Recorder(self.folder, dry_run=dry_run)
         self._is_first_line = True
         self._process = os.getpid()
+        self._known_rank = 0
         atexit.register(self.close)
 
     @classmethod
@@ -345,21 +346,28 @@ class Hook:
         """Write what was taken since the last call, as one line."""
         if not self._recorder.has_taken():
             return
-        if self._is_first_line and _rank() == 0:
+        rank = self._rank()
+        if self._is_first_line and rank == 0:
             self.stop_file.unlink(missing_ok=True)  # of a training before
         self._is_first_line = False
         mode = self._steps.mode
         position = Position(mode.name, self._mode_step(), max(self.step, 0))
         workers = dist.get_world_size() if self._saves_all_workers and _has_group() else 1
         numbers = self._recorder.write(
-            position, self._collections.to_json(), (_rank(), workers), timestamp
+            position, self._collections.to_json(), (rank, workers), timestamp
         )
         if self._tensorboard is not None:
             for name, number in numbers.items():
                 self._tensorboard.write(name, number, position.global_step, mode)
 
     def _writes(self) -> bool:
-        return self._saves_all_workers or _rank() == 0
+        return self._saves_all_workers or self._rank() == 0
+
+    def _rank(self) -> int:
+        """Of the default group, also after its end; 0 before there is one."""
+        if _has_group():
+            self._known_rank = dist.get_rank()
+        return self._known_rank
 
     def close(self) -> None:
         """End the step and the files; done at the end of the process, if not before."""
@@ -378,7 +386,3 @@ class Hook:
 
 def _has_group() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-
-def _rank() -> int:
-    return dist.get_rank() if _has_group() else 0

@@ -11,21 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from farandole.checkpoint.names import bare, plain
 from farandole.ddp.outputs import find_tensors
 
 Save = Callable[[str, Tensor], None]
 """Takes the name and the value of a tensor; it decides whether it is saved."""
-
-
-def plain_module(module: nn.Module) -> nn.Module:
-    """``module`` without what DistributedDataParallel and torch.compile() wrapped around it."""
-    while True:
-        if isinstance(module, nn.parallel.DistributedDataParallel):
-            module = module.module
-        elif isinstance(module, torch._dynamo.eval_frame.OptimizedModule):
-            module = module._orig_mod
-        else:
-            return module
 
 
 class ModuleCapture:
@@ -44,11 +34,13 @@ class ModuleCapture:
             save: What gets the tensors.
             flush: Called when forward has ended, and when backward has.
         """
-        plain = plain_module(module)
-        self.class_name = type(plain).__name__
-        self.names = weakref.WeakKeyDictionary({each: name for name, each in plain.named_modules()})
-        self.names[plain] = self.class_name
-        self._module, self._plain = weakref.ref(module), weakref.ref(plain)
+        own = bare(module)
+        self.class_name = type(own).__name__
+        self.names = weakref.WeakKeyDictionary(
+            {each: plain(name) for name, each in own.named_modules()}
+        )
+        self.names[own] = self.class_name
+        self._module, self._own = weakref.ref(module), weakref.ref(own)
         self._save, self._flush = save, flush
         self._handles: list[RemovableHandle] = []
         self._uses: dict[str, int] = {}
@@ -56,15 +48,15 @@ class ModuleCapture:
 
     def start(self, *, parameters: bool) -> None:
         """A saved step begins; called before the module's forward."""
-        module, plain = self._module(), self._plain()
-        if module is None or plain is None:
+        module, own = self._module(), self._own()
+        if module is None or own is None:
             return
         for each in self.names:
             self._handles.append(each.register_forward_hook(self._after_forward))
         self._handles.append(module.register_forward_hook(self._after_module))
         if parameters:
-            for name, parameter in plain.named_parameters():
-                self._save(f"{self.class_name}_{name}", parameter)
+            for name, parameter in own.named_parameters():
+                self._save(f"{self.class_name}_{plain(name)}", parameter)
 
     def stop(self) -> None:
         """The step has ended."""
@@ -113,10 +105,10 @@ class ModuleCapture:
 
     def _after_backward(self) -> None:
         self._backward_is_awaited = False
-        plain = self._plain()
-        if plain is None or not self._handles:
+        own = self._own()
+        if own is None or not self._handles:
             return
-        for name, parameter in plain.named_parameters():
+        for name, parameter in own.named_parameters():
             if parameter.grad is not None:
-                self._save(f"gradient/{self.class_name}_{name}", parameter.grad)
+                self._save(f"gradient/{self.class_name}_{plain(name)}", parameter.grad)
         self._flush()

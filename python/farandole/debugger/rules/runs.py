@@ -27,12 +27,13 @@ class SimilarAcrossRuns(Rule):
     def __init__(
         self,
         base_trial: Trial,
-        other_trials: Iterable[Trial],
+        other_trials: Trial | Iterable[Trial],
         collection_names: Iterable[str] | None = None,
         tensor_regex: str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(base_trial, list(other_trials), **options)
+        others = [other_trials] if isinstance(other_trials, Trial) else [*other_trials]
+        super().__init__(base_trial, others, **options)
         self._collections = list(collection_names or ())
         self._regex = tensor_regex
 
