@@ -332,6 +332,23 @@ def test_files_of_elements_are_safetensors(tmp_path: Path) -> None:
     assert torch.equal(loaded["x"], tensor)
 
 
+def test_a_full_disk_ends_what_is_saved_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook, model = open_hook(tmp_path)
+    steps_of(hook, model, 2)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:9]))
+    with caplog.at_level("ERROR", logger="farandole"):
+        steps_of(hook, model, 3)
+    monkeypatch.undo()
+    hook.close()
+    assert len(caplog.records) == 1
+    assert f"saves nothing more into '{tmp_path / 'tensors'}': [Errno 28]" in caplog.text
+    trial = create_trial(tmp_path)
+    assert trial.tensor("Net_output_0").steps(show_incomplete_steps=True) == [0, 1]
+
+
 def test_a_forked_child_does_not_end_the_files(tmp_path: Path) -> None:
     hook, model = open_hook(tmp_path)
     steps_of(hook, model, 1)

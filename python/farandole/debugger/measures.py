@@ -28,6 +28,11 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "prod": torch.prod,
     "l1": lambda tensor: torch.linalg.vector_norm(tensor, 1),
     "l2": torch.linalg.vector_norm,
+    # These need no copy with absolute values.
+    "abs_mean": lambda tensor: torch.linalg.vector_norm(tensor, 1) / tensor.numel(),
+    "abs_sum": lambda tensor: torch.linalg.vector_norm(tensor, 1),
+    "abs_l1": lambda tensor: torch.linalg.vector_norm(tensor, 1),
+    "abs_l2": torch.linalg.vector_norm,
 }
 
 
@@ -39,12 +44,13 @@ def measure(tensor: Tensor, keys: Iterable[str]) -> dict[str, Tensor | int | Non
     values = _computable(tensor.detach())
     if values.numel() == 0:
         return {**dict.fromkeys(keys), **dict.fromkeys(COUNTS, 0)}
-    absolute = values.abs() if any(key.startswith("abs_") for key in keys) else values
-    found: dict[str, Tensor | int | None] = {
-        key: _FUNCTIONS[key.removeprefix("abs_")](absolute if key.startswith("abs_") else values)
-        for key in keys
-    }
-    return {**found, **_counts(values)}
+    return {**{key: _reduce(values, key) for key in keys}, **_counts(values)}
+
+
+def _reduce(values: Tensor, key: str) -> Tensor:
+    if key in _FUNCTIONS:
+        return _FUNCTIONS[key](values)
+    return _FUNCTIONS[key.removeprefix("abs_")](values.abs())
 
 
 def _computable(tensor: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ process that died. A training that goes on begins a file with the next number.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -81,7 +82,10 @@ class RecordWriter:
             before = self._file
             self._begin_file()
             os.close(before)  # only now, so that a reader always finds a file that is locked
-        self._bytes += os.write(self._file, line)
+        written = os.write(self._file, line)
+        if written < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._bytes += written
 
     def new_raw_file(self) -> Path:
         """Where the tensors of the next line can be written."""

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from farandole.debugger import measures, raw_file
 from farandole.debugger.record_file import RecordWriter
+from farandole.logs import LOGGER
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,12 @@ class Recorder:
         measures.to_numbers(each.measured for each in taken)
         if not self._dry_run:
             writer = self._writer or self._begin(*worker)
-            if collections != self._collections:
-                writer.write({"collections": collections})
-                self._collections = collections
-            writer.write(self._line(writer, position, taken, timestamp))
-            self._unfinished = position.global_step
+            with self._outliving_full_disks():
+                if collections != self._collections:
+                    writer.write({"collections": collections})
+                    self._collections = collections
+                writer.write(self._line(writer, position, taken, timestamp))
+                self._unfinished = position.global_step
         return {each.name: each.entry()["value"] for each in taken if each.is_one_number()}
 
     def _line(
@@ -126,14 +129,25 @@ class Recorder:
         self._writer = RecordWriter(self._folder, f"worker_{rank}", workers)
         return self._writer
 
+    @contextmanager
+    def _outliving_full_disks(self) -> Iterator[None]:
+        """Let an error of the disk end what is saved, and not the training."""
+        try:
+            yield
+        except OSError as error:
+            LOGGER.error("the debugger saves nothing more into '%s': %s", self._folder, error)
+            self._dry_run, self._writer = True, None
+
     def complete(self) -> None:
         """Say that nothing more comes of the last step that was written."""
         if self._unfinished is not None and self._writer is not None:
-            self._writer.write({"complete": self._unfinished})
+            with self._outliving_full_disks():
+                self._writer.write({"complete": self._unfinished})
             self._unfinished = None
 
     def close(self) -> None:
         """Say that nothing more comes at all."""
         if self._writer is not None:
-            self._writer.close()
+            with self._outliving_full_disks():
+                self._writer.close()
             self._writer = None
