@@ -508,6 +508,42 @@ def test_a_rank_that_is_late_counts_as_the_others(tmp_path: Path) -> None:
     assert create_trial(tmp_path).steps() == [0]
 
 
+def train_sharded(rank: int, world_size: int, path: str) -> list[float]:
+    """The first step of ZeRO, whose gradients are averaged by the optimizer and not by backward."""
+    torch.manual_seed(0)
+    model = farandole.DistributedDataParallel(Net())
+    optimizer = farandole.ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.SGD, lr=0.1, gradients="shard"
+    )
+    scaler = farandole.GradScaler("cpu", init_scale=8.0)
+    hook = Hook(
+        path,
+        save_config=EVERY_STEP,
+        include_collections=["gradients"],
+        reduction_config=ELEMENTS,
+        include_workers="all",
+    )
+    hook.register_module(model)
+    x = next(batches(1))[0][rank::world_size]
+    scaler.scale(model(x).square().mean()).backward()
+    scaler.step(optimizer)
+    hook.close()
+    torch.manual_seed(0)
+    alone = Net()
+    (alone(x).square().mean() * 8.0).backward()
+    assert alone.second.bias.grad is not None
+    return alone.second.bias.grad.tolist()
+
+
+def test_gradients_of_a_sharded_step_are_the_ranks_own_and_scaled(tmp_path: Path) -> None:
+    expected = ranks.run(train_sharded, 2, str(tmp_path))
+    tensor = create_trial(tmp_path).tensor("gradient/Net_second.bias")
+    for rank in range(2):
+        saved = tensor.value(0, worker=f"worker_{rank}")
+        assert saved.tolist() == pytest.approx(expected[rank], rel=1e-5)
+    assert expected[0] != pytest.approx(expected[1], rel=1e-2)
+
+
 def go_on_alone(rank: int, world_size: int, path: str) -> None:
     hook = Hook(path, save_config=EVERY_STEP, include_regex="Net_output", reduction_config=ELEMENTS)
     model = Net()
