@@ -332,13 +332,20 @@ def test_scalars_and_dry_run(tmp_path: Path) -> None:
     hook = Hook(tmp_path / "a")
     for value in (0.5, torch.tensor([2.0])):
         hook.save_scalar("rate", value, sm_metric=True)
+    hook.save_scalar("exact", 0.1)
     hook.save_scalar("time", 3, timestamp=12.5)
     with pytest.raises(farandole.InvalidArgument, match="got 2 numbers"):
         hook.save_scalar("rate", torch.ones(2))
     hook.close()
     trial = create_trial(tmp_path / "a")
     assert trial.tensor("scalar/rate").value(0) == 2.0
-    assert trial.tensor_names(collection="scalars") == ["scalar/rate", "scalar/time"]
+    assert trial.tensor_names(collection="scalars") == [
+        "scalar/exact",
+        "scalar/rate",
+        "scalar/time",
+    ]
+    assert trial.tensor("scalar/exact").value(0) == 0.1
+    assert trial.tensor("scalar/exact").reduction_value(0, "mean") == 0.1
     dry = Hook(tmp_path / "b", dry_run=True, save_config=EVERY_STEP, save_all=True)
     model = seeded(Net)
     dry.register_module(model)

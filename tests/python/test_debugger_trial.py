@@ -317,6 +317,10 @@ def test_a_lost_or_damaged_file_of_elements_is_named(tmp_path: Path) -> None:
     for step in range(3):
         with pytest.raises(TensorUnavailableForStep, match="cannot be read"):
             trial.tensor("Net_second.weight").value(step)
+        with pytest.raises(TensorUnavailableForStep, match="cannot be read"):
+            trial.tensor("Net_second.weight").reduction_value(step, "mean")
+    with pytest.raises(TensorUnavailableForStep, match="cannot be read"):
+        trial.tensor("Net_second.weight").reduction_value(0, "l2", abs=True)
     assert trial.tensor(LOSS).value(1) > 0
 
 

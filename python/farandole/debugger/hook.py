@@ -307,7 +307,8 @@ class Hook:
         Raises:
             InvalidArgument: it is more than one number.
         """
-        tensor = torch.as_tensor(value)
+        is_float = isinstance(value, float)
+        tensor = torch.as_tensor(value, dtype=torch.float64 if is_float else None)
         if tensor.numel() != 1:
             raise InvalidArgument(
                 sentences(

@@ -66,7 +66,8 @@ def read(path: Path, name: str) -> Tensor:
     """One tensor of a file.
 
     Raises:
-        OSError, ValueError, KeyError: the file is missing, damaged, or has no such tensor.
+        OSError, ValueError, KeyError, TypeError, RuntimeError: the file is missing, damaged, or has
+            no such tensor.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

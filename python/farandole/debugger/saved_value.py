@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from farandole.debugger import measures, raw_file
-from farandole.debugger.reduction_config import NORMS, REDUCTIONS, check_names
+from farandole.debugger.reduction_config import NORMS, REDUCTIONS
 
 Array = NDArray[Any]
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,10 @@ class Counts:
 
 
 class SavedValue:
-    """What a line of a file has of a tensor."""
+    """What a line of a file has of a tensor.
+
+    What reads elements raises one of UNREADABLE if they are lost or damaged.
+    """
 
     def __init__(self, name: str, entry: dict[str, Any], raw: Path | None) -> None:
         self._name, self._entry, self._raw = name, entry, raw
@@ -40,19 +44,15 @@ class SavedValue:
         return "value" in self._entry or ("raw" in self._entry and self._raw is not None)
 
     def value(self) -> Array:
-        """All elements; half types as float32.
-
-        Raises:
-            OSError, ValueError, KeyError: the file is missing or damaged.
-        """
+        """All elements; half types as float32."""
         return np.asarray(self._tensor().numpy())
 
     def _tensor(self) -> torch.Tensor:
         if "value" in self._entry:
             number = self._entry["value"]
             dtype = getattr(torch, self._entry["dtype"])
-            tensor = torch.tensor(float(number) if isinstance(number, str) else number).to(dtype)
-            tensor = tensor.view(self.shape)
+            number = float(number) if isinstance(number, str) else number  # NaN and Inf
+            tensor = torch.tensor(number, dtype=dtype).view(self.shape)
         elif self._raw is not None:
             tensor = raw_file.read(self._raw, self._name)
         else:
@@ -70,7 +70,6 @@ class SavedValue:
 
     def reduction(self, name: str, absolute: bool) -> float | None:
         """A reduction: saved, or computed of what was saved; None where that cannot be."""
-        check_names([name], (*REDUCTIONS, *NORMS))
         key = f"abs_{name}" if absolute else name
         saved = self.reductions()
         number = saved.get(key)

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from farandole.debugger.exceptions import (
     TensorUnavailableForStep,
 )
 from farandole.debugger.modes import ModeKeys
-from farandole.debugger.saved_value import Array, Counts, SavedValue
+from farandole.debugger.reduction_config import NORMS, REDUCTIONS, check_names
+from farandole.debugger.saved_value import UNREADABLE, Array, Counts, SavedValue
 from farandole.debugger.step_index import StepIndex, StepPlace
 from farandole.debugger.step_state import StepState
 from farandole.errors import InvalidArgument, sentences
@@ -81,15 +84,8 @@ class Tensor:
                 "only its reductions were saved",
                 "ask for reduction_value(), or save it with ReductionConfig(save_raw_tensor=True).",
             )
-        try:
+        with self._reading_elements(step_num, mode):
             return saved.value()
-        except (OSError, ValueError, KeyError) as error:
-            raise self._unavailable(
-                step_num,
-                mode,
-                f"its elements cannot be read ({type(error).__name__}: {error})",
-                "restore the .safetensors file that is beside the lines.",
-            ) from error
 
     def values(
         self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
@@ -108,7 +104,10 @@ class Tensor:
         abs: bool = False,  # noqa: A002
     ) -> float:
         """A reduction: "min", "max", "mean", "std", "variance", "sum", "prod", "l1" or "l2"."""
-        number = self._find(step_num, mode, worker).reduction(reduction_name, abs)
+        check_names([reduction_name], (*REDUCTIONS, *NORMS))
+        saved = self._find(step_num, mode, worker)
+        with self._reading_elements(step_num, mode):
+            number = saved.reduction(reduction_name, abs)
         if number is None:
             raise self._unavailable(
                 step_num,
@@ -132,7 +131,9 @@ class Tensor:
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> Counts:
         """How many elements it has, and how many are zero, NaN and Inf."""
-        return self._find(step_num, mode, worker).counts()
+        saved = self._find(step_num, mode, worker)
+        with self._reading_elements(step_num, mode):
+            return saved.counts()
 
     def shape(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
@@ -165,6 +166,18 @@ class Tensor:
                 step, mode, "it was not saved then", f"look at steps({mode}) of the tensor."
             )
         raise self.trial.no_step(step, mode, state)
+
+    @contextmanager
+    def _reading_elements(self, step: int, mode: ModeKeys) -> Iterator[None]:
+        try:
+            yield
+        except UNREADABLE as error:
+            raise self._unavailable(
+                step,
+                mode,
+                f"its elements cannot be read ({type(error).__name__}: {error})",
+                "restore the .safetensors file that is beside the lines.",
+            ) from error
 
     def _unavailable(
         self, step: int, mode: ModeKeys, why: str, fix: str
