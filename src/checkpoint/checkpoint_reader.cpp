@@ -234,7 +234,8 @@ void CheckpointReader::read_into(const std::string& key, int64_t offset,
                                  const at::Tensor& into) const {
   impl_->check_range(key, offset, into.numel());
   const at::ScalarType dtype = impl_->entry(key).dtype;
-  if (into.is_cpu() && into.scalar_type() == dtype) {
+  const bool has_plain_bits = !into.is_conj() && !into.is_neg();
+  if (into.is_cpu() && into.scalar_type() == dtype && has_plain_bits) {
     impl_->read(key, offset, into);
     if (!into.is_inference()) into.unsafeGetTensorImpl()->bump_version();  // as copy_() does
     return;

@@ -419,6 +419,19 @@ def _other_model(rank: int, size: int, path: str) -> None:
         farandole.load_checkpoint(path, model=net, optimizer=optim.AdamW(net.parameters()))
     with pytest.raises(CheckpointError, match=r"no optimizer state of group\.0/parameter\.0"):
         farandole.load_checkpoint(path, optimizer=optim.AdamW(net.parameters()))
+    apart = nn.ModuleList([nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)])
+    tied = nn.ModuleList([apart[0], nn.Linear(2, 2, bias=False)])
+    tied[1].weight = tied[0].weight
+    farandole.save_checkpoint(Path(path, "apart"), model=apart, step=1)
+    with pytest.raises(CheckpointError, match=r"other values in '0.weight' than in '1.weight'"):
+        farandole.load_checkpoint(Path(path, "apart"), model=tied)
+    with torch.no_grad():
+        apart[1].weight.copy_(apart[0].weight.fill_(torch.nan))
+    farandole.save_checkpoint(Path(path, "apart"), model=apart, step=2)
+    with torch.no_grad():
+        apart[0].weight.zero_()
+    farandole.load_checkpoint(Path(path, "apart"), model=tied)
+    assert tied[1].weight.isnan().all()
     with pytest.raises(CheckpointError, match="no state of a scaler"):
         farandole.load_checkpoint(path, scaler=farandole.GradScaler())
 

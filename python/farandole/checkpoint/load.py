@@ -308,7 +308,7 @@ def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> Checkpoint:
             except Error as met:
                 error = met
         failed = any(agreeing.all_gather("" if error is None else "failed"))
-        was_removed = folder != path and not Path(folder).exists()  # looked at when all have tried
+        was_removed = folder != path and not _may_exist(Path(folder))  # when all have tried
         if not failed or not agreeing.all_gather("removed" if was_removed else "")[0]:
             break
     try:
@@ -324,9 +324,17 @@ def _opened(call: str, path: str, agreeing: _C.CheckpointWriter) -> Checkpoint:
 def _once_visible(folder: str) -> Checkpoint:
     deadline = time.monotonic() + _VISIBLE_WITHIN_S
     last = [Path(folder, name) for name in ("index.json", ".metadata")]  # of which it has one
-    while not any(each.exists() for each in last) and time.monotonic() < deadline:
+    while not any(_may_exist(each) for each in last) and time.monotonic() < deadline:
         time.sleep(0.1)
     return _checkpoint_at(folder)
+
+
+def _may_exist(path: Path) -> bool:
+    """Whoever opens it learns why that cannot be told."""
+    try:
+        return path.exists()
+    except OSError:  # no permission
+        return True
 
 
 class _Loading:
@@ -353,22 +361,42 @@ class _Loading:
                         "the model that is to be loaded into has nothing of that name",
                         "load it into the model that was saved.",
                     )
-            seen: set[int] = set()
+            seen: dict[int, str] = {}
             others: dict[str, Any] = {}
             for wrapped, value in state.items():
                 name = plain(wrapped)
                 if name not in own or own[name] is not value:
                     others[wrapped] = self.state(f"model/{prefix}{name}")
-                elif id(value) not in seen:
-                    seen.add(id(value))
+                elif id(value) in seen:
+                    self._check_tied(seen[id(value)], self._saved_key(prefix + name))
+                else:
+                    seen[id(value)] = self._saved_key(prefix + name)
                     self._take_tensor(prefix + name, value)
             if others:  # the module's own methods know what to do with them
                 self.changes.append(partial(model.load_state_dict, others, strict=False))
 
+    def _saved_key(self, key: str) -> str:
+        """Of a tied tensor, which is saved once."""
+        saved: str = self._json["aliases"].get(key, key)
+        return saved
+
+    def _check_tied(self, first: str, other: str) -> None:
+        """What is one tensor in the model may be two of the same value."""
+        if first == other or other not in self._entries:
+            return
+        wholes = [self._reader.read_whole(key).contiguous() for key in (first, other)]
+        a, b = (whole.view(-1).view(torch.uint8) for whole in wholes)  # a NaN equals itself
+        if wholes[0].shape != wholes[1].shape or not torch.equal(a, b):
+            raise _mismatch(
+                f"other values in '{first}' than in '{other}'",
+                "both are one tensor in the model, which can have the values of one alone",
+                "load it into a model where they are two tensors.",
+            )
+
     def _take_tensor(self, key: str, tensor: torch.Tensor) -> None:
         check_tensor(key, tensor)
         _C.check_apart(key, tensor)
-        key = self._json["aliases"].get(key, key)
+        key = self._saved_key(key)
         entry = self._entries.get(key)
         if entry is None:
             raise _mismatch(

@@ -9,8 +9,10 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -105,17 +107,43 @@ class Loading {
                           "load it into the model that was saved.");
       }
     }
-    std::set<const void*> seen;
+    std::map<const void*, std::string> seen;
     for (const ModelTensor& each : tensors) {
-      if (seen.insert(each.tensor.unsafeGetTensorImpl()).second) take_tensor(each);
+      const auto [first, is_new] = seen.try_emplace(each.tensor.unsafeGetTensorImpl(), each.key);
+      if (is_new) {
+        take_tensor(each);
+      } else {
+        check_tied(saved_key(first->second), saved_key(each.key));
+      }
     }
+  }
+
+  /// Of a tied tensor, which is saved once.
+  std::string saved_key(const std::string& key) const {
+    const Json* const alias = json_.at("aliases").find(key);
+    return alias != nullptr ? alias->string("an alias") : key;
+  }
+
+  /// What is one tensor in the model may be two of the same value.
+  void check_tied(const std::string& first, const std::string& other) const {
+    const auto& entries = reader_.entries();
+    if (first == other || entries.count(other) == 0) return;
+    const auto bytes = [this](const std::string& key) {
+      return reader_.read(key).contiguous().view({-1}).view(at::kByte);
+    };
+    if (entries.at(first).shape == entries.at(other).shape &&
+        at::equal(bytes(first), bytes(other))) {
+      return;
+    }
+    throw other_model("other values in '" + first + "' than in '" + other + "'",
+                      "both are one tensor in the model, which can have the values of one alone",
+                      "load it into a model where they are two tensors.");
   }
 
   void take_tensor(const ModelTensor& each) {
     check_tensor(each.key, each.tensor);
     check_apart(each.key, each.tensor);
-    const Json* const alias = json_.at("aliases").find(each.key);
-    const std::string& key = alias != nullptr ? alias->string("an alias") : each.key;
+    const std::string key = saved_key(each.key);
     const auto found = reader_.entries().find(key);
     if (found == reader_.entries().end()) {
       throw other_model("no tensor '" + key + "'", "the model has one",
@@ -293,7 +321,9 @@ class JointLoad {
         });
         return reader;
       } catch (const CheckpointError&) {
-        const bool was_removed = folder != path_ && !std::filesystem::exists(folder);
+        std::error_code error;
+        const bool was_removed =
+            folder != path_ && !std::filesystem::exists(folder, error) && !error;
         if (ranks_->all_gather(was_removed ? "removed" : "")[0].empty()) throw;
       }
     }
@@ -302,7 +332,9 @@ class JointLoad {
   static std::unique_ptr<CheckpointReader> once_visible(const std::string& folder) {
     const auto deadline = std::chrono::steady_clock::now() + kVisibleWithin;
     const std::filesystem::path index = std::filesystem::path(folder) / checkpoint::kIndexName;
-    while (!std::filesystem::exists(index) && std::chrono::steady_clock::now() < deadline) {
+    std::error_code error;  // no permission, say: whoever opens it says why
+    while (!std::filesystem::exists(index, error) && !error &&
+           std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     return std::make_unique<CheckpointReader>(folder);
