@@ -80,6 +80,20 @@ std::string temporary_name(const std::string& name) {
   return kTemporary + name + "-" + std::to_string(::getpid()) + "-" + bits;
 }
 
+/// Whether it is such a name, and not one that the program has given something of its own.
+bool is_temporary(const std::string& name) {
+  constexpr size_t kBits = 16;
+  constexpr const char* kHexadecimal = "0123456789abcdef";
+  constexpr const char* kDecimal = "0123456789";
+  if (name.rfind(kTemporary, 0) != 0) return false;
+  const size_t bits = name.rfind('-') + 1;
+  if (name.size() - bits != kBits) return false;
+  if (name.find_first_not_of(kHexadecimal, bits) != std::string::npos) return false;
+  const size_t process = name.rfind('-', bits - 2) + 1;
+  return process >= std::string(kTemporary).size() && process < bits - 1 &&
+         name.find_first_not_of(kDecimal, process) == bits - 1;
+}
+
 /// Replaces `to` by `from` in one step where the file system can; else `to` is away for a moment.
 void exchange(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
@@ -162,6 +176,11 @@ CheckpointIndex CheckpointIndex::read(const std::string& path) {
 }
 
 std::string make_temporary(const std::string& root, const std::string& name) {
+  if (is_checkpoint(root)) {
+    throw CheckpointError("checkpoint-within", "a checkpoint was to be saved into '" + root + "'.",
+                          "that is the folder of one checkpoint, and what is in it is not found.",
+                          "pass the folder of all checkpoints, which is above it.");
+  }
   std::error_code error;
   fs::create_directories(root, error);
   if (error) throw_file_error(root, "could not be made", error.value());
@@ -177,7 +196,7 @@ void remove_leftovers(const std::string& root) noexcept {
     std::error_code error;
     for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
       const std::string name = at->path().filename().string();
-      if (name.rfind(kTemporary, 0) == 0) left.push_back(at->path().string());
+      if (is_temporary(name)) left.push_back(at->path().string());
     }
     for (const std::string& each : left) remove_folder(each);
   } catch (...) {  // they stay; nothing can be loaded from them

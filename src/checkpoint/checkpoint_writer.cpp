@@ -36,6 +36,12 @@ constexpr int64_t kAlignment = 64;
 void check_slices(const std::vector<TensorSlice>& slices) {
   std::set<std::string> keys;
   for (const TensorSlice& slice : slices) {
+    if (slice.key == "__metadata__") {
+      throw InvalidArgument("checkpoint-reserved-key",
+                            "the checkpoint got a tensor with the name '" + slice.key + "'.",
+                            "files of safetensors have something else under that name.",
+                            "give it another name.");
+    }
     const bool is_flat = slice.elements.defined() && slice.elements.dim() == 1 &&
                          slice.elements.is_contiguous() &&
                          slice.shape.size() == slice.strides.size();

@@ -12,7 +12,7 @@ from typing import Any
 import farandole
 import pytest
 import torch
-from farandole import InvalidArgument
+from farandole import CheckpointError, InvalidArgument
 from farandole.checkpoint import tree
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -99,6 +99,39 @@ def test_what_has_itself_within_it_is_refused() -> None:
     own.append(own)
     with pytest.raises(InvalidArgument, match="has itself within it"):
         tree.encode(own, "value")
+
+
+def view_bits(rank: int, world_size: int, path: str) -> None:
+    model = nn.Module()
+    for name, view in (
+        ("conj", torch.tensor([1 + 2j, 3 - 1j]).conj()),
+        ("neg", torch._neg_view(torch.tensor([1.0, -2.0]))),
+    ):
+        model.register_buffer(name, view)
+    farandole.save_checkpoint(path, model=model)
+    before = [each.resolve_conj().resolve_neg().clone() for each in model.buffers()]
+    for each in model.buffers():
+        each.zero_()
+    farandole.load_checkpoint(path, model=model)
+    for each, wanted in zip(model.buffers(), before, strict=True):
+        assert torch.equal(each, wanted)
+
+
+def test_views_with_a_conjugate_or_negative_bit_come_back(tmp_path: Path) -> None:
+    ranks.run(view_bits, 2, str(tmp_path))
+
+
+def reserved(rank: int, world_size: int, path: str) -> None:
+    model = nn.Module()
+    model.register_parameter("__metadata__", nn.Parameter(torch.ones(2)))
+    for asynchronous in (False, True):
+        with pytest.raises(CheckpointError, match="with the name '__metadata__'"):
+            farandole.save_checkpoint(path, model=model, asynchronous=asynchronous)
+    assert not Path(path, "latest").exists()
+
+
+def test_a_name_that_safetensors_has_is_refused(tmp_path: Path) -> None:
+    ranks.run(reserved, 2, str(tmp_path))
 
 
 def refused_tensors() -> list[tuple[Tensor, str]]:
