@@ -672,5 +672,69 @@ TEST_F(TrainingCheckpoint, HasNamedModelsWithTiedWeights) {
   });
 }
 
+TEST_F(TrainingCheckpoint, LoadsTensorsThatDifferIntoNoTiedOnes) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    torch::nn::Module apart;
+    const at::Tensor in = apart.register_parameter("in", at::full({3}, 1.0));
+    const at::Tensor out = apart.register_parameter("out", at::full({3}, 2.0));
+    Training training;
+    training.model = &apart;
+    save_checkpoint(path_, training, on(group));
+    torch::nn::Module tied;
+    const at::Tensor both = tied.register_parameter("in", at::zeros({3}));
+    tied.register_parameter("out", both);
+    training.model = &tied;
+    EXPECT_THROW(load_checkpoint(path_, training, from(group)), CheckpointError);
+    EXPECT_EQ(both.sum().item<double>(), 0);
+    {
+      const c10::NoGradGuard no_grad;
+      out.copy_(in);
+    }
+    training.model = &apart;
+    save_checkpoint(path_, training, on(group));
+    training.model = &tied;
+    load_checkpoint(path_, training, from(group));
+    EXPECT_EQ(both.sum().item<double>(), 3);
+  });
+}
+
+TEST_F(TrainingCheckpoint, ReadsIntoViewsWithAllTheirSigns) {
+  run_replicas("shm", 1, [&](const Group& group) {
+    const at::Tensor numbers = at::complex(at::ones({2}), at::full({2}, 2.0));
+    torch::nn::Module model;
+    const at::Tensor conj = model.register_buffer("conj", numbers.clone().conj());
+    const at::Tensor neg = model.register_buffer("neg", at::_neg_view(at::ones({2})));
+    Training training;
+    training.model = &model;
+    save_checkpoint(path_, training, on(group));
+    conj.zero_();
+    neg.zero_();
+    load_checkpoint(path_, training, from(group));
+    EXPECT_TRUE(at::equal(conj.resolve_conj(), numbers.conj().resolve_conj()));
+    EXPECT_TRUE(at::equal(neg.resolve_neg(), at::full({2}, -1.0)));
+  });
+}
+
+TEST_F(TrainingCheckpoint, RefusesPathsThatDiffer) {
+  run_replicas("shm", 2, [&](const Group& group) {
+    const std::string own = path_ + "/of-" + std::to_string(group->getRank());
+    EXPECT_THROW(save_checkpoint(own, {}, on(group)), InvalidArgument);
+    EXPECT_THROW(load_checkpoint(own, {}, from(group)), InvalidArgument);
+    EXPECT_FALSE(std::filesystem::exists(own));
+    save_checkpoint(path_, {}, on(group));
+  });
+}
+
+TEST_F(TrainingCheckpoint, RefusesANameThatItsFilesHave) {
+  run_replicas("shm", 1, [&](const Group& group) {
+    torch::nn::Module model;
+    model.register_parameter("__metadata__", at::ones({3}));
+    Training training;
+    training.model = &model;
+    EXPECT_THROW(save_checkpoint(path_, training, on(group)), Error);
+    EXPECT_FALSE(std::filesystem::exists(path_ + "/latest"));
+  });
+}
+
 }  // namespace
 }  // namespace farandole

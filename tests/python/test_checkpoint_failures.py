@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing
 import os
 import signal
 import threading
@@ -17,7 +18,7 @@ import farandole
 import pytest
 import torch
 import torch.distributed as dist
-from farandole import CheckpointError
+from farandole import CheckpointError, InvalidArgument
 from torch import nn
 
 import ranks
@@ -54,6 +55,43 @@ def _forks(rank: int, size: int, path: str) -> None:
 
 def test_a_forked_child_ends_while_its_parent_saves(tmp_path: Path) -> None:
     ranks.run(_forks, 2, str(tmp_path))
+
+
+def _waits_in_a_child(rank: int, size: int, path: str) -> None:
+    save = farandole.save_checkpoint(path, model=nn.Linear(3000, 3000), asynchronous=True)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            save.wait()
+        except CheckpointError as error:
+            os._exit(0 if "[checkpoint-forked-child]" in str(error) else 1)
+        os._exit(0 if save.is_done else 1)
+    save.wait()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(tmp_path: Path) -> None:
+    ranks.run(_waits_in_a_child, 2, str(tmp_path))
+
+
+def _does_not_wait(path: str) -> None:
+    """In a process that calls no functions of atexit when it ends."""
+    farandole.init_process_group(world_size=1, rank=0, store=dist.HashStore())
+    farandole.save_checkpoint(path, model=nn.Linear(3000, 3000), asynchronous=True)
+
+
+def _starts_a_process(rank: int, size: int, path: str) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_does_not_wait, args=(path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert Path(path, "save-00000001", "index.json").exists()
+
+
+def test_a_process_of_multiprocessing_ends_when_all_is_saved(tmp_path: Path) -> None:
+    ranks.run(_starts_a_process, 1, str(tmp_path), setup=ranks.Setup(backend=None))
 
 
 def _saves_and_leaves_a_child(rank: int, size: int, path: str) -> None:
@@ -163,6 +201,71 @@ def test_a_job_may_load_what_another_one_replaces(tmp_path: Path) -> None:
     finally:
         (tmp_path / "enough").touch()
         saving.join()
+
+
+def _has_its_own(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(2, 2)
+    own = f"{path}/of-{rank}"
+    for call in (farandole.save_checkpoint, farandole.load_checkpoint, farandole.resume_or_start):
+        with pytest.raises(InvalidArgument, match=r"rank 1 got the path '.*of-1'.*rank 0 '.*of-0'"):
+            call(own, model=net)
+    assert not Path(own).exists()
+    farandole.save_checkpoint(f"{path}/one", model=net)
+    if rank == 0:
+        Path(path, "link").symlink_to(Path(path, "one"))
+    dist.barrier()
+    farandole.load_checkpoint(f"{path}/link" if rank == 1 else f"{path}/one", model=net)
+
+
+def test_paths_that_differ_are_named(tmp_path: Path) -> None:
+    ranks.run(_has_its_own, 2, str(tmp_path))
+
+
+def _may_not_read(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(2, 2)
+    farandole.save_checkpoint(path, model=net)
+    if rank == 1:
+        os.seteuid(65534)
+    for call in (farandole.load_checkpoint, farandole.resume_or_start):
+        with pytest.raises(CheckpointError, match="could not be read"):
+            call(path, model=net)
+    os.seteuid(0)
+    farandole.load_checkpoint(path, model=net)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
+def test_all_ranks_learn_that_one_may_not_read(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    ranks.run(_may_not_read, 2, str(tmp_path))
+
+
+def _beside(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(2, 2)
+    farandole.save_checkpoint(path, model=net)
+
+
+def test_only_what_saves_have_left_is_removed(tmp_path: Path) -> None:
+    own = ["tmp-notes", "tmp-save-1-2", "tmp-run-4711-0123456789abcdeX", "tmp-0123456789abcdef"]
+    left = ["tmp-save-00000001-4711-0123456789abcdef", "tmp-latest-4711-0123456789abcdef"]
+    for name in own + left:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    ranks.run(_beside, 1, str(tmp_path))
+    present = {each.name for each in tmp_path.iterdir()}
+    assert present == {*own, ".writer", "latest", "save-00000001"}
+
+
+def _within(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(2, 2)
+    folder = farandole.save_checkpoint(path, model=net).wait()
+    for asynchronous in (False, True):
+        with pytest.raises(CheckpointError, match=r"was to be saved into '.*save-00000001'"):
+            farandole.save_checkpoint(folder, model=net, asynchronous=asynchronous)
+    assert not list(Path(folder).glob("*-*/index.json"))
+
+
+def test_a_checkpoint_has_no_others_within(tmp_path: Path) -> None:
+    ranks.run(_within, 2, str(tmp_path))
 
 
 def _loop(rank: int, size: int, path: str) -> None:

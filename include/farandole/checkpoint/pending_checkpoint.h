@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <future>
 #include <memory>
@@ -19,11 +21,13 @@ class FARANDOLE_API PendingCheckpoint {
     std::promise<std::string> folder;
     const std::shared_future<std::string> known = folder.get_future().share();
     std::atomic<bool> was_reported{false};  ///< to the program
+    const ::pid_t saving = ::getpid();      ///< the process that has the writer's thread
   };
   explicit PendingCheckpoint(std::shared_ptr<Outcome> outcome) : outcome_(std::move(outcome)) {}
 
   /// Returns the checkpoint's folder when it is on the disk. Throws CheckpointError if the save has
-  /// failed, each time; the checkpoints before are unchanged. Local.
+  /// failed, each time, and in a forked child while it is under way; the checkpoints before are
+  /// unchanged. Local.
   std::string wait() const;
   /// Whether wait() would return at once.
   bool is_done() const;

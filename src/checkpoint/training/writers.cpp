@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "farandole/error.h"
+
 namespace farandole::checkpoint {
 namespace {
 
@@ -46,6 +48,26 @@ std::string whole_path(const std::string& path) {
   return error ? whole.string() : resolved.string();
 }
 
+/// Throws InvalidArgument on all ranks if one has another path: all write where rank 0 says.
+/// Links may lead to other places on other hosts. Collective.
+void check_same_path(const CheckpointWriter& writer, const std::string& path,
+                     const std::string& folder) {
+  std::error_code error;
+  const std::vector<std::string> given =
+      writer.all_gather(std::filesystem::absolute(path, error).lexically_normal().string());
+  const std::vector<std::string> resolved = writer.all_gather(folder);
+  for (size_t rank = 1; rank < given.size(); ++rank) {
+    if (given[rank] == given[0] || resolved[rank] == resolved[0]) continue;
+    throw InvalidArgument(
+        "checkpoint-paths-differ",
+        "rank " + std::to_string(rank) + " got the path '" + given[rank] +
+            "' for checkpoints, and rank 0 '" + given[0] + "'.",
+        "all ranks save into one folder, and load from it.",
+        "pass the same path on every rank: one that rank 0 has made, or that has a time in it, is "
+        "broadcast first.");
+  }
+}
+
 /// The writer that there is; otherwise takes out the one that has to go before another is made.
 std::shared_ptr<CheckpointWriter> find(const std::string& folder, const Group& group,
                                        std::vector<Kept>& superseded) {
@@ -74,6 +96,7 @@ std::shared_ptr<CheckpointWriter> writer_of(const std::string& path, const Group
     if (auto known = find(folder, ranks, superseded)) return known;
   }
   auto writer = std::make_shared<CheckpointWriter>(folder, ranks);
+  check_same_path(*writer, path, folder);
   Registry& all = registry();
   const std::unique_lock<std::mutex> lock(all.mutex);
   all.writers.push_back({folder, ranks, writer});
