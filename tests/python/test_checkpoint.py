@@ -453,6 +453,16 @@ def _refused(rank: int, size: int, path: str) -> None:
         farandole.save_checkpoint(path, model=net, step=rank)
     with pytest.raises(farandole.Error, match="values/hook of the class function"):
         farandole.save_checkpoint(path, model=net, values={"hook": _refused})
+    several: Any
+    for several in (net.state_dict(), [net]):
+        with pytest.raises(farandole.InvalidArgument, match="got model= with an object of the"):
+            farandole.save_checkpoint(path, model=several)
+    adam = optim.Adam(net.parameters())
+    for several in (adam.state_dict(), [adam]):
+        with pytest.raises(farandole.InvalidArgument, match="got optimizer= with an object of the"):
+            farandole.save_checkpoint(path, optimizer=several)
+    with pytest.raises(farandole.InvalidArgument, match=r"sampler=sampler\.state_dict\(consumed"):
+        farandole.save_checkpoint(path, sampler=farandole.DistributedSampler(range(4)))
     with pytest.raises(farandole.InvalidArgument, match="got keep=0"):
         farandole.save_checkpoint(path, model=net, keep=0)
     # One rank alone cannot save.

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from farandole.errors import InvalidArgument, sentences
+
 Models = nn.Module | Mapping[str, nn.Module] | None
 Optimizers = Optimizer | Mapping[str, Optimizer] | None
 
@@ -46,6 +48,7 @@ def models_of(models: Models) -> dict[str, nn.Module]:
         return {}
     if isinstance(models, nn.Module):
         return {"": bare(models)}
+    _check_all("model", models, nn.Module)
     return {f"{name}.": bare(model) for name, model in models.items()}
 
 
@@ -53,9 +56,27 @@ def optimizers_of(optimizers: Optimizers) -> dict[str, Optimizer]:
     """By the prefix of their keys: empty for a single one."""
     if optimizers is None:
         return {}
-    if isinstance(optimizers, Mapping):
-        return {f"{name}:": optimizer for name, optimizer in optimizers.items()}
-    return {"": optimizers}
+    if isinstance(optimizers, Optimizer):
+        return {"": optimizers}
+    _check_all("optimizer", optimizers, Optimizer)
+    return {f"{name}:": optimizer for name, optimizer in optimizers.items()}
+
+
+def _check_all(argument: str, several: Mapping[str, Any], kind: type) -> None:
+    """Raise InvalidArgument unless it is a dictionary of such objects: a state_dict(), say."""
+    others: list[Any] = [several]
+    if isinstance(several, Mapping):
+        others = [each for each in several.values() if not isinstance(each, kind)]
+    if others:
+        raise InvalidArgument(
+            sentences(
+                "checkpoint-argument",
+                f"a checkpoint got {argument}= with an object of the class "
+                f"{type(others[0]).__qualname__}.",
+                f"it takes a {kind.__qualname__} of torch, or several in a dictionary.",
+                "pass the object itself, or a dictionary of names and objects.",
+            )
+        )
 
 
 def parameter_names(models: Mapping[str, nn.Module]) -> dict[int, str]:

@@ -30,6 +30,7 @@ from farandole.checkpoint.names import (
 from farandole.checkpoint.optimizer_state import OptimizerSaver
 from farandole.checkpoint.rng import add_states
 from farandole.checkpoint.writers import writer_of
+from farandole.data.epoch_sampler import EpochSampler
 from farandole.errors import CheckpointError, Error, InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
 
@@ -220,6 +221,16 @@ class _Contents:
     def add_state(self, name: str, holder: Any) -> None:
         """What its state_dict() returns, or what the program has made of it."""
         if holder is not None:
+            if isinstance(holder, EpochSampler):
+                raise InvalidArgument(
+                    sentences(
+                        "checkpoint-sampler",
+                        f"save_checkpoint() got {name}= as a {type(holder).__qualname__}.",
+                        "it does not know how far the training is: loaders ask it for samples "
+                        "ahead.",
+                        f"pass its state at that place: {name}=sampler.state_dict(consumed).",
+                    )
+                )
             state = holder if isinstance(holder, Mapping) else holder.state_dict()
             self.json["states"][name] = tree.encode(dict(state), name, self._keep)
 
