@@ -365,6 +365,30 @@ def test_a_loader_takes_batches() -> None:
     assert [batch.tolist() for batch in loader] == list(sampler)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_of_what_the_sampler_gives_goes_on(workers: int) -> None:
+    """Without a BatchSampler between them, a loader with workers makes two iterators at once."""
+    options = {"num_workers": workers, "persistent_workers": workers > 0}
+    for make in (
+        lambda: {"batch_sampler": bucketed(1, lengths=list(range(50)), batch_size=3)[0]},
+        lambda: {"sampler": DistributedSampler(Numbers(50), 2, 1), "batch_size": None},
+        lambda: {
+            "sampler": DistributedWeightedRandomSampler(torch.ones(50), 50, num_replicas=2, rank=1),
+            "batch_size": None,
+        },
+    ):
+        passes = []
+        for position in (0, 4):
+            arguments: dict[str, Any] = make()
+            sampler = arguments.get("batch_sampler", arguments.get("sampler"))
+            loader: DataLoader[Any] = DataLoader(Numbers(50), **arguments, **options)
+            sampler.load_state_dict(sampler.state_dict(position))
+            length = len(loader)
+            passes.append([[torch.as_tensor(each).tolist() for each in loader] for _ in range(2)])
+            assert len(passes[-1][0]) == length
+        assert passes[1] == [passes[0][0][4:], passes[0][1]]
+
+
 # --- groups
 
 

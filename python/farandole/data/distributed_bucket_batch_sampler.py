@@ -71,5 +71,8 @@ class DistributedBucketBatchSampler(EpochSampler[list[int]]):
         )
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Begin a pass through the batches of this rank."""
-        return iter(self._begun_share().begin_batches())
+        """Begin a pass through the batches of this rank, with the first that is asked for.
+
+        Loaders with workers make an iterator that they do not use.
+        """
+        yield from self._begun_share().begin_batches()

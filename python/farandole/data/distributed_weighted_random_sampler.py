@@ -65,5 +65,8 @@ class DistributedWeightedRandomSampler(EpochSampler[int]):
         )
 
     def __iter__(self) -> Iterator[int]:
-        """Begin a pass through the samples of this rank."""
-        return iter(self._begun_share().begin_pass())
+        """Begin a pass through the samples of this rank, with the first that is asked for.
+
+        Loaders with workers make an iterator that they do not use.
+        """
+        yield from self._begun_share().begin_pass()
