@@ -103,8 +103,7 @@ struct CheckpointWriter::Impl {
   const ReplicaGroup ranks;
   const comm::ForkGuard creator;
   std::shared_ptr<checkpoint::FolderLock> lock;  ///< of rank 0, since the first save
-  int saves = 0;
-  at::Tensor staging;  ///< bytes
+  at::Tensor staging;                            ///< bytes
 
   std::thread thread;  ///< of the save that is under way
   std::shared_ptr<PendingCheckpoint::Outcome> last;
@@ -177,10 +176,11 @@ void CheckpointWriter::Impl::stage(std::vector<TensorSlice>& slices) {
 }
 
 void CheckpointWriter::Impl::start(SaveJob job) {
+  // Below a name that no other save has: the store of torchrun's agent outlives the ranks, and has
+  // what those wrote who were killed.
   checkpoint::StoreExchange exchange(
-      ranks.of_program()->getStore(),
-      "farandole/checkpoint/" + ranks.name() + "/" + root + "/" + std::to_string(saves) + "/",
-      job.rank, job.world_size, ranks.timeout(), [this] { ranks.check_alive(); });
+      ranks.of_program()->getStore(), "farandole/checkpoint/" + job.temporary + "/", job.rank,
+      job.world_size, ranks.timeout(), [this] { ranks.check_alive(); });
   last = std::make_shared<PendingCheckpoint::Outcome>();
   const SignalsBlocked blocked;  // the thread inherits it: signals are the program's
   thread =
@@ -224,7 +224,6 @@ PendingCheckpoint CheckpointWriter::save(const std::vector<TensorSlice>& slices,
     before = error.what();
   }
   agree("save_checkpoint()", before);
-  ++impl_->saves;
   SaveJob job = impl_->begin(slices, values, options);
   if (options.asynchronous) {
     try {

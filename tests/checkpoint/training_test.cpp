@@ -9,8 +9,12 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <utility>
+#include <vector>
 
 #include "farandole/checkpoint/load_checkpoint.h"
 #include "farandole/checkpoint/save_checkpoint.h"
@@ -487,6 +491,45 @@ TEST_F(TrainingCheckpoint, EachSaveHasAResultOfItsOwn) {
     save_checkpoint(path_, {}, on(without_store));
     save_checkpoint(path_, {}, options).wait();
   });
+}
+
+/// Knows what was written to it.
+class RecordingStore : public c10d::HashStore {
+ public:
+  void set(const std::string& key, const std::vector<uint8_t>& data) override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      keys_.insert(key);
+    }
+    HashStore::set(key, data);
+  }
+  std::set<std::string> taken() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(keys_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> keys_;
+};
+
+TEST_F(TrainingCheckpoint, TakesNoAnswersOfRanksThatWereThereBefore) {
+  // A store that outlives the ranks, as that of torchrun's agent.
+  const auto store = c10::make_intrusive<RecordingStore>();
+  std::set<std::string> known;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    run_replicas("shm", 2, [&](const Group& without_store) {
+      const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, without_store->getRank(),
+                                                                 without_store->getSize());
+      group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                        without_store->getBackend(at::kCPU));
+      SaveCheckpointOptions options = on(group);
+      options.asynchronous = true;
+      save_checkpoint(path_, {}, options).wait();
+    });
+    for (const std::string& key : store->taken()) EXPECT_TRUE(known.insert(key).second) << key;
+  }
+  EXPECT_GE(known.size(), 8U);  // two rounds of two ranks, each time
 }
 
 TEST_F(TrainingCheckpoint, DoesNotBeginAnewOnAWrongPath) {
