@@ -33,6 +33,7 @@ class StoreExchange {
  private:
   std::string await(const std::string& key, int rank,
                     std::chrono::steady_clock::time_point deadline, bool heeds_deaths);
+  void await_end(const std::string& key, int rank, std::chrono::steady_clock::time_point deadline);
   std::string key(int round, int rank) const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
