@@ -131,6 +131,11 @@ int64_t number_of(const std::string& folder) {
   return CheckpointIndex::read(folder + "/" + kIndexName).number;
 }
 
+bool is_copy(const std::string& folder) {
+  const std::string name = CheckpointIndex::read(folder + "/" + kIndexName).name;
+  return !name.empty() && name != fs::path(folder).filename();
+}
+
 }  // namespace
 
 /// Its last member is the checksum of all before it.
@@ -140,6 +145,7 @@ std::string CheckpointIndex::to_text() const {
   std::string text = Json(Json::Object{{"format_version", kFormatVersion},
                                        {"farandole", version()},
                                        {"number", number},
+                                       {"name", name},
                                        {"world_size", int64_t{world_size}},
                                        {"files", std::move(records)},
                                        {"values", values}})
@@ -164,6 +170,7 @@ CheckpointIndex CheckpointIndex::read(const std::string& path) {
     }
     CheckpointIndex index;
     index.number = json.at("number").integer("the number");
+    if (const Json* const name = json.find("name")) index.name = name->string("the name");
     index.world_size = static_cast<int>(json.at("world_size").integer("the world size"));
     for (const Json& file : json.at("files").array("files")) {
       index.files.push_back(FileRecord::from_json(file));
@@ -227,6 +234,7 @@ void commit(const std::string& root, const std::string& temporary, const std::st
 
 void remove_old(const std::string& root, int keep) {
   std::vector<std::string> present = checkpoints_in(root);
+  present.erase(std::remove_if(present.begin(), present.end(), is_copy), present.end());
   const size_t kept = std::min(present.size(), static_cast<size_t>(keep));
   present.resize(present.size() - kept);
   for (const std::string& each : present) {

@@ -23,6 +23,7 @@ constexpr const char* kIndexName = "index.json";
 /// index.json.
 struct CheckpointIndex {
   int64_t number = 0;  ///< counts the saves to one folder
+  std::string name;    ///< of the folder; empty in older ones
   int world_size = 1;
   std::vector<FileRecord> files;
   std::string values;  ///< what the program saved beside tensors: JSON
@@ -43,7 +44,8 @@ int64_t next_number(const std::string& root);
 /// replaces if it is there. `is_newest`: whether it becomes the latest.
 void commit(const std::string& root, const std::string& temporary, const std::string& name,
             const CheckpointIndex& index, bool is_newest);
-/// Removes all checkpoints but the newest `keep`.
+/// Removes all checkpoints but the newest `keep`. One under another name than it was saved with is
+/// a copy that the program keeps.
 void remove_old(const std::string& root, int keep);
 /// Removes a folder with all in it. Does not throw.
 void remove_folder(const std::string& path) noexcept;

@@ -78,6 +78,7 @@ void SaveJob::run(const Exchange& exchange) const {
     outcome = attempted([&] {
       CheckpointIndex index;
       index.number = number;
+      index.name = name;
       index.world_size = world_size;
       index.values = values;
       for (const std::string& text : written) {

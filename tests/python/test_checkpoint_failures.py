@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -39,6 +40,27 @@ def _dies(rank: int, size: int, path: str) -> None:
 
 def test_a_death_ends_an_asynchronous_save_at_once(tmp_path: Path) -> None:
     ranks.run(_dies, 2, str(tmp_path), may_die=(1,))
+
+
+def _dies_when_all_is_saved(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(8, 8)
+    farandole.save_checkpoint(path, model=net)
+    if rank == 1:
+        threading.Thread(target=_die_with, args=(Path(path, "save-00000002"),)).start()
+    save = farandole.save_checkpoint(path, model=net, asynchronous=True)
+    began = time.monotonic()
+    save.wait()
+    assert time.monotonic() - began < ranks.TIMEOUT_S / 2
+
+
+def _die_with(folder: Path) -> None:
+    while not folder.exists():
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_death_after_a_save_delays_nobody(tmp_path: Path) -> None:
+    ranks.run(_dies_when_all_is_saved, 2, str(tmp_path), may_die=(1,))
 
 
 def _forks(rank: int, size: int, path: str) -> None:
@@ -237,6 +259,22 @@ def _may_not_read(rank: int, size: int, path: str) -> None:
 def test_all_ranks_learn_that_one_may_not_read(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     ranks.run(_may_not_read, 2, str(tmp_path))
+
+
+def _copies(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(2, 2)
+    for step in range(5):
+        folder = Path(farandole.save_checkpoint(path, model=net, step=step, keep=2).wait())
+        if step == 1:
+            shutil.copytree(folder, folder.with_name("best"))
+            folder.rename(folder.with_name("step-1-moved"))
+    present = {each.name for each in Path(path).iterdir() if each.is_dir()}
+    assert present == {"best", "step-1-moved", "step-00000003", "step-00000004"}
+    farandole.load_checkpoint(f"{path}/best", model=net)
+
+
+def test_copies_under_other_names_are_kept(tmp_path: Path) -> None:
+    ranks.run(_copies, 1, str(tmp_path))
 
 
 def _beside(rank: int, size: int, path: str) -> None:
