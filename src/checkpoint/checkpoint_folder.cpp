@@ -31,6 +31,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kFormatVersion = 1;
 constexpr const char* kLatest = "latest";
 constexpr const char* kTemporary = "tmp-";
+constexpr const char* kReplaced = ".replaced";
 
 [[noreturn]] void throw_none(const std::string& path) {
   throw CheckpointError(
@@ -97,7 +98,7 @@ bool is_temporary(const std::string& name) {
 /// Replaces `to` by `from` in one step where the file system can; else `to` is away for a moment.
 void exchange(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
-  const std::string aside = to + ".replaced";
+  const std::string aside = to + kReplaced;
   if (::rename(to.c_str(), aside.c_str()) != 0) throw_file_error(to, "could not be moved", errno);
   if (::rename(from.c_str(), to.c_str()) != 0) {
     const int error_number = errno;
@@ -133,7 +134,8 @@ int64_t number_of(const std::string& folder) {
 
 bool is_copy(const std::string& folder) {
   const std::string name = CheckpointIndex::read(folder + "/" + kIndexName).name;
-  return !name.empty() && name != fs::path(folder).filename();
+  const std::string own = fs::path(folder).filename().string();
+  return !name.empty() && own != name && own != name + kReplaced;
 }
 
 }  // namespace
