@@ -108,14 +108,25 @@ void exchange(const std::string& from, const std::string& to) {
   ::rename(aside.c_str(), from.c_str());
 }
 
-void write_latest(const std::string& root, const std::string& name) {
-  const std::string temporary = root + "/" + temporary_name(kLatest);
-  write_text(temporary, name + "\n");
-  const std::string path = root + "/" + kLatest;
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    throw_file_error(path, "could not be replaced", errno);
+/// The file that names the newest. What takes space on the disk comes before it is put in place.
+class Latest {
+ public:
+  explicit Latest(const std::string& root)
+      : path_(root + "/" + kLatest), temporary_(root + "/" + temporary_name(kLatest)) {}
+  ~Latest() { ::unlink(temporary_.c_str()); }  // unless it is in place
+  Latest(const Latest&) = delete;
+  Latest& operator=(const Latest&) = delete;
+
+  void write(const std::string& name) const { write_text(temporary_, name + "\n"); }
+  void put_in_place() const {
+    if (::rename(temporary_.c_str(), path_.c_str()) == 0) return;
+    throw_file_error(path_, "could not be replaced", errno);
   }
-}
+
+ private:
+  const std::string path_;
+  const std::string temporary_;
+};
 
 constexpr const char* kSumMember = ",\"crc32c\":";
 
@@ -219,6 +230,8 @@ int64_t next_number(const std::string& root) {
 
 void commit(const std::string& root, const std::string& temporary, const std::string& name,
             const CheckpointIndex& index, bool is_newest) {
+  const Latest latest(root);
+  if (is_newest) latest.write(name);
   write_text(temporary + "/" + kIndexName, index.to_text());
   sync_folder(temporary);
   const std::string path = root + "/" + name;
@@ -230,7 +243,7 @@ void commit(const std::string& root, const std::string& temporary, const std::st
     sync_folder(root);
     remove_folder(temporary);  // the one that was replaced
   }
-  if (is_newest) write_latest(root, name);
+  if (is_newest) latest.put_in_place();
   sync_folder(root);
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import shutil
@@ -259,6 +260,31 @@ def _may_not_read(rank: int, size: int, path: str) -> None:
 def test_all_ranks_learn_that_one_may_not_read(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     ranks.run(_may_not_read, 2, str(tmp_path))
+
+
+def _has_no_space_at_the_end(rank: int, size: int, path: str) -> list[str]:
+    """On file systems for so many files and folders, the root among them."""
+    libc = ctypes.CDLL(None)
+    new_namespace, private = 0x00020000, 1 << 18 | 1 << 14
+    if libc.unshare(new_namespace) != 0 or libc.mount(None, b"/", None, private, None) != 0:
+        return ["not permitted"]
+    for inodes in range(2, 5):  # the folder, its file, its index, latest
+        options = f"size=1m,nr_inodes={inodes}".encode()
+        assert libc.mount(b"tmpfs", path.encode(), b"tmpfs", 0, options) == 0
+        with pytest.raises(CheckpointError, match="No space left"):
+            farandole.save_checkpoint(path, model=nn.Linear(2, 2))
+        assert not list(Path(path).glob("[!.]*"))
+    libc.mount(b"tmpfs", path.encode(), b"tmpfs", 0, b"size=1m,nr_inodes=5")
+    farandole.save_checkpoint(path, model=nn.Linear(2, 2))
+    return sorted(each.name for each in Path(path).glob("[!.]*"))
+
+
+def test_a_disk_that_is_full_at_the_end_of_a_save_leaves_nothing(tmp_path: Path) -> None:
+    ((names),) = ranks.run(_has_no_space_at_the_end, 1, str(tmp_path))
+    if names == ["not permitted"]:
+        pytest.skip("this user may not mount file systems")
+    assert names[0] == "latest"
+    assert len(names) == 2
 
 
 def _copies(rank: int, size: int, path: str) -> None:
