@@ -102,7 +102,7 @@ struct CheckpointWriter::Impl {
   const std::string root;
   const ReplicaGroup ranks;
   const comm::ForkGuard creator;
-  std::shared_ptr<checkpoint::FolderLock> lock;  ///< of rank 0, since the first save
+  std::shared_ptr<checkpoint::FolderLock> lock;  ///< of rank 0, since its first save there
   at::Tensor staging;                            ///< bytes
 
   std::thread thread;  ///< of the save that is under way
@@ -127,7 +127,7 @@ SaveJob CheckpointWriter::Impl::begin(const std::vector<TensorSlice>& slices,
     check_slices(slices);
     if (options.asynchronous) check_store(*ranks.of_program());
     if (job.rank == 0) {
-      if (!lock) lock = checkpoint::FolderLock::of(root);
+      if (!lock || !lock->is_in(root)) lock = checkpoint::FolderLock::of(root);
       // While it holds the folder, no other numbers saves there.
       const bool is_known = lock->is_held() && lock->last_number > 0;
       job.number = is_known ? lock->last_number + 1 : checkpoint::next_number(root);

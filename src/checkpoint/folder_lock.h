@@ -21,6 +21,8 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
+  /// Whether its file is still in the folder: one that was removed and made again is another's.
+  bool is_in(const std::string& folder) const;
   /// Whether the file system has given it: then nobody else writes there.
   bool is_held() const { return is_held_; }
   /// Of the saves of this process; 0 if there is none yet. Threads: one at a time.

@@ -143,6 +143,38 @@ def test_a_child_that_outlives_its_job_does_not_keep_the_folder(tmp_path: Path) 
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
+def _has_its_folder_removed(rank: int, size: int, path: str) -> None:
+    net = nn.Linear(2, 2)
+    folder = Path(path, "saved")
+    farandole.save_checkpoint(folder, model=net)
+    shutil.rmtree(folder)
+    Path(path, "removed").touch()
+    while not Path(path, "taken").exists():
+        time.sleep(0.01)
+    with pytest.raises(CheckpointError, match="are being saved by another writer"):
+        farandole.save_checkpoint(folder, model=net)
+    Path(path, "refused").touch()
+
+
+def _takes_a_removed_folder(rank: int, size: int, path: str) -> None:
+    while not Path(path, "removed").exists():
+        time.sleep(0.01)
+    farandole.save_checkpoint(Path(path, "saved"), model=nn.Linear(2, 2))
+    Path(path, "taken").touch()
+    while not Path(path, "refused").exists():
+        time.sleep(0.01)
+
+
+def test_a_folder_that_was_removed_belongs_to_who_makes_it(tmp_path: Path) -> None:
+    other = threading.Thread(target=ranks.run, args=(_takes_a_removed_folder, 1, str(tmp_path)))
+    other.start()
+    try:
+        ranks.run(_has_its_folder_removed, 1, str(tmp_path))
+    finally:
+        (tmp_path / "refused").touch()
+        other.join()
+
+
 def _two_groups(rank: int, size: int, path: str) -> None:
     other = dist.new_group([0, 1])
     small = {"net": nn.Linear(2, 2)}
