@@ -29,6 +29,7 @@
 #include "flags.h"
 #include "image_folder.h"
 #include "resnet.h"
+#include "resume_check.h"
 #include "shapes.h"
 #include "training_log.h"
 
@@ -147,6 +148,7 @@ class Trainer {
     training_.scaler = &scaler_;
     training_.sampler = &sampler_;
     if (auto found = farandole::resume_or_start(checkpoints_, training_)) {
+      check_steps(found->at("steps").toInt(), steps());
       step_ = found->at("step").toInt();
       early_stopping_.best = found->at("best").toDouble();
       early_stopping_.since_best = found->at("since_best").toInt();
@@ -204,11 +206,15 @@ class Trainer {
                                          sampler, options);
   }
 
+  /// Of the whole training.
+  int64_t steps() const { return flags_.integer("epochs") * epoch_steps_; }
+
   /// `taken`: steps since the pass through the data began.
   void save(int64_t taken) {
     training_.consumed = static_cast<size_t>(taken * batch_);
     farandole::SaveCheckpointOptions options;
     options.values = {{"step", step_},
+                      {"steps", steps()},
                       {"best", early_stopping_.best},
                       {"since_best", early_stopping_.since_best}};
     options.step = step_;

@@ -25,6 +25,7 @@
 #include "flags.h"
 #include "flips.h"
 #include "mask_folder.h"
+#include "resume_check.h"
 #include "shapes.h"
 #include "training_log.h"
 #include "unet.h"
@@ -97,6 +98,7 @@ class Trainer {
     training_.scheduler = &scheduler_;
     training_.sampler = &sampler_;
     if (auto found = farandole::resume_or_start(checkpoints_, training_)) {
+      check_steps(found->at("steps").toInt(), steps());
       step_ = found->at("step").toInt();
       early_stopping_.best = found->at("best").toDouble();
       early_stopping_.since_best = found->at("since_best").toInt();
@@ -158,6 +160,7 @@ class Trainer {
     training_.consumed = static_cast<size_t>(taken * batch_);
     farandole::SaveCheckpointOptions options;
     options.values = {{"step", step_},
+                      {"steps", steps()},
                       {"best", early_stopping_.best},
                       {"since_best", early_stopping_.since_best}};
     options.step = step_;

@@ -32,6 +32,7 @@ from early_stopping import EarlyStopping
 from image_folder import image_folder
 from loader_workers import outlive_preemption
 from resnet import LAYERS, ResNet
+from resume_check import check_steps
 from shapes import KINDS, Shapes
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -102,11 +103,11 @@ def new_optimizer(net: nn.Module, arguments: argparse.Namespace) -> torch.optim.
         {"params": [p for p in net.parameters() if p.dim() <= 1], "weight_decay": 0.0},
     ]
     options = {"momentum": 0.9, "nesterov": True, "weight_decay": arguments.weight_decay}
-    if arguments.optimizer == "lars":
-        lr = farandole.optim.linear_scaled_lr(10.0, arguments.batch, LARS_BATCH)
-        return farandole.optim.LARS(groups, lr=arguments.lr or lr, **options)
-    lr = farandole.optim.linear_scaled_lr(0.1, arguments.batch)
-    return torch.optim.SGD(groups, lr=arguments.lr or lr, **options)
+    is_lars = arguments.optimizer == "lars"
+    lr, of_batch = (10.0, LARS_BATCH) if is_lars else (0.1, 256)
+    lr = farandole.optim.linear_scaled_lr(lr, arguments.batch, of_batch)
+    options["lr"] = lr if arguments.lr is None else arguments.lr
+    return (farandole.optim.LARS if is_lars else torch.optim.SGD)(groups, **options)
 
 
 def new_scheduler(
@@ -160,14 +161,16 @@ class Trainer:
         self.parts |= {"scheduler": self.scheduler, "scaler": self.scaler}
         found = farandole.resume_or_start(self.checkpoints, **self.parts, sampler=self.sampler)
         self.step = found["step"] if found else 0
+        self.steps = arguments.epochs * self.epoch_steps
         if found:
+            check_steps(found["steps"], self.steps)
             self.early_stopping.load_state_dict(found)
         folder = arguments.output if farandole.rank() == 0 else None
         self.log = TrainingLog(folder, COLUMNS, self.step)
 
     def save(self, taken: int) -> None:
         """`taken`: steps since the pass through the data began."""
-        values = {"step": self.step, **self.early_stopping.state_dict()}
+        values = {"step": self.step, "steps": self.steps, **self.early_stopping.state_dict()}
         sampler = self.sampler.state_dict(taken * self.batch)
         farandole.save_checkpoint(
             self.checkpoints, **self.parts, sampler=sampler, values=values, step=self.step, keep=2

@@ -29,6 +29,7 @@ from early_stopping import EarlyStopping
 from flips import Flips
 from loader_workers import outlive_preemption
 from mask_folder import MaskFolder
+from resume_check import check_steps
 from shapes import KINDS, ShapeMasks
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -123,8 +124,8 @@ class Trainer:
             lr=arguments.lr,
             weight_decay=arguments.weight_decay,
         )
-        steps = arguments.epochs * (len(train_data) // arguments.batch)
-        self.scheduler = PolynomialLR(self.optimizer, max(steps, 1), power=0.9)
+        self.steps = max(arguments.epochs * (len(train_data) // arguments.batch), 1)
+        self.scheduler = PolynomialLR(self.optimizer, self.steps, power=0.9)
         self.early_stopping = EarlyStopping(arguments.patience)
         self.preemption = farandole.CheckpointOnSignal()
 
@@ -134,13 +135,14 @@ class Trainer:
         found = farandole.resume_or_start(self.checkpoints, **self.parts, sampler=self.sampler)
         self.step = found["step"] if found else 0
         if found:
+            check_steps(found["steps"], self.steps)
             self.early_stopping.load_state_dict(found)
         folder = arguments.output if farandole.rank() == 0 else None
         self.log = TrainingLog(folder, COLUMNS, self.step)
 
     def save(self, taken: int) -> None:
         """`taken`: steps since the pass through the data began."""
-        values = {"step": self.step, **self.early_stopping.state_dict()}
+        values = {"step": self.step, "steps": self.steps, **self.early_stopping.state_dict()}
         sampler = self.sampler.state_dict(taken * self.batch)
         farandole.save_checkpoint(
             self.checkpoints, **self.parts, sampler=sampler, values=values, step=self.step, keep=2

@@ -50,6 +50,29 @@ def _is_told_by_file(rank: int, size: int, path: str) -> None:
     assert preemption.requested()
 
 
+def test_signals_are_given_back_in_any_order() -> None:
+    ranks.run(_closes_in_another_order, 1)
+
+
+def _closes_in_another_order(rank: int, size: int) -> None:
+    calls: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: calls.append(number))
+    outer = farandole.CheckpointOnSignal()
+    inner = farandole.CheckpointOnSignal()
+    outer.close()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert inner.requested()
+    assert calls == [signal.SIGUSR1]
+    inner.close()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert calls == [signal.SIGUSR1] * 2
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGTERM)  # the default: it ends here
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+
+
 def test_signals_that_cannot_be_handled_are_named() -> None:
     ranks.run(_refuses, 1)
 

@@ -120,6 +120,15 @@ def test_a_log_may_have_no_rows_of_steps(program: Path, tmp_path: Path) -> None:
     assert re.findall(r"step (\d+):", train(program, *small, *output, ranks=1)) == ["2"]
 
 
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
+def test_a_training_of_another_length_is_refused(program: Path, tmp_path: Path) -> None:
+    small = ["--image-size", "16", "--workers", "0", "--shapes", "16", "--batch", "8"]
+    small += ["--output", str(tmp_path)]
+    train(program, *small, "--epochs", "1", ranks=1)
+    text = said_by(program, *small, "--epochs", "3")
+    assert "a training of 2 steps, and this one has 6" in text
+
+
 def test_folders_of_different_classes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(PYTHON))
     program = importlib.import_module("train_resnet")

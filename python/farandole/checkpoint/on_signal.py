@@ -58,6 +58,7 @@ class CheckpointOnSignal:
         self._group = arguments.group_of("CheckpointOnSignal", process_group)
         self._file = Path(file) if file is not None else None
         self._is_asked = False
+        self._is_closed = False
         self._before: dict[int, Any] = {}
         for number in signals:
             try:
@@ -76,8 +77,11 @@ class CheckpointOnSignal:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._is_asked = True
         before = self._before.get(number)
-        if callable(before) and before is not signal.default_int_handler:
+        if callable(before) and (self._is_closed or before is not signal.default_int_handler):
             before(number, frame)
+        elif self._is_closed and before == signal.SIG_DFL:  # below a handler that was set later
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def requested(self) -> bool:
         """Whether any rank was asked, the same on all. Collective: one number to all ranks."""
@@ -104,7 +108,8 @@ class CheckpointOnSignal:
         raise SystemExit(status)
 
     def close(self) -> None:
-        """Give the signals back."""
+        """Give the signals back. Below a handler that was set later, only pass them on."""
+        self._is_closed = True
         for number, before in self._before.items():
-            signal.signal(number, before)
-        self._before.clear()
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, before)
