@@ -50,7 +50,7 @@ def test_a_webhook_gets_each_step_with_its_findings(tmp_path: Path) -> None:
     server.server_close()
     assert [body["step"] for body in Receiver.bodies] == [0, 1]
     body = Receiver.bodies[0]
-    assert (body["rule"], body["trial"]) == ("VanishingGradient", "run")
+    assert (body["rule"], body["run"]) == ("VanishingGradient", "run")
     assert len(body["findings"]) == 4
     assert body["findings"][0]["tensor"] == "gradient/Net_first.bias"
     assert body["text"].startswith(

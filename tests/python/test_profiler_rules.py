@@ -32,6 +32,7 @@ from farandole.profiler import (
     UnevenShards,
 )
 from farandole.profiler.rules.profiler_report import RULES
+from farandole.rule_actions import StopTraining
 
 from profile_fixtures import START_S, TimelineWriter, core, gpu, write_metrics, write_steps
 
@@ -514,7 +515,7 @@ def test_rules_that_are_watched_fire_once_and_by_their_intervals(tmp_path: Path)
     for step in range(120):
         writer.step(step)
     writer.save()
-    watch = RuleWatch(Profile(tmp_path), [StepOutlier(n_outliers=1)])
+    watch = RuleWatch(Profile(tmp_path), [StepOutlier(n_outliers=1)], [StopTraining()])
     assert watch.poll(0) == []
     for step in range(120, 130):
         writer.step(step, forward=50_000 if step > 127 else 3000)
@@ -522,4 +523,7 @@ def test_rules_that_are_watched_fire_once_and_by_their_intervals(tmp_path: Path)
         file.writelines(json.dumps(event) + ",\n" for event in writer.events[-60:])
     assert watch.poll(59) == []  # it is not yet time
     assert [report.rule for report in watch.poll(60)] == ["StepOutlier"]
+    assert (tmp_path / "stop").read_text().startswith("StepOutlier: ")
+    (tmp_path / "stop").unlink()
     assert watch.poll(120) == []  # it was reported
+    assert not (tmp_path / "stop").exists()

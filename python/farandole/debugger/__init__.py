@@ -5,7 +5,6 @@
 defaults are those of SageMaker Debugger. Nothing leaves the machine but what ``Webhook`` sends.
 """
 
-from farandole.debugger.actions import SMS, Action, ActionList, Email, Log, StopTraining, Webhook
 from farandole.debugger.built_in_collections import CollectionKeys
 from farandole.debugger.collection import Collection
 from farandole.debugger.exceptions import (
@@ -27,6 +26,7 @@ from farandole.debugger.saved_value import Counts
 from farandole.debugger.step_state import StepState
 from farandole.debugger.trial import Trial, create_trial
 from farandole.debugger.trial_tensor import Tensor
+from farandole.rule_actions import SMS, Action, ActionList, Email, Log, StopTraining, Webhook
 
 __all__ = [
     "SMS",

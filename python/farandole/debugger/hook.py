@@ -26,6 +26,7 @@ from farandole.debugger.save_config import SaveConfig
 from farandole.debugger.step_counter import StepCounter
 from farandole.debugger.tensorboard import TensorBoardWriter
 from farandole.errors import InvalidArgument, sentences
+from farandole.rule_actions import STOP_FILE
 
 _WITHOUT_PARAMETERS = (CollectionKeys.LOSSES, CollectionKeys.GRADIENTS)
 
@@ -131,7 +132,7 @@ class Hook:
     @property
     def stop_file(self) -> Path:
         """What the action StopTraining creates: ``CheckpointOnSignal(file=hook.stop_file)``."""
-        return self.out_dir / "stop"
+        return self.out_dir / STOP_FILE
 
     # Collections.
 

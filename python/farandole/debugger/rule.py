@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from farandole.debugger.actions import Action, ActionList
 from farandole.debugger.exceptions import (
     RuleEvaluationConditionMet,
     StepUnavailable,
@@ -17,6 +16,7 @@ from farandole.debugger.exceptions import (
 from farandole.debugger.finding import Finding
 from farandole.debugger.trial import Trial
 from farandole.debugger.trial_tensor import Tensor
+from farandole.rule_actions import Action, ActionList
 
 
 class Rule(ABC):

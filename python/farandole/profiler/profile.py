@@ -29,20 +29,25 @@ class Profile:
         Raises:
             InvalidArgument: there is no such folder.
         """
-        self.folder = Path(folder)
-        if not self.folder.is_dir():
+        self.path = Path(folder)
+        if not self.path.is_dir():
             raise InvalidArgument(
                 sentences(
                     "profile-folder",
-                    f"a profile was to be read from '{self.folder}'.",
+                    f"a profile was to be read from '{self.path}'.",
                     "there is no such folder.",
                     "pass the folder that was given to SystemMonitor or to the recorder.",
                 )
             )
-        self.metrics = SystemMetrics(self.folder)
-        self.timeline = Timeline(self.folder)
+        self.metrics = SystemMetrics(self.path)
+        self.timeline = Timeline(self.path)
         self._steps: list[RankSteps] | None = None
         self.refresh()
+
+    @property
+    def name(self) -> str:
+        """That of the folder, for messages."""
+        return self.path.resolve().name
 
     def refresh(self) -> int:
         """Read what was added; return how many values and events that is."""

@@ -15,6 +15,7 @@ from farandole import _C, arguments
 from farandole.errors import InvalidArgument, sentences
 from farandole.profiler import garbage, operators
 from farandole.profiler.monitor import SystemMonitor
+from farandole.rule_actions import STOP_FILE
 
 _Schedule = Callable[[int], ProfilerAction]
 
@@ -91,6 +92,8 @@ def start(
     options = (os.fspath(folder), group, max_file_bytes, max_file_seconds)
     recording = _Recording(options, schedule, operators, monitor)
     recording.begin()
+    if _rank(group) == 0:
+        (Path(folder) / STOP_FILE).unlink(missing_ok=True)  # of a training before
     _recording = recording
 
 
@@ -116,6 +119,10 @@ def step(mode: str = "TRAIN") -> None:
         _recording.step(mode)
 
 
+def _rank(group: dist.ProcessGroup | None) -> int:
+    return group.rank() if group is not None else _C.find_launch().rank
+
+
 class _Recording:
     def __init__(
         self,
@@ -132,9 +139,7 @@ class _Recording:
         self._process = os.getpid()
         self._operators: Any = None
         if with_operators and schedule is not None:
-            folder, group = Path(options[0]), options[1]
-            rank = group.rank() if group is not None else _C.find_launch().rank
-            self._operators = operators.profile(folder, rank, schedule)
+            self._operators = operators.profile(Path(options[0]), _rank(options[1]), schedule)
 
     def is_of_this_process(self) -> bool:
         return self._process == os.getpid()

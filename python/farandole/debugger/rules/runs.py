@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from farandole.debugger.actions import StopTraining
 from farandole.debugger.rule import Rule
 from farandole.debugger.step_state import StepState
 from farandole.debugger.trial import Trial
+from farandole.rule_actions import StopTraining
 
 _POLL_S = 0.2
 

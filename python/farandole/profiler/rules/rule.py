@@ -29,6 +29,14 @@ class RuleReport:
     parameters: dict[str, Any]
     figures: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def step(self) -> None:
+        """It is of a whole run, not of one step as those of the debugger."""
+
+    def __str__(self) -> str:
+        """What was found, and what to do."""
+        return f"{self.what} {self.advice}".rstrip()
+
     def to_json(self) -> dict[str, Any]:
         """Plain values for json.dumps()."""
         return asdict(self)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from farandole.profiler.profile import Profile
 from farandole.profiler.rules.profiler_report import ProfilerReport
 from farandole.profiler.rules.rule import ProfilerRule, RuleReport
+from farandole.rule_actions import Action, ActionList
 
 
 class RuleWatch:
@@ -25,9 +26,15 @@ class RuleWatch:
     Threads: one at a time.
     """
 
-    def __init__(self, profile: Profile, rules: Iterable[ProfilerRule] | None = None) -> None:
-        """Watch a profile with these rules, or with all."""
+    def __init__(
+        self,
+        profile: Profile,
+        rules: Iterable[ProfilerRule] | None = None,
+        actions: Action | Iterable[Action] = (),
+    ) -> None:
+        """Watch a profile with these rules, or with all; do ``actions`` when one fires anew."""
         self._profile = profile
+        self._actions = ActionList(*(actions if isinstance(actions, Iterable) else [actions]))
         self._rules = list(ProfilerReport().rules if rules is None else rules)
         self._due_s = dict.fromkeys(range(len(self._rules)), 0.0)
         self._has_fired: set[int] = set()
@@ -49,5 +56,6 @@ class RuleWatch:
             report = rule.evaluate(self._profile)
             if report.fired and i not in self._has_fired:
                 reports.append(report)
+                self._actions.invoke(self._profile, report.rule, [report])
             (self._has_fired.add if report.fired else self._has_fired.discard)(i)
         return reports

@@ -6,51 +6,76 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
-from farandole.debugger.finding import Finding
-from farandole.debugger.trial import Trial
 from farandole.errors import NotSupported, sentences
 from farandole.logs import LOGGER
 
+STOP_FILE = "stop"
+"""In the folder of a run: what StopTraining makes."""
+
+
+class Run(Protocol):
+    """What rules look at: a trial of the debugger, or a profile."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def path(self) -> Path:
+        """The folder with its files."""
+
+
+class Found(Protocol):
+    """What a rule has found; as text it is a sentence."""
+
+    @property
+    def step(self) -> int | None:
+        """Where it was found, if it is of one step."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+
 
 class Action(Protocol):
-    """Something to do once a rule has findings."""
+    """Something to do once a rule has found something."""
 
-    def invoke(self, trial: Trial, rule_name: str, findings: Sequence[Finding]) -> None:
+    def invoke(self, run: Run, rule_name: str, findings: Sequence[Found]) -> None:
         """Do it."""
 
 
 class Log:
     """Writes a warning to the logger "farandole"."""
 
-    def invoke(self, trial: Trial, rule_name: str, findings: Sequence[Finding]) -> None:
+    def invoke(self, run: Run, rule_name: str, findings: Sequence[Found]) -> None:
         """Write one line for each finding."""
         for finding in findings:
-            LOGGER.warning("%s in '%s': %s", rule_name, trial.name, finding)
+            LOGGER.warning("%s in '%s': %s", rule_name, run.name, finding)
 
 
 class StopTraining:
-    """Asks the training to stop, by the file ``stop`` in the folder of the trial.
+    """Asks the training to stop, by the file ``stop`` in the folder of the run.
 
     The training ends itself after the same step on all ranks, with a checkpoint, if it looks::
 
-        preemption = farandole.CheckpointOnSignal(file=hook.stop_file)
+        preemption = farandole.CheckpointOnSignal(file=hook.stop_file)  # folder + "/stop"
     """
 
     def __init__(self, training_job_prefix: str = "") -> None:
-        """Make it; only trials whose name begins with ``training_job_prefix`` are stopped."""
+        """Make it; only runs whose name begins with ``training_job_prefix`` are stopped."""
         self._prefix = training_job_prefix
 
-    def invoke(self, trial: Trial, rule_name: str, findings: Sequence[Finding]) -> None:
+    def invoke(self, run: Run, rule_name: str, findings: Sequence[Found]) -> None:
         """Create the file; it has the findings."""
-        if trial.name.startswith(self._prefix):
+        if run.name.startswith(self._prefix):
             text = "".join(f"{rule_name}: {finding}\n" for finding in findings)
-            (trial.path / "stop").write_text(text)
+            (run.path / STOP_FILE).write_text(text)
 
 
 class Webhook:
-    """Sends a JSON object by HTTP POST: rule, trial, path, step, text and findings.
+    """Sends a JSON object by HTTP POST: rule, run, path, step, text and findings.
 
     ``text`` is what chat services show. A failure is logged, and the rule goes on.
     """
@@ -58,12 +83,12 @@ class Webhook:
     def __init__(self, url: str, *, timeout_s: float = 10.0) -> None:
         self._url, self._timeout_s = url, timeout_s
 
-    def invoke(self, trial: Trial, rule_name: str, findings: Sequence[Finding]) -> None:
+    def invoke(self, run: Run, rule_name: str, findings: Sequence[Found]) -> None:
         """Send it."""
         body = {
             "rule": rule_name,
-            "trial": trial.name,
-            "path": str(trial.path),
+            "run": run.name,
+            "path": str(run.path),
             "step": findings[0].step if findings else None,
             "text": "\n".join(f"{rule_name}: {finding}" for finding in findings),
             "findings": [finding.to_json() for finding in findings],
@@ -84,10 +109,10 @@ class ActionList:
     def __init__(self, *actions: Action) -> None:
         self._actions = actions
 
-    def invoke(self, trial: Trial, rule_name: str, findings: Sequence[Finding]) -> None:
+    def invoke(self, run: Run, rule_name: str, findings: Sequence[Found]) -> None:
         """Do all of them."""
         for action in self._actions:
-            action.invoke(trial, rule_name, findings)
+            action.invoke(run, rule_name, findings)
 
 
 class Email:
