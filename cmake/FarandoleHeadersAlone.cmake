@@ -29,7 +29,7 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS
 set(umbrella farandole/farandole.h)
 list(REMOVE_ITEM headers ${umbrella})
 set(torch_headers ${headers})
-list(FILTER torch_headers INCLUDE REGEX "^farandole/(amp|checkpoint|data|ddp|optim|process_group)/")
+list(FILTER torch_headers INCLUDE REGEX "^farandole/(amp|checkpoint|data|ddp|debugger|optim|process_group|profile)/")
 list(REMOVE_ITEM headers ${torch_headers})
 
 farandole_headers_alone(headers_alone_17 farandole_comm 17 ${headers})

@@ -7,6 +7,7 @@
 
 #include "bindings.h"
 #include "farandole/comm/event_stream.h"
+#include "farandole/profile/annotation.h"
 #include "farandole/profile/recorder.h"
 
 namespace farandole::python {
@@ -19,6 +20,17 @@ void start_recording(const std::string& folder, const std::optional<Group>& grou
                      int64_t max_file_bytes, double max_file_seconds) {
   profiler::start({folder, group.value_or(Group()), max_file_bytes, max_file_seconds});
 }
+
+/// An annotation that the program ends; torch's own record_function goes through its dispatcher,
+/// which takes ten times as long.
+class OpenAnnotation {
+ public:
+  explicit OpenAnnotation(const std::string& name) { range_.emplace(name); }
+  void end() { range_.reset(); }
+
+ private:
+  std::optional<Annotation> range_;
+};
 
 void emit_garbage(int64_t generation, uint64_t begin_ns) {
   comm::Span span;
@@ -38,6 +50,9 @@ void bind_profile(py::module_& module) {
   module.def("stop_recording", &profiler::stop, NoGil(), "Write the rest.");
   module.def("is_recording", &profiler::is_recording, "Whether this process does.");
   module.def("end_step", &profiler::step, py::arg("mode"), NoGil(), "The program ends a step.");
+  py::class_<OpenAnnotation>(module, "OpenAnnotation", "A range of the program.")
+      .def(py::init<const std::string&>(), py::arg("name"), "Begin.")
+      .def("end", &OpenAnnotation::end, "End; on the same thread.");
   module.def("now_ns", &comm::now_ns, "The clock of spans.");
   module.def("emit_garbage", &emit_garbage, py::arg("generation"), py::arg("begin_ns"),
              "Python's collector has ended.");

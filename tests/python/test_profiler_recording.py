@@ -194,3 +194,31 @@ def _dies(rank: int, size: int, folder: str) -> None:
 def test_a_killed_rank_leaves_what_it_had_done(tmp_path: Path) -> None:
     ranks.run(_dies, 1, str(tmp_path), may_die=(0,))
     assert names(lines_of(tmp_path, 0))["annotation/before"] == 1
+
+
+def _annotates(rank: int, size: int, folder: str) -> None:
+    @profiler.annotate("factorial")
+    def factorial(n: int) -> int:
+        return n * factorial(n - 1) if n else 1
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        with profiler.annotate("within a graph"):
+            return x + 1
+
+    profiler.start(folder, system_interval_ms=None)
+    assert factorial(3) == 6
+    with pytest.raises(ZeroDivisionError), profiler.annotate("fails"):
+        raise ZeroDivisionError
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    with torch.profiler.profile() as seen, profiler.annotate("for torch, too"):
+        pass
+    assert "for torch, too" in [event.name for event in seen.events()]
+    profiler.stop()
+
+
+def test_annotations_nest_fail_and_compile(tmp_path: Path) -> None:
+    ranks.run(_annotates, 1, str(tmp_path))
+    counts = names(lines_of(tmp_path, 0))
+    assert (counts["annotation/factorial"], counts["annotation/fails"]) == (4, 1)
+    assert counts["annotation/within a graph"] == 0

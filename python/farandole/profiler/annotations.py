@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from torch.autograd.profiler import record_function
+import torch
+
+from farandole import _C
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 class annotate(contextlib.ContextDecorator):  # noqa: N801
     """Name what runs in a block or a function, as farandole::Annotation of C++.
 
-    A recorder (`start`) and torch.profiler show it; without them it costs some microseconds::
+    A recorder (`start`) and torch.profiler show it; without them it costs less than a microsecond::
 
         with annotate("Forward"):
             loss = model(batch)
@@ -24,35 +26,35 @@ class annotate(contextlib.ContextDecorator):  # noqa: N801
         @annotate("Preprocess")
         def preprocess(batch): ...
 
-    Threads: a block ends on the thread on which it began.
+    Within torch.compile() it does nothing. Threads: a block ends on the thread on which it began.
     """
 
     def __init__(self, name: str) -> None:
         """Of any text."""
         self._name = name
-        self._open: list[record_function] = []  # of a function that calls itself
+        self._open: list[_C.OpenAnnotation] = []  # of a function that calls itself
 
     def __enter__(self) -> Self:
         """Begin."""
-        self._open.append(annotation_begin(self._name))
+        if not torch.compiler.is_compiling():
+            self._open.append(_C.OpenAnnotation(self._name))
         return self
 
     def __exit__(self, *error: object) -> None:
         """End."""
-        annotation_end(self._open.pop())
+        if self._open:
+            self._open.pop().end()
 
 
-def annotation_begin(name: str) -> record_function:
+def annotation_begin(name: str) -> _C.OpenAnnotation:
     """Begin what `annotation_end` ends, on the same thread.
 
     Returns:
         What `annotation_end` takes.
     """
-    annotation: Any = record_function(name)
-    annotation.__enter__()
-    return annotation  # type: ignore[no-any-return]
+    return _C.OpenAnnotation(name)
 
 
-def annotation_end(annotation: record_function) -> None:
+def annotation_end(annotation: _C.OpenAnnotation) -> None:
     """End what `annotation_begin` has returned."""
-    annotation.__exit__(None, None, None)
+    annotation.end()
