@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'OpenAnnotation', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -1169,6 +1169,18 @@ class CheckpointReader:
     @property
     def world_size(self) -> int:
         ...
+class OpenAnnotation:
+    """
+    A range of the program.
+    """
+    def __init__(self, name: str) -> None:
+        """
+        Begin.
+        """
+    def end(self) -> None:
+        """
+        End; on the same thread.
+        """
 def abort(group: torch.distributed.distributed_c10d.ProcessGroup) -> None:
     """
     Fail every collective of the group, here and on its peers.

@@ -17,6 +17,7 @@ from farandole.profiler import (
     ExposedCommunication,
     GPUMemoryIncrease,
     HostCpuOversubscribed,
+    HostMemoryLeak,
     IOBottleneck,
     LoadBalancing,
     LowGPUUtilization,
@@ -213,6 +214,28 @@ def test_a_jump_of_a_gpus_memory_fires(tmp_path: Path, after: float, fires: bool
 def test_a_jump_before_the_patience_is_over_does_not_fire(tmp_path: Path) -> None:
     write_metrics(tmp_path, {gpu(0, "GPUMemoryUtilization"): [0.0] * 500 + [100.0] * 700})
     assert not judge(GPUMemoryIncrease(), tmp_path).fired
+
+
+@pytest.mark.parametrize(
+    ("values", "fires"),
+    [
+        ([30.0 + step * 0.05 for step in range(300)], True),  # 15 % in 300 values
+        ([30.0 + step * 0.01 for step in range(300)], False),  # 3 %
+        ([30.0] * 30 + [60.0] * 270, False),  # what a training needs
+        ([30.0 + 15 * (step % 100 > 50) for step in range(300)], False),  # up and down
+        ([30.0 + step * 0.05 for step in range(150)], False),  # too few
+    ],
+)
+def test_memory_that_rises_all_the_time_is_a_leak(
+    tmp_path: Path, values: list[float], fires: bool
+) -> None:
+    write_metrics(tmp_path, {("memory", "MemoryUsedPercent", ""): values})
+    report = judge(HostMemoryLeak(), tmp_path)
+    assert report.fired == fires
+    assert report.has_data == (len(values) >= 200)
+    if fires:
+        assert "algo-1 rose by 12" in report.what  # from the second tenth to the last
+        assert "is full in" in report.what
 
 
 @pytest.mark.parametrize(("other", "fires"), [(20.0, True), (99.0, False)])

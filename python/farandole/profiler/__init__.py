@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from farandole.profiler.rules.exposed_communication import ExposedCommunication
     from farandole.profiler.rules.gpu_memory_increase import GPUMemoryIncrease
     from farandole.profiler.rules.host_cpu_oversubscribed import HostCpuOversubscribed
+    from farandole.profiler.rules.host_memory_leak import HostMemoryLeak
     from farandole.profiler.rules.io_bottleneck import IOBottleneck
     from farandole.profiler.rules.load_balancing import LoadBalancing
     from farandole.profiler.rules.low_gpu_utilization import LowGPUUtilization
@@ -41,6 +42,7 @@ __all__ = [
     "ExposedCommunication",
     "GPUMemoryIncrease",
     "HostCpuOversubscribed",
+    "HostMemoryLeak",
     "IOBottleneck",
     "LoadBalancing",
     "LowGPUUtilization",
@@ -83,6 +85,7 @@ _READERS = {
     "ExposedCommunication": "rules.exposed_communication",
     "GPUMemoryIncrease": "rules.gpu_memory_increase",
     "HostCpuOversubscribed": "rules.host_cpu_oversubscribed",
+    "HostMemoryLeak": "rules.host_memory_leak",
     "IOBottleneck": "rules.io_bottleneck",
     "LoadBalancing": "rules.load_balancing",
     "LowGPUUtilization": "rules.low_gpu_utilization",

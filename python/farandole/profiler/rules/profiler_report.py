@@ -15,6 +15,7 @@ from farandole.profiler.rules.dataloader import Dataloader
 from farandole.profiler.rules.exposed_communication import ExposedCommunication
 from farandole.profiler.rules.gpu_memory_increase import GPUMemoryIncrease
 from farandole.profiler.rules.host_cpu_oversubscribed import HostCpuOversubscribed
+from farandole.profiler.rules.host_memory_leak import HostMemoryLeak
 from farandole.profiler.rules.io_bottleneck import IOBottleneck
 from farandole.profiler.rules.load_balancing import LoadBalancing
 from farandole.profiler.rules.low_gpu_utilization import LowGPUUtilization
@@ -40,6 +41,7 @@ RULES: dict[str, type[ProfilerRule]] = {
         LowGPUUtilization,
         LoadBalancing,
         GPUMemoryIncrease,
+        HostMemoryLeak,
         MaxInitializationTime,
         OverallSystemUsage,
     )
