@@ -37,7 +37,7 @@ publish := $(if $(PUBLISH),--publish)
 torch_free_tests := run run_parts run_hosts launchers restarts cmake_project packaging nccl_plugin \
 	gpu_check gpu_benchmark docs page_examples cpp_examples training_examples demo doctor benchmark mpi \
 	checkpoint_values checkpoint_reader checkpoint_resharding checkpoint_memory lr_schedulers \
-	bench_collectives bench_predict \
+	bench_collectives bench_predict report_figures report_page report_top \
 	samplers simulated_faults simulated_capture \
 	profiler_monitor profiler_readers profiler_rules profiler_damage \
 	debugger_trial debugger_actions debugger_examples

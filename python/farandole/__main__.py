@@ -21,6 +21,14 @@ def main(arguments: list[str] | None = None) -> int:
         from farandole.bench.command_line import main as run_bench
 
         return run_bench(given[1:])
+    if given[:1] == ["report"]:
+        from farandole.report.command_line import main as run_report
+
+        return run_report(given[1:])
+    if given[:1] == ["top"]:
+        from farandole.top.command_line import main as run_top
+
+        return run_top(given[1:])
     parser = argparse.ArgumentParser(prog="farandole", description="Data-parallel training")
     parser.add_argument("--version", action="version", version=farandole.__version__)
     parser.add_argument(
@@ -39,6 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
         help="how fast it is here; farandole bench --help",
         add_help=False,
     )
+    commands.add_parser(
+        "report", help="what a recorded run did; farandole report --help", add_help=False
+    )
+    commands.add_parser("top", help="what a running job does; farandole top --help", add_help=False)
     parsed = parser.parse_args(given)
     if parsed.cmake_dir:
         return print_cmake_dir()

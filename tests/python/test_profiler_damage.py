@@ -21,7 +21,7 @@ ODD: list[Any] = [
 PATIENCE_OF = (
     *("BatchSize", "CPUBottleneck", "IOBottleneck", "GPUMemoryIncrease", "LoadBalancing"),
     *("LowGPUUtilization", "Straggler", "ExposedCommunication", "UnevenShards"),
-    "HostCpuOversubscribed",
+    *("HostCpuOversubscribed", "HostMemoryLeak"),
 )
 IMPATIENT = ProfilerReport(
     **{f"{rule}_patience": 1 for rule in PATIENCE_OF},
@@ -35,6 +35,7 @@ def write(folder: Path) -> list[Path]:
     """Something for each rule to judge."""
     names = [core(0), core(0, "I/OWaitPercentage"), gpu(0), gpu(1), gpu(0, "GPUThrottleReasons")]
     names += [gpu(0, "GPUMemoryUtilization"), ("host", "cores", "RunnableThreadsPerCore")]
+    names += [("memory", "MemoryUsedPercent", "")]
     paths = [write_metrics(folder, {name: [50.0] * 12 for name in names})]
     for rank in range(2):
         writer = TimelineWriter(folder, rank)

@@ -94,11 +94,11 @@ def test_memory_waits_disk_and_network_are_recorded(recorded: Profile) -> None:
 
 
 def test_rows_are_those_of_sagemaker(recorded: Profile) -> None:
-    (file,) = files(recorded.folder)
+    (file,) = files(recorded.path)
     begun = int(file.name.split(".")[0])
     assert file.name == f"{begun}.algo-1.json"
     assert file.parent.name == time.strftime("%Y%m%d%H", time.gmtime(begun))
-    for row in rows(recorded.folder):
+    for row in rows(recorded.path):
         assert list(row) == ["Type", "Name", "Dimension", "Value", "NodeId", "Timestamp"]
         assert row["Timestamp"] >= begun
 

@@ -71,9 +71,13 @@ class GrowingFiles:
     Threads: one at a time.
     """
 
-    def __init__(self, profile: Path, part: str, pattern: str) -> None:
+    def __init__(
+        self, profile: Path, part: str, pattern: str, *, written_since_s: float = 0
+    ) -> None:
+        """Files that were last written before this time, in seconds since 1970, are left out."""
         self._profile = profile
         self._folder = profile / part
+        self._written_since_s = written_since_s
         self._pattern = re.compile(pattern)
         self._files: dict[tuple[int, int], GrowingFile] = {}
         self._foreign: set[str] = set()
@@ -86,7 +90,7 @@ class GrowingFiles:
                 status = path.stat()
             except OSError:  # renamed meanwhile: the next call finds it
                 continue
-            if path.is_dir():
+            if path.is_dir() or status.st_mtime < self._written_since_s:
                 continue
             if not self._pattern.fullmatch(path.relative_to(self._folder).as_posix()):
                 self._foreign.add(self.name_of(path))
@@ -135,7 +139,7 @@ def _object_of(line: bytes) -> dict[str, Any] | None:
     if begin < 0 or not (_is_frame(line[:begin]) and _is_frame(line[end + 1 :])):
         return None
     try:
-        found = json.loads(line[begin : end + 1])
+        found = json.loads(str(line[begin : end + 1], "utf-8"))
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

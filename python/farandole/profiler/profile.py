@@ -23,8 +23,13 @@ class Profile:
             print(span.start_us, span.duration_us)
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, written_since_s: float = 0) -> None:
         """Read what there is.
+
+        Args:
+            folder: What `start` or `SystemMonitor` was given.
+            written_since_s: Files that were last written before this time, in seconds since 1970,
+                are left out: a file has a minute.
 
         Raises:
             InvalidArgument: there is no such folder.
@@ -39,8 +44,8 @@ class Profile:
                     "pass the folder that was given to SystemMonitor or to the recorder.",
                 )
             )
-        self.metrics = SystemMetrics(self.path)
-        self.timeline = Timeline(self.path)
+        self.metrics = SystemMetrics(self.path, written_since_s=written_since_s)
+        self.timeline = Timeline(self.path, written_since_s=written_since_s)
         self._steps: list[RankSteps] | None = None
         self.refresh()
 

@@ -50,8 +50,10 @@ class Series(NamedTuple):
 class SystemMetrics:
     """Reads all nodes of a folder, and with each `refresh` what was added. Damage is counted."""
 
-    def __init__(self, folder: Path) -> None:
-        self._files = GrowingFiles(folder, "system", r".+/\d{10}\.algo-\d+\.json")
+    def __init__(self, folder: Path, *, written_since_s: float = 0) -> None:
+        self._files = GrowingFiles(
+            folder, "system", r".+/\d{10}\.algo-\d+\.json", written_since_s=written_since_s
+        )
         self._times: dict[Metric, array[float]] = {}
         self._values: dict[Metric, array[float]] = {}
         self._series: dict[Metric, Series] = {}

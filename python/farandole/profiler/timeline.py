@@ -35,6 +35,13 @@ class Span(NamedTuple):
         """When it ended, by the same clock."""
         return self.start_us + self.duration_us
 
+    def number(self, name: str) -> float | None:
+        """Of ``args``; None where there is none, or none that can be."""
+        try:
+            return number_of(self.args[name])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+
 
 class RankTimeline:
     """What one rank did; of all its processes, where it was started again."""
@@ -107,8 +114,10 @@ class _Header:
 class Timeline:
     """Reads all ranks of a folder, and with each `refresh` what was added. Damage is counted."""
 
-    def __init__(self, folder: Path) -> None:
-        self._files = GrowingFiles(folder, "framework/pevents", _PATTERN)
+    def __init__(self, folder: Path, *, written_since_s: float = 0) -> None:
+        self._files = GrowingFiles(
+            folder, "framework/pevents", _PATTERN, written_since_s=written_since_s
+        )
         self._headers: dict[GrowingFile, _Header] = {}
         self._ranks: dict[int, RankTimeline] = {}
 

@@ -7,6 +7,8 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from farandole.pages.scale import round_up, short_number
+
 WIDTH, HEIGHT = 360, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 26, 36
 # Okabe and Ito's colours, which stay apart for colour-blind eyes.
@@ -35,7 +37,7 @@ def chart(title: str, unit: str, lines: Sequence[Line]) -> str:
     ranks = sorted({x for line in lines for x, _ in line.points})
     tops = [y for line in lines for _, y in line.points]
     tops += [high for line in lines for _, _, high in line.spans]
-    top = _round_up(max(tops, default=1.0) or 1.0)
+    top = round_up(max(tops, default=1.0) or 1.0)
 
     def across(x: float) -> float:
         if len(ranks) == 1:
@@ -55,7 +57,7 @@ def chart(title: str, unit: str, lines: Sequence[Line]) -> str:
         parts.append(f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
                      'class="grid"/>')  # fmt: skip
         parts.append(
-            f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>'
+            f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{short_number(value)}</text>'
         )
     for count in ranks:
         parts.append(f'<text x="{across(count):.1f}" y="{HEIGHT - 20}" text-anchor="middle">'
@@ -82,18 +84,3 @@ def _drawn(line: Line, across: object, down: object) -> list[str]:
                      'stroke-opacity="0.35"/>')  # fmt: skip
     found += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in places]
     return found
-
-
-def _number(value: float) -> str:
-    """Short, without exponents."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _round_up(value: float) -> float:
-    """The next 1, 2, 2.5, 4, 5 or 10 times a power of ten."""
-    power = 1.0
-    while power * 10 <= value:
-        power *= 10
-    while power > value:
-        power /= 10
-    return next(power * each for each in (1, 2, 2.5, 4, 5, 8, 10) if power * each >= value)

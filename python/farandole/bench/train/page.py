@@ -12,23 +12,13 @@ from farandole.bench.train import scaling
 from farandole.bench.train.chart import COLOURS, Line, chart
 from farandole.bench.train.lanes import TITLES
 from farandole.bench.train.scaling import Series
+from farandole.pages.document import LIGHT, document, table
 
 _STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.45 system-ui, sans-serif; color: #1a1a1a; background: #fff;
-  max-width: 60rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr));
   gap: 1rem; }
-svg { width: 100%; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: #333; }
-svg .title { font-weight: 600; } svg .grid { stroke: #ddd; }
-.legend { display: flex; flex-wrap: wrap; gap: .3rem 1rem; padding: 0; list-style: none; }
 .legend i { display: inline-block; width: .9em; height: .9em; border-radius: 50%;
   margin-right: .35em; vertical-align: -0.1em; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .875rem; }
-td, th { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #ddd;
-  white-space: nowrap; overflow-wrap: normal; }
-td:first-child, th:first-child { text-align: left; }
 """
 _HEADS = (
     *("lane", "ranks", "global batch", "median ms", "middle half", "samples/s", "exposed ms"),
@@ -47,15 +37,12 @@ def page(rows: list[Row]) -> str:
     verdicts = "".join(f"<li>{html.escape(line)}</li>" for line in scaling.advice(rows))
     sections = "".join(_section(rows, kind) for kind in scaling.kinds_of(rows))
     data = json.dumps(rows).replace("<", "\\u003c")
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>farandole bench train</title><style>{_STYLE}</style></head><body>\n"
+    body = (
         f"<h1>Throughput of training steps</h1><p>{html.escape(where)}</p>\n"
         + (f"<h2>Ranks or one process?</h2><ul>{verdicts}</ul>\n" if verdicts else "")
-        + f"{sections}\n"
-        f'<script type="application/json" id="rows">{data}</script></body></html>\n'
+        + f'{sections}\n<script type="application/json" id="rows">{data}</script>'
     )
+    return document("farandole bench train", LIGHT + _STYLE, body)
 
 
 def _section(rows: list[Row], kind: tuple[str, str]) -> str:
@@ -70,7 +57,7 @@ def _section(rows: list[Row], kind: tuple[str, str]) -> str:
     return (
         f"<h2>{html.escape(' '.join(kind))}, {parameters}</h2>\n"
         f'<ul class="legend">{legend}</ul>\n<div class="charts">{_charts(own)}</div>\n'
-        f'<div class="wide"><table>{_table(own)}</table></div>\n'
+        f"{_table(own)}"
     )
 
 
@@ -122,19 +109,20 @@ def _table(rows: list[Row]) -> str:
     rows = sorted(
         rows, key=lambda row: (row["ranks"], row["global_batch"], order.index(row["lane"]))
     )
-    lines = ["".join(f"<th>{head}</th>" for head in _HEADS)]
+    cells = []
     for row in rows:
         low, high = row["quartiles_ms"]
-        cells = (
-            html.escape(TITLES[row["lane"]]),
-            row["ranks"],
-            row["global_batch"],
-            f"{row['median_ms']:.2f}",
-            f"{low:.2f} to {high:.2f}",
-            f"{row['samples_per_s']:.2f}",
-            "" if row["exposed_ms"] is None else f"{row['exposed_ms']:.2f}",
-            f"{row['memory_bytes'] / MIB:.1f}",
-            row["threads"],
+        cells.append(
+            (
+                html.escape(TITLES[row["lane"]]),
+                row["ranks"],
+                row["global_batch"],
+                f"{row['median_ms']:.2f}",
+                f"{low:.2f} to {high:.2f}",
+                f"{row['samples_per_s']:.2f}",
+                "" if row["exposed_ms"] is None else f"{row['exposed_ms']:.2f}",
+                f"{row['memory_bytes'] / MIB:.1f}",
+                row["threads"],
+            )
         )
-        lines.append("".join(f"<td>{cell}</td>" for cell in cells))
-    return "".join(f"<tr>{line}</tr>" for line in lines)
+    return table(_HEADS, cells)

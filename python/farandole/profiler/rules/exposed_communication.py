@@ -79,6 +79,6 @@ def _largest_bucket_percent(profile: Profile) -> float | None:
     sizes: dict[str, float] = {}
     for rank in profile.timeline.ranks()[:1]:
         for span in rank.spans("bucket"):
-            sizes[span.name] = float(span.whole("bytes") or 0)
+            sizes[span.name] = span.number("bytes") or 0.0
     whole = sum(sizes.values())
     return plain(100 * float(np.max(list(sizes.values()))) / whole) if whole else None

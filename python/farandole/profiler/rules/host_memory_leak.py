@@ -32,11 +32,14 @@ class HostMemoryLeak(ProfilerRule):
     def evaluate(self, profile: Profile) -> RuleReport:
         """Judge each host, without the first tenth, in which a training takes what it needs."""
         metrics = profile.metrics.of("MemoryUsedPercent")
-        hosts = {metric.node: series for metric, series in metrics.items()}
-        datapoints = max((len(series.values) for series in hosts.values()), default=0)
-        if datapoints < self.patience:
+        datapoints = max((len(series.values) for series in metrics.values()), default=0)
+        least = max(self.patience, _PARTS)
+        hosts = {
+            metric.node: series for metric, series in metrics.items() if len(series.values) >= least
+        }
+        if not hosts:
             return self._no_data(
-                f"{datapoints} values of the memory were recorded; it takes {self.patience}.",
+                f"{datapoints} values of the memory were recorded; it takes {least}.",
                 datapoints=datapoints,
             )
         figures: dict[str, Any] = {}

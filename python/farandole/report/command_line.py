@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `farandole report`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from farandole.errors import Error, InvalidArgument, sentences
+from farandole.report.outcome import DONE, USAGE
+from farandole.report.requirements import check_numpy
+
+_EPILOG = """
+examples:
+  farandole report profile
+  farandole report profile -o today.html --json today.json
+  farandole report --compare before after
+
+Exit status: 0 the page was written, also if rules fired or files could not be read; 2 the options
+are wrong, there is no such folder, the page cannot be written, or numpy is not installed.
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(
+        prog="farandole report",
+        description="Writes one page on a run that farandole.profiler has recorded.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    runs = parser.add_mutually_exclusive_group(required=True)
+    runs.add_argument("folder", nargs="?", metavar="DIR", help="what the run was recorded to")
+    runs.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"), help="two such folders")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="report.html", help="default: %(default)s"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the figures, for programs")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command; returns its exit status."""
+    options = make_parser().parse_args(arguments)
+    try:
+        check_numpy()
+        found, text, lines = (
+            _compared(*options.compare) if options.compare else _one(options.folder)
+        )
+        _write(options.output, text)
+        if options.json:
+            _write(options.json, json.dumps(found) + "\n")
+    except Error as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    print("\n".join([*lines, options.output]))
+    return DONE
+
+
+def _one(folder: str) -> tuple[Any, str, list[str]]:
+    """The figures of a run, the page, and what to print."""
+    from farandole.report.page import page
+
+    figures = _figures(folder)
+    fired = [rule for rule in figures["rules"] if rule["fired"]]
+    lines = [f"{rule['rule']}: {rule['what']} {rule['advice']}" for rule in fired]
+    return figures, page(figures), [*(lines or ["No rule fired."]), *figures["missing"]]
+
+
+def _compared(before: str, after: str) -> tuple[Any, str, list[str]]:
+    from farandole.report.comparison import comparison_of
+    from farandole.report.comparison_page import comparison_page, gain_of
+
+    found = comparison_of(_figures(before), _figures(after))
+    return found, comparison_page(found), [gain_of(found)]
+
+
+def _figures(folder: str) -> dict[str, Any]:
+    from farandole.profiler.profile import Profile
+    from farandole.report.figures import figures_of
+
+    return figures_of(Profile(folder))
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(
+            sentences(
+                "report-output",
+                f"the report could not be written to '{file}'.",
+                f"{error.strerror}.",
+                "pass a file in a folder that exists and may be written to.",
+            )
+        ) from error
