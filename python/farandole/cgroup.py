@@ -29,6 +29,16 @@ def values(name: str) -> Iterator[str]:
     return (file.read_text().strip() for file in files(name))
 
 
+def cores() -> set[int] | None:
+    """The cores that processes may be bound to; None if all of the host."""
+    for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
+        text = nearest_value(name)
+        if text:
+            ends = (part.partition("-")[::2] for part in text.split(","))
+            return {core for low, high in ends for core in range(int(low), int(high or low) + 1)}
+    return None
+
+
 def nearest_value(name: str) -> str | None:
     """A limit of the nearest cgroup that has one; None without cgroups."""
     return next(values(name), None)

@@ -69,7 +69,7 @@ def _recorded(tmp_path_factory: pytest.TempPathFactory) -> Profile:
 
 def test_each_core_that_may_be_used_is_recorded(recorded: Profile) -> None:
     cores = recorded.metrics.of("CPUUtilization")
-    assert {metric.name for metric in cores} == {f"cpu{i}" for i in os.sched_getaffinity(0)}
+    assert {metric.name for metric in cores} >= {f"cpu{i}" for i in os.sched_getaffinity(0)}
     for series in cores.values():
         assert ((series.values >= 0) & (series.values <= 100)).all()
 
@@ -319,7 +319,7 @@ def test_counters_of_proc_stat_become_percentages(
     stat = tmp_path / "stat"
     stat.write_text("cpu  0\ncpu0 100 0 0 100 0 0 0 0 0 0\ncpu1 5 0 0 5 0 0 0 0 0 0\n")
     monkeypatch.setattr(cores_probe, "_STAT", stat)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr(cgroup, "cores", lambda: {0})
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     probe = Cores()
     stat.write_text("cpu  0\ncpu0 130 0 10 140 10 0 0 10 9 9\nprocs_running 6\n")
@@ -371,3 +371,25 @@ def test_gpus_are_recorded_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_nvml_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert list(Gpus().read(1)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"), [("0-2,5,8-9", {0, 1, 2, 5, 8, 9}), ("3", {3}), ("", None), (None, None)]
+)
+def test_cores_of_a_cgroup(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, cores: set[int] | None
+) -> None:
+    monkeypatch.setattr(cgroup, "nearest_value", lambda name: text)
+    assert cgroup.cores() == cores
+
+
+def test_a_rank_that_is_bound_sees_the_cores_of_all(tmp_path: Path) -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        with SystemMonitor(tmp_path, interval_ms=100) as monitor:
+            wait_until(lambda: monitor.samples >= 3)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    seen = {metric.name for metric in Profile(tmp_path).metrics.of("CPUUtilization")}
+    assert seen >= {f"cpu{core}" for core in allowed}

@@ -20,13 +20,14 @@ class Cores:
     """Reads /proc/stat itself: once for all cores and the run queue, which psutil does not have."""
 
     def __init__(self) -> None:
-        self._cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        # Not those of this process's affinity alone: a launcher binds each rank to some.
+        self._cores = cgroup.cores()
         self._throttling = _quota_statistics()
         self._times, _ = self._read_stat()
         self._periods = self._read_periods()
 
     def read(self, elapsed_s: float) -> Iterator[Reading]:  # noqa: ARG002
-        """Percentages of the time since the last call, of the cores that this process may use."""
+        """Percentages of the time since the last call, of the cores that the cgroup may use."""
         times, runnable = self._read_stat()
         stolen = total = 0
         for core, now in times.items():
@@ -51,11 +52,15 @@ class Cores:
         times: dict[str, list[int]] = {}
         for line in _STAT.read_text().splitlines():
             name, _, rest = line.partition(" ")
-            if name in self._cores:
+            if name.startswith("cpu") and self._is_ours(name[3:]):
                 times[name] = [int(ticks) for ticks in rest.split()[:_STATES]]
             elif name == "procs_running":
                 return times, int(rest)
         return times, 0
+
+    def _is_ours(self, number: str) -> bool:
+        """Whether a core counts; the first line of /proc/stat, of all cores, has no number."""
+        return number != "" and (self._cores is None or int(number) in self._cores)
 
     def _read_throttling(self) -> Iterator[Reading]:
         """In how many of the quota's periods the cgroup had used it up. Nothing without a quota."""
