@@ -129,7 +129,9 @@ void Hook::Impl::save(const std::string& name, const at::Tensor& tensor,
   const at::NoGradGuard no_grad;
   Json::Array shape;
   for (const int64_t size : tensor.sizes()) shape.emplace_back(size);
-  Json::Object entry{{"dtype", c10::getDtypeNames(tensor.scalar_type()).first}, {"shape", shape}};
+  // A string_view in torch 2.15.
+  const std::string dtype(c10::getDtypeNames(tensor.scalar_type()).first);
+  Json::Object entry{{"dtype", dtype}, {"shape", shape}};
   if (with_elements && tensor.numel() == 1 && !tensor.is_complex()) {
     entry.emplace_back("value", storable(tensor.item<double>()));
   } else {

@@ -15,6 +15,7 @@ from farandole.profiler import (
     CPUBottleneck,
     Dataloader,
     ExposedCommunication,
+    GarbageCollection,
     GPUMemoryIncrease,
     HostCpuOversubscribed,
     HostMemoryLeak,
@@ -214,6 +215,19 @@ def test_a_jump_of_a_gpus_memory_fires(tmp_path: Path, after: float, fires: bool
 def test_a_jump_before_the_patience_is_over_does_not_fire(tmp_path: Path) -> None:
     write_metrics(tmp_path, {gpu(0, "GPUMemoryUtilization"): [0.0] * 500 + [100.0] * 700})
     assert not judge(GPUMemoryIncrease(), tmp_path).fired
+
+
+@pytest.mark.parametrize(("threshold", "fires"), [(5, True), (50, False)])
+def test_a_rank_that_collects_garbage_is_named(
+    tmp_path: Path, threshold: float, fires: bool
+) -> None:
+    write_steps(tmp_path, 300, gc_pauses)
+    report = judge(GarbageCollection(threshold=threshold), tmp_path)
+    assert report.fired == fires
+    assert not fires or "stops rank 1 (20 % of its time)." in report.what
+    assert report.figures["rank 1"]["longest_ms"] == 50
+    assert report.figures["rank 1"]["steps_with_pauses"] == 15
+    assert report.figures["rank 0"]["percent"] == 0
 
 
 @pytest.mark.parametrize(
@@ -499,8 +513,8 @@ def test_a_report_has_the_job_all_rules_and_what_is_unread(tmp_path: Path) -> No
     (tmp_path / "system" / "foreign").write_text("")
     report = judge(ProfilerReport(), tmp_path)
     assert report.fired
-    assert report.what == "fired: StepOutlier."
-    assert report.figures["rules"][0]["rule"] == "StepOutlier"
+    assert report.what == "fired: GarbageCollection, StepOutlier."
+    assert report.figures["rules"][0]["rule"] == "GarbageCollection"
     assert {each["rule"] for each in report.figures["rules"]} == set(RULES)
     job = report.figures["job"]
     assert job["initialization_in_seconds"] == 10
@@ -521,8 +535,8 @@ def test_a_report_names_causes_before_what_they_lead_to(tmp_path: Path) -> None:
 
 def test_a_report_takes_parameters_of_rules(tmp_path: Path) -> None:
     write_steps(tmp_path, 300, gc_pauses)
-    rule = ProfilerReport(opt_out_telemetry=True, StepOutlier_n_outliers=15)
-    report = judge(rule, tmp_path)
+    parameters: dict[str, Any] = {"StepOutlier_n_outliers": 15, "GarbageCollection_threshold": 50}
+    report = judge(ProfilerReport(opt_out_telemetry=True, **parameters), tmp_path)
     assert not report.fired
     assert report.parameters["StepOutlier_n_outliers"] == 15
 

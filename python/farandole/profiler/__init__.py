@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from farandole.profiler.rules.cpu_bottleneck import CPUBottleneck
     from farandole.profiler.rules.dataloader import Dataloader
     from farandole.profiler.rules.exposed_communication import ExposedCommunication
+    from farandole.profiler.rules.garbage_collection import GarbageCollection
     from farandole.profiler.rules.gpu_memory_increase import GPUMemoryIncrease
     from farandole.profiler.rules.host_cpu_oversubscribed import HostCpuOversubscribed
     from farandole.profiler.rules.host_memory_leak import HostMemoryLeak
@@ -41,6 +42,7 @@ __all__ = [
     "Dataloader",
     "ExposedCommunication",
     "GPUMemoryIncrease",
+    "GarbageCollection",
     "HostCpuOversubscribed",
     "HostMemoryLeak",
     "IOBottleneck",
@@ -84,6 +86,7 @@ _READERS = {
     "Dataloader": "rules.dataloader",
     "ExposedCommunication": "rules.exposed_communication",
     "GPUMemoryIncrease": "rules.gpu_memory_increase",
+    "GarbageCollection": "rules.garbage_collection",
     "HostCpuOversubscribed": "rules.host_cpu_oversubscribed",
     "HostMemoryLeak": "rules.host_memory_leak",
     "IOBottleneck": "rules.io_bottleneck",

@@ -13,6 +13,7 @@ from farandole.profiler.rules.batch_size import BatchSize
 from farandole.profiler.rules.cpu_bottleneck import CPUBottleneck
 from farandole.profiler.rules.dataloader import Dataloader
 from farandole.profiler.rules.exposed_communication import ExposedCommunication
+from farandole.profiler.rules.garbage_collection import GarbageCollection
 from farandole.profiler.rules.gpu_memory_increase import GPUMemoryIncrease
 from farandole.profiler.rules.host_cpu_oversubscribed import HostCpuOversubscribed
 from farandole.profiler.rules.host_memory_leak import HostMemoryLeak
@@ -30,6 +31,7 @@ RULES: dict[str, type[ProfilerRule]] = {
     rule.__name__: rule
     for rule in (
         Straggler,
+        GarbageCollection,
         UnevenShards,
         Dataloader,
         HostCpuOversubscribed,
