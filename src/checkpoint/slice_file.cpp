@@ -15,6 +15,7 @@
 #include "checkpoint/file_error.h"
 #include "checkpoint/format/checksum.h"
 #include "checkpoint/format/safetensors.h"
+#include "comm/write_all.h"
 #include "farandole/error.h"
 
 namespace farandole::checkpoint {
@@ -94,13 +95,8 @@ class NewFile {
   }
 
   void write(const std::byte* data, size_t bytes) {
-    while (bytes > 0) {
-      const ssize_t written = ::write(descriptor_, data, bytes);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) throw_file_error(path_, "could not be written", errno);
-      data += written;
-      bytes -= static_cast<size_t>(written);
-    }
+    const int error = comm::write_all(descriptor_, data, bytes);
+    if (error != 0) throw_file_error(path_, "could not be written", error);
   }
 
   const std::string path_;

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 
 #include "checkpoint/dtype_names.h"
 #include "checkpoint/format/safetensors.h"
+#include "comm/write_all.h"
 #include "farandole/error.h"
 
 namespace farandole::debugger {
@@ -64,15 +64,9 @@ bool is_written(const fs::path& path) {
   return file.valid() && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-void write_all(int descriptor, const void* data, size_t bytes, const std::string& path) {
-  const auto* next = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t count = ::write(descriptor, next, bytes);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw_file_error(path, "could not be written", errno);
-    next += count;
-    bytes -= static_cast<size_t>(count);
-  }
+void write_to(int descriptor, const void* data, size_t bytes, const std::string& path) {
+  const int error = comm::write_all(descriptor, data, bytes);
+  if (error != 0) throw_file_error(path, "could not be written", error);
 }
 
 }  // namespace
@@ -118,7 +112,7 @@ void RecordFile::write(const Json& record) {
     ++number_;
     begin_file();
   }
-  write_all(file_.get(), line.data(), line.size(), path(kLines));
+  write_to(file_.get(), line.data(), line.size(), path(kLines));
   bytes_ += bytes;
 }
 
@@ -138,9 +132,9 @@ std::string RecordFile::write_raw(const std::vector<std::pair<std::string, at::T
   if (descriptor < 0) throw_file_error(to, "could not be made", errno);
   const comm::PrivateDescriptor file(descriptor);
   const std::string head = header.compose();
-  write_all(file.get(), head.data(), head.size(), to);
+  write_to(file.get(), head.data(), head.size(), to);
   for (const at::Tensor& each : elements) {
-    write_all(file.get(), each.const_data_ptr(), each.nbytes(), to);
+    write_to(file.get(), each.const_data_ptr(), each.nbytes(), to);
   }
   return fs::path(to).filename();
 }

@@ -2,7 +2,6 @@
 #include "profile/trace_file.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "comm/write_all.h"
 #include "farandole/error.h"
 
 namespace farandole::profiler {
@@ -68,13 +68,8 @@ void TraceFile::append(const std::string& lines) {
 }
 
 void TraceFile::write(const std::string& text) {
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t count = ::write(descriptor_.get(), text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw_trace_error(path_, "could not be written", errno);
-    done += static_cast<size_t>(count);
-  }
+  const int error = comm::write_all(descriptor_.get(), text.data(), text.size());
+  if (error != 0) throw_trace_error(path_, "could not be written", error);
   bytes_ += static_cast<int64_t>(text.size());
 }
 

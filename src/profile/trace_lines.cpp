@@ -2,9 +2,7 @@
 #include "profile/trace_lines.h"
 
 #include <array>
-#include <cinttypes>
 #include <cstdio>
-#include <string_view>
 #include <utility>
 
 #include "checkpoint/format/json.h"

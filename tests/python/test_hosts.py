@@ -47,6 +47,17 @@ def start(hosts: EmulatedHosts, host: int, *command: str, **env: str) -> subproc
     )
 
 
+def torchrun_on(
+    hosts: EmulatedHosts, port: int, *program: str, **env: str
+) -> list[subprocess.Popen[str]]:
+    """Two ranks on each of two hosts."""
+    place = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=10.79.0.1", f"--master-port={port}"]
+    command = [str(PYTHON.parent / "torchrun"), *place]
+    return [
+        start(hosts, host, *command, f"--node-rank={host}", *program, **env) for host in range(2)
+    ]
+
+
 TRAINED = """
 import farandole, torch
 farandole.init_process_group()
@@ -86,16 +97,7 @@ def test_traces_of_two_hosts_line_up(tmp_path: Path, two_hosts: EmulatedHosts) -
     """No rank leaves a barrier before the last one has entered it, on the clock of rank 0."""
     script = tmp_path / "record.py"
     script.write_text(RECORDED)
-    place = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=10.79.0.1", "--master-port=29613"]
-    agents = [
-        start(
-            two_hosts,
-            host,
-            *(str(PYTHON), "-m", "torch.distributed.run", *place, f"--node-rank={host}"),
-            *(str(script), str(tmp_path / "profile")),
-        )
-        for host in range(2)
-    ]
+    agents = torchrun_on(two_hosts, 29613, str(script), str(tmp_path / "profile"))
     for agent in agents:
         _, errors = agent.communicate(timeout=90)
         assert agent.returncode == 0, errors
@@ -120,19 +122,7 @@ def test_torchrun_on_two_hosts(tmp_path: Path, two_hosts: EmulatedHosts, claim: 
     """Also where the hosts claim to be one: ranks that do not reach each other use the network."""
     script = tmp_path / "train.py"
     script.write_text(TRAINED)
-    place = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=10.79.0.1", "--master-port=29611"]
-    agents = [
-        start(
-            two_hosts,
-            host,
-            str(PYTHON.parent / "torchrun"),
-            *place,
-            f"--node-rank={host}",
-            str(script),
-            FARANDOLE_HOST_ID=claim,
-        )
-        for host in range(2)
-    ]
+    agents = torchrun_on(two_hosts, 29611, str(script), FARANDOLE_HOST_ID=claim)
     outputs = [agent.communicate(timeout=100) for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     assert "trained 4" in outputs[0][0]
