@@ -139,6 +139,7 @@ build: setup  ## build C++ and Python with their tests; install into .venv
 	$(pip_install) --config-settings=cmake.define.FARANDOLE_BUILD_TESTS=ON \
 		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=ON \
 		--config-settings=cmake.define.FARANDOLE_WERROR=ON .
+	pip install --no-deps --no-build-isolation python/compat
 
 test-cpp: build  ## build, then run the C++ tests; with another torch those alone that use it
 	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error $(of_torch)

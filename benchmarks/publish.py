@@ -10,6 +10,8 @@ README.md gets five rows, docs/benchmarks.md gets all tables.
 import argparse
 import sys
 
+from farandole.bench.sizes import MIB
+
 import benchmarks.amp.summary as amp
 import benchmarks.checkpoint.summary as checkpoint
 import benchmarks.collectives.summary as collectives
@@ -21,7 +23,7 @@ import benchmarks.zero.summary as zero
 from benchmarks.collectives.lanes import GLOO, TORCH
 from benchmarks.collectives.measured import Results
 from benchmarks.harness.results import PUBLISHED, REPOSITORY, Row, rows_of
-from benchmarks.harness.tables import MIB, markdown, time_text
+from benchmarks.harness.tables import markdown, time_text
 
 BEGIN = "<!-- measured: begin; written by benchmarks/publish.py -->"
 END = "<!-- measured: end -->"

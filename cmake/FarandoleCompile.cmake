@@ -34,6 +34,34 @@ elseif(NOT FARANDOLE_SANITIZER STREQUAL "none")
                       "fix: pass -DFARANDOLE_SANITIZER=address, for example.")
 endif()
 
+# torch, Python's other modules and Farandole share one C++ library: with a copy of its own in each of
+# ours, streams, locales and exceptions of both are mixed, and the first use ends in a SIGSEGV. A
+# compiler takes its libstdc++.a in silence where the link libstdc++.so leads nowhere.
+function(farandole_check_standard_library)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT CMAKE_READELF OR FARANDOLE_SHARED_LIBSTDCXX)
+    return()
+  endif()
+  set(folder ${CMAKE_BINARY_DIR}/standard_library)
+  separate_arguments(flags UNIX_COMMAND "${CMAKE_SHARED_LINKER_FLAGS}")
+  file(WRITE ${folder}/probe.cpp "#include <iostream>\nvoid probe() { std::cout << 1; }\n")
+  execute_process(
+    COMMAND ${CMAKE_CXX_COMPILER} -shared -fPIC ${folder}/probe.cpp -o ${folder}/probe.so
+            ${flags}
+    RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+  execute_process(COMMAND ${CMAKE_READELF} -d ${folder}/probe.so OUTPUT_VARIABLE needed ERROR_QUIET)
+  if(failed OR needed MATCHES "libstdc\\+\\+\\.so")
+    set(FARANDOLE_SHARED_LIBSTDCXX TRUE CACHE INTERNAL "The C++ library is linked as a shared one")
+    return()
+  endif()
+  message(FATAL_ERROR
+    "${CMAKE_CXX_COMPILER} links its C++ library statically.\n"
+    "why: it finds no libstdc++.so (does the link lead nowhere?), or it is told to; Farandole and "
+    "torch must share one, or programs end with SIGSEGV.\n"
+    "fix: use another compiler (CXX=/usr/bin/g++), or name a folder that has libstdc++.so "
+    "(LDFLAGS=-L...), and leave -static-libstdc++ out.")
+endfunction()
+farandole_check_standard_library()
+
 # Warnings for one of our own targets; headers of others come in as SYSTEM and stay quiet.
 function(farandole_own_code target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wshadow)

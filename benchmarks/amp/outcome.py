@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of one run, and which targets were reached."""
 
+from farandole.bench.sizes import KIB
+
 from benchmarks.amp.lanes import UNSCALING, WIRE
 from benchmarks.harness import tables
 from benchmarks.harness.results import Row
@@ -31,7 +33,7 @@ KERNEL: list[tables.Column] = [
 ]
 SENT: list[tables.Column] = [  # bytes that come to a rank
     ("", lambda row: WIRE[row["lane"]]),
-    ("KiB a step", lambda row: f"{row['bytes'] / tables.KIB:.2f}"),
+    ("KiB a step", lambda row: f"{row['bytes'] / KIB:.2f}"),
     ("of float32's", tables.field("bytes_ratio", ".4f")),
     ("loss before", tables.field("loss_before", ".5f")),
     ("after", tables.field("loss", ".5f")),

@@ -12,10 +12,12 @@ row) into build/benchmarks.
 import statistics
 from collections.abc import Iterator
 
+from farandole.bench.sizes import KIB, MIB, size_text
+
 from benchmarks.harness.ranks import Ranks, commands_of_program
 from benchmarks.harness.results import Row
 from benchmarks.harness.script import Report, new_parser, parse
-from benchmarks.harness.tables import KIB, MIB, columns, size_text, time_text
+from benchmarks.harness.tables import columns, time_text
 
 PROGRAM = "farandole_bench_buckets"
 RANKS = 2

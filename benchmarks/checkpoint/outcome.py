@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of one run, and which targets were reached."""
 
+from farandole.bench.sizes import MIB
+
 from benchmarks.checkpoint.lanes import LANES, PARTS
 from benchmarks.harness import tables
 from benchmarks.harness.results import Row
 from benchmarks.harness.targets import Target, verdict
 
 MOST_OF_RAW = {"save": 1 / 0.9, "load": 1 / 0.9, "stall": 1.2}
-MOST_MORE_BYTES = 64 * tables.MIB
+MOST_MORE_BYTES = 64 * MIB
 TIMES: list[tables.Column] = [
     ("", lambda row: LANES[row["lane"]]),
     ("median ms", tables.field("median_ms", ".1f")),
@@ -44,6 +46,6 @@ def targets(rows: list[Row]) -> list[Target]:
             most = row["state_bytes"] + MOST_MORE_BYTES
             for part in ("save", "load"):
                 own = row[f"{part}_bytes"]
-                text = f"{own / tables.MIB:.0f} MiB, {verdict(own, most)}"
+                text = f"{own / MIB:.0f} MiB, {verdict(own, most)}"
                 lines.append((f"memory of a {part}, {row['task']}: state + 64 MiB", text))
     return lines

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from farandole.bench.collectives.operations import once, share, twice_the_share
-
-from benchmarks.harness.tables import KIB, MIB
+from farandole.bench.sizes import KIB, MIB
 
 ALL_REDUCE_SIZES = [4**power for power in range(1, 14)]  # 4 B to 64 MiB
 SIZES = [KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]

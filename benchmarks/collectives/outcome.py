@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of one run: times and ratios, and which targets were reached."""
 
+from farandole.bench.sizes import KIB, MIB, size_text
+
 from benchmarks.collectives.lanes import GLOO, LANES, OPENMPI, OUR_MPI, SYMMETRIC, TORCH
 from benchmarks.collectives.measured import Results
 from benchmarks.collectives.operations import OPERATIONS
 from benchmarks.harness import tables
 from benchmarks.harness.results import Row
-from benchmarks.harness.tables import KIB, MIB, ratio_text, size_text, time_text
+from benchmarks.harness.tables import ratio_text, time_text
 from benchmarks.harness.targets import Target, verdict
 
 RATIOS = [(SYMMETRIC, GLOO), (SYMMETRIC, OPENMPI), (TORCH, GLOO), (TORCH, OPENMPI)]

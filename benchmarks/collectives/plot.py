@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from farandole.bench.sizes import size_text
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
@@ -14,7 +15,6 @@ from benchmarks.collectives.lanes import LANES
 from benchmarks.collectives.measured import Results
 from benchmarks.harness import figures
 from benchmarks.harness.results import Row, rows_of
-from benchmarks.harness.tables import size_text
 
 STYLES: dict[str, dict[str, Any]] = {  # lines differ in shape too
     "farandole_symmetric": {"color": figures.BLUE, "marker": "o", "linewidth": 2.4},

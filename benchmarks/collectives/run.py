@@ -13,6 +13,8 @@ import argparse
 from collections.abc import Iterator
 from importlib.util import find_spec
 
+from farandole.bench.sizes import KIB
+
 from benchmarks.collectives import import_time, outcome
 from benchmarks.collectives.measure import Plan, measure
 from benchmarks.collectives.measured import Results, kind_of
@@ -20,7 +22,6 @@ from benchmarks.collectives.operations import OPERATIONS, Operation
 from benchmarks.collectives.summary import FILE
 from benchmarks.harness.results import Row
 from benchmarks.harness.script import Report, new_parser, parse
-from benchmarks.harness.tables import KIB
 from benchmarks.harness.targets import Target
 
 QUICK_SIZES = [KIB, 256 * KIB]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of collectives.jsonl as docs/benchmarks.md has them. Needs no torch."""
 
+from farandole.bench.sizes import KIB, MIB, size_text
+
 from benchmarks.collectives.lanes import GLOO, LANES, OPENMPI, SYMMETRIC, TORCH
 from benchmarks.collectives.measured import Results, kind_of
 from benchmarks.collectives.operations import OPERATIONS
 from benchmarks.harness.results import Row
 from benchmarks.harness.section import Section
-from benchmarks.harness.tables import KIB, MIB, markdown, ratio_text, size_text, time_text
+from benchmarks.harness.tables import markdown, ratio_text, time_text
 
 FILE = "collectives.jsonl"
 SIZES = [KIB, 16 * KIB, 256 * KIB, MIB, 16 * MIB, 64 * MIB]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of one run, and which targets were reached."""
 
+from farandole.bench.sizes import MIB
+
 from benchmarks.ddp.models import TASKS
 from benchmarks.ddp.summary import LABELS
 from benchmarks.harness import tables
@@ -70,6 +72,6 @@ def memory_targets(rows: list[Row]) -> list[Target]:
             peer = cells.get((task, "torch_gloo_view"), {}).get(key)
             if ours and peer:
                 name = f"{TASKS[task].title}: {what} <= torch's with bucket views"
-                state = f"{ours / tables.MIB:.0f} MiB, torch's {peer / tables.MIB:.0f} MiB"
+                state = f"{ours / MIB:.0f} MiB, torch's {peer / MIB:.0f} MiB"
                 lines.append((name, f"{state}, {verdict(ours, peer)}"))
     return lines

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from farandole.bench.rounds import interleaved
+from farandole.bench.sizes import MIB
 
 from benchmarks.ddp.models import Task
 from benchmarks.harness.ranks import Answer, Ranks
 from benchmarks.harness.results import Row
 from benchmarks.harness.rounds import say
-from benchmarks.harness.tables import MIB
 
 VERIFIED_STEPS = 3  # the first three: torch makes its buckets anew after the first
 MEMORY_STEPS = 4

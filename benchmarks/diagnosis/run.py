@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from farandole.bench.sizes import KIB, MIB, size_text
+
 from benchmarks.collectives.lanes import LANES, Lane
 from benchmarks.collectives.measure import Cell, Plan, ask, calibrate
 from benchmarks.collectives.operations import OPERATIONS
@@ -22,7 +24,7 @@ from benchmarks.harness.ranks import Ranks, commands_of_program
 from benchmarks.harness.results import Row
 from benchmarks.harness.rounds import say, uncertainty
 from benchmarks.harness.script import Report, new_parser, parse
-from benchmarks.harness.tables import KIB, MIB, size_text, time_text
+from benchmarks.harness.tables import time_text
 
 WITH, WITHOUT = "farandole_bench_collectives", "farandole_bench_without_diagnosis"
 MEMORY = {name: lane for name, lane in LANES.items() if lane.process == "cpp"}

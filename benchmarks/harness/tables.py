@@ -3,10 +3,6 @@
 
 from collections.abc import Callable, Collection, Iterable
 
-from farandole.bench.sizes import KIB as KIB
-from farandole.bench.sizes import MIB as MIB
-from farandole.bench.sizes import size_text as size_text
-
 from benchmarks.harness.results import Row
 
 
@@ -37,7 +33,7 @@ def field(key: str, form: str = "", after: str = "") -> Cell:
 
 def mib(key: str, digits: int, after: str = "") -> Cell:
     """The same for bytes, in MiB."""
-    return lambda row: f"{row[key] / MIB:.{digits}f}{after}" if key in row else ""
+    return lambda row: f"{row[key] / 2**20:.{digits}f}{after}" if key in row else ""
 
 
 def quartiles(after: str = "") -> Cell:

@@ -3,6 +3,8 @@
 
 from typing import Any
 
+from farandole.bench.sizes import MIB, size_text
+
 from benchmarks.harness import tables
 from benchmarks.harness.results import Row
 from benchmarks.harness.targets import Target, verdict
@@ -17,7 +19,7 @@ MOST_FORMATION_MS = {2: 150, 64: 3000}  # by ranks
 
 REDUCED: list[tables.Column] = [
     ("", lambda row: LANES[row["lane"]]),
-    ("size", lambda row: tables.size_text(row["bytes"])),
+    ("size", lambda row: size_text(row["bytes"])),
     *tables.MEDIAN_AND_P95,
     ("of plain TCP", tables.field("of_raw", ".2f")),
     ("CPU s a GB", tables.field("cpu_s_a_gb", ".2f")),
@@ -54,7 +56,7 @@ def table(rows: list[Row]) -> str:
     where = f"{layout_text(first['hosts'])}, {first['rate']}"
     titles = {
         "all_reduce": f"all_reduce, {where}",
-        "steps": f"training steps, {first['bytes'] / tables.MIB:.1f} MiB of gradients, {where}",
+        "steps": f"training steps, {first['bytes'] / MIB:.1f} MiB of gradients, {where}",
         "formation": f"init_process_group() of all ranks, {where}",
     }
     columns = {"all_reduce": REDUCED, "steps": STEPS, "formation": FORMATION}[first["part"]]

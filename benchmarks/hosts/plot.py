@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from farandole.bench.sizes import size_text
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from benchmarks.harness import figures
 from benchmarks.harness.results import Row, rows_of
-from benchmarks.harness.tables import size_text
 from benchmarks.hosts.lanes import LANES, layout_text
 from benchmarks.hosts.summary import FILE, PLOT, PLOTTED_LAYOUT, PLOTTED_RATE, plotted
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of hosts.jsonl as docs/benchmarks.md has them. Needs no torch."""
 
+from farandole.bench.sizes import size_text
+
 from benchmarks.harness.results import Row
 from benchmarks.harness.section import Section
-from benchmarks.harness.tables import Column, field, lines_of, markdown, size_text
+from benchmarks.harness.tables import Column, field, lines_of, markdown
 from benchmarks.hosts.lanes import LANES, OF_PART, layout_text
 
 FILE = "hosts.jsonl"

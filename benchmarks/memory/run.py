@@ -7,10 +7,12 @@
 Prints a table, and writes memory.jsonl (one line a row) into build/benchmarks.
 """
 
+from farandole.bench.sizes import KIB, MIB
+
 from benchmarks.harness.ranks import Answer, Ranks, commands_of_program
 from benchmarks.harness.results import Row
 from benchmarks.harness.script import Report, new_parser, parse
-from benchmarks.harness.tables import KIB, MIB, Cell, Column, field, titled
+from benchmarks.harness.tables import Cell, Column, field, titled
 
 PROGRAM = "farandole_bench_memory"
 RANKS = [2, 4, 8, 16, 32, 64]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which lanes fit into memory together."""
 
-from benchmarks.harness.tables import MIB
+from farandole.bench.sizes import MIB
+
 from benchmarks.zero.lanes import lane_of
 
 USABLE = 0.9  # of what is available at the start

@@ -4,7 +4,7 @@
 The file has `schema` (1), `commit`, `date`, `machine` (GPU, how many, driver, CUDA, NCCL, torch,
 Python), `seconds`, `verdict` ("passed" or "failed"), `counts` by status, `worlds` (which ranks can
 form a group, and why others cannot), `checks` (stage, name, status, reason, seconds), and `figures`
-of benchmarks/gpu (benchmarks/gpu/summary.py, Figure).
+of benchmarks/gpu (benchmarks/gpu/figure.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.summary import HEADS, Figure
-from benchmarks.harness import machine
+from benchmarks.gpu.figure import HEADS, Figure
+from benchmarks.harness.commit import commit
 from benchmarks.harness.tables import columns
 
 STATUSES = ["passed", "failed", "left out"]
@@ -68,7 +68,7 @@ class Report:
     def json(self) -> str:
         content = {
             "schema": 1,
-            "commit": machine.commit(),
+            "commit": commit(),
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "machine": self.machine,
             "seconds": round(self.seconds, 1),

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from farandole.bench.sizes import MIB
 
 import warm_python
 from benchmarks.gpu import bandwidth, summary
 from benchmarks.gpu import run as gpu_run
 from benchmarks.gpu.accelerator import ACCELERATORS
-from benchmarks.harness.tables import MIB
 
 REPOSITORY = Path(__file__).parents[2]
 missing = ACCELERATORS["sim"].why_missing()

@@ -117,6 +117,14 @@ def run(arguments: list[str], **variables: str) -> subprocess.CompletedProcess[s
     )
 
 
+def test_it_begins_where_farandole_is_not_installed() -> None:
+    """It builds it."""
+    modules = "import sys; sys.modules['farandole'] = None; import report, stages"
+    folders = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests/gpu")])
+    done = run([sys.executable, "-c", modules], PYTHONPATH=folders)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     done = run([*CHECK, "--output", str(path)], CUDA_VISIBLE_DEVICES="")
