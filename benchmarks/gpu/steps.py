@@ -63,8 +63,10 @@ def torch_ddp(model: nn.Module, session: Session) -> Made:
 
 def torch_zero(model: nn.Module, session: Session) -> Made:
     """And torch's sharded optimizer, with the parameters in its buckets."""
+    # Its buckets take the strides of channels_last away, and fused AdamW then refuses gradients.
+    views = all(parameter.is_contiguous() for parameter in model.parameters())
     wrapped = torch_wrapped(model, session.peer)
-    fastest = {"parameters_as_bucket_view": True, "fused": True, **SETTINGS}
+    fastest = {"parameters_as_bucket_view": views, "fused": True, **SETTINGS}
     return wrapped, TorchZeroRedundancyOptimizer(
         wrapped.parameters(), AdamW, process_group=session.peer, **fastest
     )

@@ -9,6 +9,7 @@
 
 #include "farandole/error.h"
 #include "simulated_groups/device_ranks.h"
+#include "support/simulated_nccl/library.h"
 
 namespace farandole::sim {
 namespace {
@@ -105,6 +106,22 @@ TEST_P(DeviceFailures, AbortFailsWhatIsPending) {
     group.abort();
     error_of<AbortedError>([&] { work->wait(); });
     error_of<AbortedError>([&] { group.allreduce(tensors, later())->wait(); });
+  });
+}
+
+/// NCCL tells an error that it has met by itself; freeing the communicator then ends the kernel.
+TEST_P(DeviceFailures, WhatAnErrorOfNcclEndsHasNotEndedWell) {
+  if (is_staged()) GTEST_SKIP() << "NCCL has no part in it";
+  const ncclSimulatedInjection of_rank_0{"ncclAllReduce", 0, 1, ncclSimulatedAsyncError,
+                                         ncclRemoteError};
+  nccl().SimulatedInject(&of_rank_0);
+  run_device_ranks(2, [](ProcessGroupFarandole& group) {
+    connect(group);  // one call
+    Tensors tensors{full(group, {2}, 1)};
+    if (group.getRank() == 1) return wait_for_end(group);
+    const auto work = group.allreduce(tensors, later());
+    error_of<CommError>([&] { work->wait(seconds(20)); });
+    EXPECT_FALSE(work->isSuccess());
   });
 }
 

@@ -67,7 +67,9 @@ Handle::Lock Handle::enter() {
   return lock;
 }
 
+/// Some calls give ncclSuccess and are in progress: ncclCommWindowRegister of NCCL 2.28 is one.
 void Handle::settle(Lock& lock, const Wait& wait, ncclResult_t result) {
+  if (result == ncclSuccess && comm_ != nullptr) result = ask();
   if (result == ncclSuccess) return;
   const std::exception_ptr failure = wait_for(wait, result);
   if (!failure) return;
@@ -186,8 +188,10 @@ std::exception_ptr Handle::aborted() const {
 }
 
 void Handle::check_open() const {
-  if (!is_over()) return;
-  std::rethrow_exception(failure_);
+  if (!ends_) return;
+  const Clock::time_point deadline = Clock::now() + kNotice;
+  while (!is_over() && Clock::now() < deadline) std::this_thread::sleep_for(microseconds(100));
+  std::rethrow_exception(is_over() ? failure_ : aborted());
 }
 
 void Handle::check() {
@@ -201,6 +205,7 @@ void Handle::check() {
 // ---- The end
 
 void Handle::free_aborted(std::exception_ptr failure) {
+  ends_ = true;
   if (comm_ != nullptr) api_.CommAbort(std::exchange(comm_, nullptr));
   failure_ = std::move(failure);
   over_.store(true, std::memory_order_release);

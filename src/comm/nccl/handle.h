@@ -27,6 +27,9 @@ namespace farandole::comm::nccl {
 /// again. Then, without the mutex, the control communicator is aborted, which tells the other ranks
 /// and may call hooks.
 ///
+/// What is freed ends the kernels that are enqueued, as if they had ended well. `ends_` is stored
+/// before: who has seen the end of a kernel and then calls check_open() learns what ended it.
+///
 /// Threads: groups and the calls in them on one thread; otherwise any. Fork: in a child nothing may
 /// be called, and it must not be destroyed.
 class Handle {
@@ -81,7 +84,7 @@ class Handle {
   void begin_group();
   void end_group(Milliseconds timeout);
 
-  /// Throws the error that ended this, if one has.
+  /// Throws the error that ends this, if one does; waits 200 ms for it at most.
   void check_open() const;
   /// The same, and asks NCCL for errors of what is enqueued. Does not wait.
   void check();
@@ -113,6 +116,7 @@ class Handle {
   const std::string owner_;
   const std::shared_ptr<Communicator> control_;
   std::atomic<bool> abort_asked_{false};
+  std::atomic<bool> ends_{false};  ///< is about to be over
   std::atomic<bool> over_{false};
   std::atomic<std::thread::id> group_thread_{};  ///< that has opened a group; no thread: none
   mutable std::mutex mutex_;

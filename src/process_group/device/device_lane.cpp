@@ -50,6 +50,7 @@ void DeviceLane::watch(const std::shared_ptr<DeviceOperation>& operation) {
 }
 
 void DeviceLane::retire(DeviceOperation& operation) const {
+  operation.note_ended();
   operation.let_go();
   if (operation.failure() || !operation.is_timed()) return;
   parts_.on_end(operation.completion_key(), operation.run_time());

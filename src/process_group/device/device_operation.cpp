@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "farandole/error.h"
+
 namespace farandole {
 namespace {
 
@@ -106,10 +108,25 @@ void DeviceOperation::make_wait(const c10::Stream& stream) {
 
 bool DeviceOperation::has_inputs() const { return captured_ || inputs_there_.query(); }
 
+void DeviceOperation::runs_on(std::weak_ptr<const comm::Communicator> communicator) {
+  communicator_ = std::move(communicator);
+}
+
 bool DeviceOperation::has_ended() const {
-  if (captured_) return true;
+  if (captured_ || is_settled_) return true;
   if (!is_enqueued_.load(std::memory_order_acquire) || !ended_.query()) return false;
-  return !doomed_ || failure();  // asked after the event, which an abort sets after doom()
+  return !is_in_doubt() || failure();  // asked after the event, which an abort sets
+}
+
+/// Whether an abort may have ended it: after doom(), or by a communicator that has met an error.
+bool DeviceOperation::is_in_doubt() const {
+  if (doomed_) return true;
+  try {
+    if (const auto communicator = communicator_.lock()) communicator->check_usable();
+  } catch (const CommError&) {
+    return true;
+  }
+  return false;
 }
 
 std::chrono::duration<double, std::milli> DeviceOperation::run_time() const {

@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "farandole/comm/communicator.h"
 #include "process_group/call.h"
 
 namespace farandole {
@@ -72,12 +74,17 @@ class DeviceOperation {
   /// Waits on the host until it is enqueued; false after `timeout` (zero: never).
   bool wait_until_enqueued(std::chrono::milliseconds timeout) const;
 
+  /// Whose end ends it, too.
+  void runs_on(std::weak_ptr<const comm::Communicator> communicator);
+
   /// Makes `stream` wait for the end. Only once it is enqueued.
   void make_wait(const c10::Stream& stream);
   /// Whether its inputs are there, and with it nothing but operations of the lane are before it.
   bool has_inputs() const;
-  /// Whether it has ended. Throws what the device has.
+  /// Whether it has ended: well, or fail() says why not. Throws what the device has.
   bool has_ended() const;
+  /// Keeps in mind that it has, whatever becomes of the communicator.
+  void note_ended() { is_settled_ = true; }
   /// From when its inputs were there, once it has ended. Only if is_timed().
   std::chrono::duration<double, std::milli> run_time() const;
 
@@ -93,6 +100,8 @@ class DeviceOperation {
   void check() const;
 
  private:
+  bool is_in_doubt() const;
+
   const char* const operation_;
   const uint64_t sequence_;
   const std::chrono::milliseconds timeout_;
@@ -101,6 +110,8 @@ class DeviceOperation {
   const bool captured_;
   uint64_t completion_key_ = 0;
   std::atomic<bool> doomed_{false};
+  std::atomic<bool> is_settled_{false};
+  std::weak_ptr<const comm::Communicator> communicator_;
   std::optional<c10::Stream> caller_;  ///< the stream that it was called on
   c10::Event inputs_there_;
   c10::Event ended_;

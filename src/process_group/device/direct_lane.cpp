@@ -70,6 +70,7 @@ c10::intrusive_ptr<c10d::Work> DirectLane::launch(Call& call, Body body,
   if (!captured) check_not_captured(call);
   const auto operation = std::make_shared<DeviceOperation>(
       call.operation.name, call.sequence, timeout, own, parts().asks_for_times(), captured);
+  operation->runs_on(communicator);
   board_->note(call.sequence, call);
   {
     const c10::StreamGuard on_stream(own);  // copies run there, and temporary tensors belong there

@@ -78,11 +78,12 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* data, size_t bytes, n
     check_outside_group("ncclCommWindowRegister");
     communicator.check_usable("ncclCommWindowRegister");
     check_on_device(data, communicator);
-    return communicator.begin(
+    communicator.begin(
         [&communicator, bytes, flags] { check_sizes(communicator, bytes, flags); },
         [&communicator, data, window] {
           *window = static_cast<ncclWindow_t>(memory().add(data, communicator, /*is_window=*/true));
         });
+    return ncclSuccess;  // of a non-blocking call in progress, too: as NCCL 2.28 does
   });
 }
 
