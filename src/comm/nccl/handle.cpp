@@ -69,9 +69,9 @@ Handle::Lock Handle::enter() {
 
 /// Some calls give ncclSuccess and are in progress: ncclCommWindowRegister of NCCL 2.28 is one.
 void Handle::settle(Lock& lock, const Wait& wait, ncclResult_t result) {
-  if (result == ncclSuccess && comm_ != nullptr) result = ask();
-  if (result == ncclSuccess) return;
-  const std::exception_ptr failure = wait_for(wait, result);
+  if (result == ncclSuccess && (comm_ == nullptr || ask() != ncclInProgress)) return;
+  const std::exception_ptr failure =
+      wait_for(wait, result == ncclSuccess ? ncclInProgress : result);
   if (!failure) return;
   free_aborted(failure);
   lock.unlock();
