@@ -50,7 +50,11 @@ def test_the_tests_pass_on_the_simulated_device(tmp_path: Path) -> None:
     outcomes = {each["name"]: each for each in events if "name" in each}
     assert len(outcomes) == len(events) / 2 > 40
     left_out = {each["reason"] for each in outcomes.values() if each["status"] == "left out"}
-    assert left_out == {"the race detector needs no delay"}
+    assert left_out == {
+        "the race detector needs no delay",
+        "NVML does not see the simulated device",
+        "torch.profiler does not see the simulated device",
+    }
     files = {name.partition("::")[0] for name in outcomes}
     assert len(files) == len([*(REPOSITORY / "tests/gpu").glob("test_*.py")])
 
