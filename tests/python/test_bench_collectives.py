@@ -222,21 +222,25 @@ def test_it_starts_ranks_and_writes_table_lines_and_plots(tmp_path: Path) -> Non
     assert image.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_signal_ends_the_ranks_and_leaves_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_ranks_and_leaves_what_was_measured(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     results = tmp_path / "results.jsonl"
     arguments = ["-n", "2", "-b", "8", "-e", "1M", "-f", "2", "--iters", "20000", "--json"]
     started = subprocess.Popen(
         [warm_python.executable(), "-m", "farandole", "bench", "collectives", "--peers", "none",
          *arguments, str(results)],
-        env=run_command.environment(), stdout=subprocess.PIPE, text=True,
+        env=run_command.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert started.stdout is not None
     for line in started.stdout:
         if " farandole " in line and "#" not in line:
             break
-    started.terminate()
-    started.communicate(timeout=DEADLINE_S)  # to the end of the outputs: no rank is left
-    assert started.returncode == 128 + signal.SIGTERM
+    started.send_signal(number)
+    _, errors = started.communicate(timeout=DEADLINE_S)  # to the end: no rank is left
+    assert started.returncode == 128 + number
+    assert "Traceback" not in errors
     assert json.loads(results.read_text().splitlines()[0])["verified"]
 
 

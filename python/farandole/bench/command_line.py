@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
+from farandole.bench import ranks
 from farandole.bench.outcome import USAGE
 
 _DESCRIPTION = """
@@ -26,6 +28,8 @@ Exit status: 0 all was measured and is right, 1 wrong results or a failure, 2 wr
 
 def main(arguments: list[str]) -> int:
     """Runs `farandole bench` with these arguments; returns its exit status."""
+    if ranks.launcher() != "alone":  # Ctrl-C goes to all ranks, and none has anything to save
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if arguments[:1] == ["collectives"]:
         from farandole.bench.collectives.command_line import main as run_collectives
 
