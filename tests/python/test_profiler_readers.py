@@ -12,6 +12,7 @@ import farandole
 import numpy as np
 import pytest
 from farandole.profiler import Profile
+from farandole.profiler.spans import MISSING
 
 from profile_fixtures import START_S, START_US, TimelineWriter, core, gpu, write_metrics
 
@@ -195,3 +196,44 @@ def test_parts_belong_to_the_step_in_which_they_begin(tmp_path: Path) -> None:
     assert steps.compute_us.tolist() == [9800, 7800]
     assert steps.loop_us.tolist() == [9950, 7960]
     assert steps.of_mode("EVAL").tolist() == [False, True]
+
+
+def test_spans_have_columns_and_are_made_one_by_one(tmp_path: Path) -> None:
+    writer = TimelineWriter(tmp_path)
+    writer.span("collective", "all_reduce", 10, bytes=100, latest_rank=1, waiting_us=2.5)
+    writer.span("collective", "broadcast", 20, bytes=10**30, latest_rank=1)
+    writer.span("collective", "all_reduce", 30, bytes="many", group="default")
+    writer.save()
+    (rank,) = Profile(tmp_path).timeline.ranks()
+    spans = rank.spans("collective")
+    assert [span.args for span in spans] == [
+        {"bytes": 100, "latest_rank": 1, "waiting_us": 2.5},
+        {"bytes": 10**30, "latest_rank": 1},
+        {"bytes": "many", "group": "default"},
+    ]
+    assert json.loads(json.dumps(spans[-1].args)) == spans[-1].args  # plain values
+    assert spans[1] == list(spans)[1] == spans[1:][0]
+    assert spans.whole("bytes").tolist() == [100, MISSING, MISSING]
+    assert spans.number("waiting_us").tolist() == pytest.approx([2.5, np.nan, np.nan], nan_ok=True)
+    assert spans.largest("latest_rank") == 1
+    assert spans.largest("workers") is None
+    assert spans.sums_by("latest_rank", spans.durations_us) == {1: 30}
+    assert {name: len(each) for name, each in spans.by_name().items()} == {
+        "all_reduce": 2,
+        "broadcast": 1,
+    }
+    assert not rank.spans("nothing")
+    with pytest.raises(IndexError):
+        spans[3]
+
+
+def test_damaged_lines_cost_no_others(tmp_path: Path) -> None:
+    path = write_metrics(tmp_path, {core(0): [float(i) for i in range(1000)]})
+    lines = path.read_bytes().splitlines()
+    for place in (0, 400, 401, 999):
+        lines[place] = lines[place][:-1]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    profile = Profile(tmp_path)
+    (series,) = profile.metrics.of("CPUUtilization").values()
+    assert series.values.tolist() == [i for i in range(1000) if i not in (0, 400, 401, 999)]
+    assert [each.amount for each in profile.problems()] == [4]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from farandole.profiler.rules.step_outlier import StepOutlier
     from farandole.profiler.rules.straggler import Straggler
     from farandole.profiler.rules.uneven_shards import UnevenShards
-    from farandole.profiler.timeline import Span
+    from farandole.profiler.spans import Span
 
 __all__ = [
     "BatchSize",
@@ -77,7 +77,7 @@ _READERS = {
     "export_chrome_trace": "chrome_trace",
     "Problem": "growing_files",
     "Profile": "profile",
-    "Span": "timeline",
+    "Span": "spans",
     "ProfilerRule": "rules.rule",
     "RuleReport": "rules.rule",
     "RuleWatch": "rules.rule_watch",

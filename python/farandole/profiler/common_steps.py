@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from farandole.profiler.steps import RankSteps
 from farandole.profiler.system_metrics import Floats
@@ -16,13 +18,11 @@ class CommonSteps:
 
     def __init__(self, ranks: list[RankSteps]) -> None:
         self.ranks = [each for each in ranks if each.of_mode("TRAIN").any()]
-        places = [
-            {int(each.numbers[i]): int(i) for i in np.flatnonzero(each.of_mode("TRAIN"))}
-            for each in self.ranks
-        ]
-        shared = set.intersection(*map(set, places)) if places else set()
-        self.numbers = sorted(shared)[1:]  # the first one has what is done once
-        self._places = [[each[number] for number in self.numbers] for each in places]
+        found = [_last_places(each) for each in self.ranks]
+        shared = [numbers for numbers, _ in found] or [np.array([], dtype=np.int64)]
+        # Without the first one, which has what is done once.
+        self.numbers = functools.reduce(np.intersect1d, shared)[1:]
+        self._places = [places[np.searchsorted(all_of, self.numbers)] for all_of, places in found]
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -39,3 +39,10 @@ class CommonSteps:
     def loop_us(self) -> float:
         """A step with the wait for its batch, in the median of steps and ranks."""
         return float(np.median(self.of(lambda rank: rank.loop_us)))
+
+
+def _last_places(rank: RankSteps) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The numbers of its steps of training, ascending, and where each was done last."""
+    places = np.flatnonzero(rank.of_mode("TRAIN"))[::-1]
+    numbers, firsts = np.unique(rank.numbers[places], return_index=True)
+    return numbers, places[firsts]

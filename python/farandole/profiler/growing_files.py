@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 _LARGEST = 1e18
 """No time and no rate is larger; sums of such numbers stay finite."""
+_FRAME = b"[], \t\r"
+"""What is around the objects of an array's lines."""
 
 
 class Problem(NamedTuple):
@@ -35,7 +41,7 @@ class GrowingFile:
         """Why it could not be read at all."""
         self._read_bytes = 0
 
-    def new_objects(self) -> Iterator[dict[str, Any]]:
+    def new_objects(self) -> list[dict[str, Any]]:
         """What was added since the last call. Brackets and commas of an array are passed over."""
         try:
             with self.path.open("rb") as file:
@@ -44,25 +50,26 @@ class GrowingFile:
             self.unreadable = ""
         except OSError as error:
             self.unreadable = str(error.strerror)
-            return
-        lines = added.split(b"\n")
-        tail = lines.pop()
-        for line in lines:
-            yield from self._parse(line)
-        whole_tail = _object_of(tail)
-        if whole_tail is not None:  # the newline comes with the next object
-            yield whole_tail
-        self.unfinished_bytes = 0 if whole_tail is not None or _is_frame(tail) else len(tail)
+            return []
+        *lines, tail = (line.strip(_FRAME) for line in added.split(b"\n"))
+        found = self._parse([line for line in lines if line])
+        whole_tail = _objects_of([tail]) if tail else []
+        self.unfinished_bytes = 0
+        if whole_tail is None:  # else the newline comes with the next object
+            self.unfinished_bytes = len(added) - added.rfind(b"\n") - 1
         self._read_bytes += len(added) - self.unfinished_bytes
+        return [*found, *(whole_tail or [])]
 
-    def _parse(self, line: bytes) -> Iterator[dict[str, Any]]:
-        if _is_frame(line):
-            return
-        found = _object_of(line)
-        if found is None:
+    def _parse(self, lines: list[bytes]) -> list[dict[str, Any]]:
+        """All at once; where some are damaged, each half alone."""
+        found = _objects_of(lines)
+        if found is not None:
+            return found
+        if len(lines) == 1:
             self.damaged_lines += 1
-        else:
-            yield found
+            return []
+        middle = len(lines) // 2
+        return self._parse(lines[:middle]) + self._parse(lines[middle:])
 
 
 class GrowingFiles:
@@ -129,17 +136,28 @@ def number_of(value: Any) -> float:
     return number
 
 
-def _is_frame(line: bytes) -> bool:
-    """Nothing but the array's brackets and commas."""
-    return not line.strip(b"[], \t\r")
-
-
-def _object_of(line: bytes) -> dict[str, Any] | None:
-    begin, end = line.find(b"{"), line.rfind(b"}")
-    if begin < 0 or not (_is_frame(line[:begin]) and _is_frame(line[end + 1 :])):
-        return None
+def numbers_of(values: Collection[Any]) -> npt.NDArray[np.float64]:
+    """As `number_of` of each; NaN where there is none."""
     try:
-        found = json.loads(str(line[begin : end + 1], "utf-8"))
+        numbers = np.fromiter(values, np.float64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        numbers = np.fromiter(map(_number_or_nan, values), np.float64, len(values))
+    numbers[~(np.abs(numbers) <= _LARGEST)] = np.nan
+    return numbers
+
+
+def _number_or_nan(value: Any) -> float:
+    try:
+        return number_of(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _objects_of(lines: list[bytes]) -> list[dict[str, Any]] | None:
+    """One of each line; None if that is not what they are."""
+    try:
+        found = json.loads(str(b"[%b]" % b",".join(lines), "utf-8"))
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    is_whole = len(found) == len(lines) and all(type(each) is dict for each in found)
+    return found if is_whole else None

@@ -26,8 +26,7 @@ def job_times(profile: Profile) -> JobTimes:
     known = list(profile.metrics.time_range() or ())
     for rank in ranks:
         known.append(rank.started_us / 1e6)
-        known += [span.start_us / 1e6 for span in rank.spans()[:1]]
-        known.append(max((span.end_us for span in rank.spans()), default=rank.started_us) / 1e6)
+        known += [us / 1e6 for us in rank.time_range() or ()]
     steps = profile.steps()
     return JobTimes(
         start_s=min(known, default=math.nan),

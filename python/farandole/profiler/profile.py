@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from farandole.errors import InvalidArgument, sentences
@@ -56,7 +59,8 @@ class Profile:
 
     def refresh(self) -> int:
         """Read what was added; return how many values and events that is."""
-        added = self.metrics.refresh() + self.timeline.refresh()
+        with _garbage_collection_paused():
+            added = self.metrics.refresh() + self.timeline.refresh()
         if added:
             self._steps = None
         return added
@@ -71,3 +75,15 @@ class Profile:
     def problems(self) -> list[Problem]:
         """Files and lines that could not be read."""
         return self.metrics.problems() + self.timeline.problems()
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """What is read has no cycles, and each collection would look at all that torch has made."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from farandole.profiler.spans import MISSING
 from farandole.profiler.system_metrics import Floats
-from farandole.profiler.timeline import RankTimeline, Span
+from farandole.profiler.timeline import RankTimeline
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer", "checkpoint", "gc")
 """Categories of spans whose time is added up by step."""
@@ -47,44 +48,47 @@ class RankSteps:
 
 def steps_of(rank: RankTimeline) -> RankSteps:
     """Spans belong to the step that ends next after they have begun."""
-    spans = rank.spans()
-    steps = [span for span in spans if span.category == "step" and span.whole("step") is not None]
-    starts = np.array([span.start_us for span in steps])
-    durations = np.array([span.duration_us for span in steps])
-    parts: dict[str, Floats] = {part: np.zeros(len(steps)) for part in PARTS}
-    own_parts: dict[str, Floats] = {part: np.zeros(len(steps)) for part in PARTS}
-    before = np.zeros(len(steps))
-    spans = [span for span in spans if span.category in PARTS]
-    spans.sort(key=lambda span: (span.start_us, -span.duration_us))  # what lies within comes after
-    owners = np.searchsorted(starts + durations, [span.start_us for span in spans], side="right")
-    for span, own_us, owner in zip(spans, _own_us(spans), owners, strict=True):
-        if owner < len(steps):
-            parts[span.category][owner] += span.duration_us
-            own_parts[span.category][owner] += own_us
-            if span.category == "data" and span.start_us < starts[owner]:
-                before[owner] += span.duration_us
+    steps = rank.spans("step")
+    steps = steps.where(steps.whole("step") != MISSING)
+    found = [rank.spans(part) for part in PARTS]
+    starts = np.concatenate([each.starts_us for each in found])
+    durations = np.concatenate([each.durations_us for each in found])
+    order = np.lexsort((-durations, starts))  # what lies within comes after
+    part_of = np.repeat(np.arange(len(PARTS)), [len(each) for each in found])[order]
+    starts, durations = starts[order], durations[order]
+    owners = np.searchsorted(steps.ends_us, starts, side="right")
+    is_data = part_of == PARTS.index("data")
+
+    def by_step(times: Floats, chosen: npt.NDArray[np.bool_]) -> Floats:
+        sums = np.bincount(owners[chosen], weights=times[chosen], minlength=len(steps) + 1)
+        return sums[:-1].astype(np.float64)  # without what comes after the last step
+
+    own = _own_us(starts, durations)
+    is_before = is_data & (starts < np.append(steps.starts_us, -np.inf)[owners])
+    modes = steps.values("mode")
     return RankSteps(
         rank=rank.rank,
         node=rank.node,
-        numbers=np.array([span.whole("step") for span in steps], dtype=np.int64),
-        modes=np.array([str(span.args.get("mode", "TRAIN")) for span in steps], dtype=np.str_),
-        starts_us=starts,
-        durations_us=durations,
-        loop_us=durations + before,
-        parts_us=parts,
-        own_us=own_parts,
+        numbers=steps.whole("step"),
+        modes=np.array(["TRAIN" if mode is None else str(mode) for mode in modes], dtype=np.str_),
+        starts_us=steps.starts_us,
+        durations_us=steps.durations_us,
+        loop_us=steps.durations_us + by_step(durations, is_before),
+        parts_us={part: by_step(durations, part_of == i) for i, part in enumerate(PARTS)},
+        own_us={part: by_step(own, part_of == i) for i, part in enumerate(PARTS)},
     )
 
 
-def _own_us(spans: list[Span]) -> list[float]:
+def _own_us(starts: Floats, durations: Floats) -> Floats:
     """Of each of these sorted spans: its time without that of spans that lie within."""
-    own = [span.duration_us for span in spans]
-    around: list[int] = []
-    for i, span in enumerate(spans):
-        while around and spans[around[-1]].end_us <= span.start_us:
+    own = durations.tolist()
+    around: list[tuple[int, float]] = []  # place and end
+    ends = (starts + durations).tolist()
+    for place, (start, end) in enumerate(zip(starts.tolist(), ends, strict=True)):
+        while around and around[-1][1] <= start:
             around.pop()
         if around:
-            outer = around[-1]
-            own[outer] -= min(span.end_us, spans[outer].end_us) - span.start_us
-        around.append(i)
-    return own
+            outer, outer_end = around[-1]
+            own[outer] -= min(end, outer_end) - start
+        around.append((place, end))
+    return np.array(own)

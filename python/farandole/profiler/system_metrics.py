@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from farandole.profiler.growing_files import GrowingFiles, Problem, number_of
+from farandole.profiler.growing_files import GrowingFiles, Problem, numbers_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,19 +53,17 @@ class SystemMetrics:
         self._files = GrowingFiles(
             folder, "system", r".+/\d{10}\.algo-\d+\.json", written_since_s=written_since_s
         )
-        self._times: dict[Metric, array[float]] = {}
-        self._values: dict[Metric, array[float]] = {}
+        self._parts: dict[Metric, list[Series]] = {}
         self._series: dict[Metric, Series] = {}
 
     def refresh(self) -> int:
         """Read what is new; return how many values that is."""
         count = 0
         for file in self._files.files():
-            for row in file.new_objects():
-                if self._add(row):
-                    count += 1
-                else:
-                    file.damaged_lines += 1
+            rows = file.new_objects()
+            sound = self._add(rows)
+            file.damaged_lines += len(rows) - sound
+            count += sound
         return count
 
     def problems(self) -> list[Problem]:
@@ -75,18 +72,21 @@ class SystemMetrics:
 
     def metrics(self) -> list[Metric]:
         """All that there are."""
-        return sorted(self._values)
+        return sorted(self._parts)
 
     def nodes(self) -> list[str]:
         """Names of hosts."""
-        return sorted({metric.node for metric in self._values})
+        return sorted({metric.node for metric in self._parts})
 
     def series(self, metric: Metric) -> Series:
         """Its values."""
         if metric not in self._series:
-            times = np.array(self._times[metric])
+            times, values = (
+                np.concatenate(part) for part in zip(*self._parts[metric], strict=True)
+            )
             order = np.argsort(times, kind="stable")
-            self._series[metric] = Series(times[order], np.array(self._values[metric])[order])
+            self._series[metric] = Series(times[order], values[order])
+            self._parts[metric] = [self._series[metric]]
         return self._series[metric]
 
     def of(self, dimension: str, *, node: str | None = None) -> dict[Metric, Series]:
@@ -99,10 +99,10 @@ class SystemMetrics:
 
     def time_range(self) -> tuple[float, float] | None:
         """Seconds since 1970 of the first and the last value."""
-        if not self._times:
+        times = [self.series(metric).times for metric in self._parts]
+        if not times:
             return None
-        times = self._times.values()
-        return min(min(each) for each in times), max(max(each) for each in times)
+        return float(min(each[0] for each in times)), float(max(each[-1] for each in times))
 
     def rows(self) -> Iterator[SystemMetric]:
         """One by one, metric by metric."""
@@ -118,20 +118,35 @@ class SystemMetrics:
         rows = ((*row.metric, row.timestamp, row.value) for row in self.rows())
         return pd.DataFrame(rows, columns=columns)
 
-    def _add(self, row: dict[str, Any]) -> bool:
-        """Whether it is a row."""
+    def _add(self, rows: list[dict[str, Any]]) -> int:
+        """Return how many of them are values of a metric."""
+        times = numbers_of([row.get("Timestamp") for row in rows])
+        values = numbers_of([row.get("Value") for row in rows])
+        is_sound = np.isfinite(times + values)
+        sound = 0
+        for metric, places in _by_metric(rows).items():
+            chosen = np.array(places)[is_sound[places]]
+            if len(chosen):
+                self._parts.setdefault(metric, []).append(Series(times[chosen], values[chosen]))
+                self._series.pop(metric, None)
+                sound += len(chosen)
+        return sound
+
+
+def _by_metric(rows: list[dict[str, Any]]) -> dict[Metric, list[int]]:
+    """The places of the rows of each metric; those without one are left out."""
+    places: dict[tuple[Any, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        names = (row.get("NodeId"), row.get("Type"), row.get("Name") or "", row.get("Dimension"))
         try:
-            names = [row["NodeId"], row["Type"], row.get("Name") or "", row["Dimension"]]
-            time, value = number_of(row["Timestamp"]), number_of(row["Value"])
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return False
-        if not all(isinstance(name, str) for name in names):
-            return False
-        metric = Metric(*names)
-        self._times.setdefault(metric, array("d")).append(time)
-        self._values.setdefault(metric, array("d")).append(value)
-        self._series.pop(metric, None)
-        return True
+            places.setdefault(names, []).append(place)
+        except TypeError:  # one of them is a list
+            continue
+    return {
+        Metric(*names): found
+        for names, found in places.items()
+        if all(isinstance(name, str) for name in names)
+    }
 
 
 def snapshots(times: Floats) -> npt.NDArray[np.int64]:

@@ -4,43 +4,17 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, overload
 
 import numpy as np
 
 from farandole.profiler.growing_files import GrowingFile, GrowingFiles, Problem, number_of
+from farandole.profiler.spans import Span, Spans, joined, spans_of
 
 _PATTERN = r".+/\d+_\d+-.+_pythontimeline\.json(\.tmp)?"
-
-
-class Span(NamedTuple):
-    """Something that took time on a rank."""
-
-    category: str
-    name: str
-    start_us: float
-    """Since 1970, by the clock of rank 0."""
-    duration_us: float
-    thread: int
-    args: dict[str, Any]
-
-    def whole(self, name: str) -> int | None:
-        """An argument that is a whole number, such as a rank or bytes; None without it."""
-        value = self.args.get(name)
-        return value if isinstance(value, int) and abs(value) < 2**62 else None
-
-    @property
-    def end_us(self) -> float:
-        """When it ended, by the same clock."""
-        return self.start_us + self.duration_us
-
-    def number(self, name: str) -> float | None:
-        """Of ``args``; None where there is none, or none that can be."""
-        try:
-            return number_of(self.args[name])
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
 
 
 class RankTimeline:
@@ -59,22 +33,34 @@ class RankTimeline:
         """That the recorder had no room for."""
         self.clock_error_us = 0.0
         """The largest that was measured."""
-        self._spans: list[Span] = []  # by its own clock
+        self._parts: dict[str, list[Spans]] = {}  # of each category, by its own clock
         self._clock: list[tuple[float, float]] = []  # own time, what brings it to rank 0's clock
-        self._aligned: list[Span] | None = None
+        self._aligned: dict[str, Spans] = {}
 
-    def spans(self, category: str | None = None) -> list[Span]:
-        """In the order of their starts: all, or those of a category."""
-        if self._aligned is None:
-            offsets = self._offsets(np.array([span.start_us for span in self._spans]))
-            moved = (
-                span._replace(start_us=span.start_us + float(offset))
-                for span, offset in zip(self._spans, offsets, strict=True)
-            )
-            self._aligned = sorted(moved, key=lambda span: span.start_us)
+    @overload
+    def spans(self) -> Sequence[Span]: ...
+    @overload
+    def spans(self, category: str) -> Spans: ...
+    def spans(self, category: str | None = None) -> Sequence[Span]:
+        """In the order of their starts: all, or those of a category, which have columns too."""
         if category is None:
-            return self._aligned
-        return [span for span in self._aligned if span.category == category]
+            every = (span for each in self._parts for span in self.spans(each))
+            return sorted(every, key=lambda span: span.start_us)
+        if category not in self._aligned:
+            own = joined(category, self._parts.get(category, []))
+            if len(own):
+                self._parts[category] = [own]
+            moved = own.moved_to(own.starts_us + self._offsets(own.starts_us))
+            self._aligned[category] = moved
+        return self._aligned[category]
+
+    def time_range(self) -> tuple[float, float] | None:
+        """When the first span began and the last one ended, in microseconds."""
+        every = [self.spans(category) for category in self._parts]
+        if not every:
+            return None
+        start_us = min(float(each.starts_us[0]) for each in every)
+        return start_us, max(float(each.ends_us.max()) for each in every)
 
     def offset_at(self, time_us: float) -> float:
         """What brings a time of its own clock to that of rank 0."""
@@ -87,16 +73,16 @@ class RankTimeline:
         measured = np.array(sorted(self._clock))
         return np.interp(times, measured[:, 0], measured[:, 1])
 
-    def add_span(self, span: Span) -> None:
-        """One more, by the rank's own clock."""
-        self._spans.append(span)
-        self._aligned = None
+    def add_spans(self, spans: Spans) -> None:
+        """More of them, by the rank's own clock."""
+        self._parts.setdefault(spans.category, []).append(spans)
+        self._aligned.pop(spans.category, None)
 
     def add_clock(self, time_us: float, offset_us: float, error_us: float) -> None:
         """A measurement, at a time of its own clock."""
         self._clock.append((time_us, offset_us))
         self.clock_error_us = max(self.clock_error_us, error_us)
-        self._aligned = None
+        self._aligned.clear()
 
 
 class _Header:
@@ -106,7 +92,7 @@ class _Header:
         self.start_us: float | None = None
         self.rank: RankTimeline | None = None
         self.offset: tuple[float, float] | None = None
-        """Offset and error of the clock, until an event says at what time."""
+        """Offset and error of the clock, until a span says at what time."""
         self.events_before = 0
         """Whose rank and time are unknown."""
 
@@ -126,12 +112,10 @@ class Timeline:
         count = 0
         for file in self._files.files():
             header = self._headers.setdefault(file, _Header())
-            for event in file.new_objects():
-                try:
-                    self._add(header, event)
-                    count += 1
-                except (KeyError, TypeError, ValueError, OverflowError):
-                    file.damaged_lines += 1
+            events = file.new_objects()
+            damaged = self._add(header, events)
+            file.damaged_lines += damaged
+            count += len(events) - damaged
         return count
 
     def problems(self) -> list[Problem]:
@@ -147,28 +131,47 @@ class Timeline:
         """Of which there are files, in order."""
         return [self._ranks[rank] for rank in sorted(self._ranks)]
 
-    def _add(self, header: _Header, event: dict[str, Any]) -> None:
+    def _add(self, header: _Header, events: list[dict[str, Any]]) -> int:
+        """Return how many of them are damaged."""
+        damaged = 0
+        spans: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for event in events:
+            try:
+                if event["ph"] == "X" and header.rank is not None:
+                    spans[event["cat"]].append(event)
+                else:
+                    self._add_other(header, event)
+            except (KeyError, TypeError, ValueError, OverflowError):
+                damaged += 1
+        for category, found in spans.items():
+            damaged += len(found) - self._add_spans(header, category, found)
+        return damaged
+
+    def _add_spans(self, header: _Header, category: str, events: list[dict[str, Any]]) -> int:
+        """Return how many are sound."""
+        assert header.rank is not None
+        assert header.start_us is not None
+        found = spans_of(str(category), header.start_us, events)
+        if len(found):
+            if header.offset is not None:
+                header.rank.add_clock(float(found.starts_us[0]), *header.offset)
+                header.offset = None
+            header.rank.add_spans(found)
+        return len(found)
+
+    def _add_other(self, header: _Header, event: dict[str, Any]) -> None:
         """Raises what is wrong with it."""
         args = event.get("args", {})
         if event["ph"] == "M":
             self._add_metadata(header, str(event["name"]), args)
-            return
-        if header.rank is None or header.start_us is None:
+        elif header.rank is None or header.start_us is None:
             header.events_before += 1
-            return
-        rank = header.rank
-        time_us = header.start_us + number_of(event["ts"])
-        if header.offset is not None:
-            rank.add_clock(time_us, *header.offset)
-            header.offset = None
-        if event["ph"] == "X":
-            names = str(event["cat"]), str(event["name"])
-            duration_us = max(0.0, number_of(event["dur"]))
-            rank.add_span(Span(*names, time_us, duration_us, int(event.get("tid", 0)), dict(args)))
         elif event["name"] == "clock":
-            rank.add_clock(time_us, number_of(args["offset_us"]), number_of(args["error_us"]))
+            time_us = header.start_us + number_of(event["ts"])
+            offset_us, error_us = number_of(args["offset_us"]), number_of(args["error_us"])
+            header.rank.add_clock(time_us, offset_us, error_us)
         elif event["name"] == "lost":
-            rank.lost_events += int(args["events"])
+            header.rank.lost_events += int(args["events"])
 
     def _add_metadata(self, header: _Header, name: str, args: dict[str, Any]) -> None:
         if name == "process_name":

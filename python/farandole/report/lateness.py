@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
+
+import numpy as np
 
 from farandole.profiler.profile import Profile
 from farandole.profiler.rules.figures import plain
@@ -20,24 +23,23 @@ def lateness_of(profile: Profile) -> list[dict[str, Any]]:
     """
     ranks = profile.timeline.ranks()
     others = max(1, len(ranks) - 1)
-    times: dict[int, int] = {}
-    waited_us: dict[int, float] = {}
-    named = 0
+    times: dict[int, int] = defaultdict(int)
+    waited_us: dict[int, float] = defaultdict(float)
     for rank in ranks:
-        for span in (each for category in _CATEGORIES for each in rank.spans(category)):
-            latest = span.whole("latest_rank")
-            if latest is None or latest in (-1, rank.rank) or span.name == _OF_BACKWARD:
-                continue
-            waiting_us = span.number("waiting_us")
-            waiting_us = span.duration_us if waiting_us is None else waiting_us
-            times[latest] = times.get(latest, 0) + 1
-            waited_us[latest] = waited_us.get(latest, 0.0) + waiting_us
-            named += 1
+        for spans in map(rank.spans, _CATEGORIES):
+            spans = spans.where(spans.names != _OF_BACKWARD)
+            waiting_us = spans.number("waiting_us")
+            waiting_us = np.where(np.isnan(waiting_us), spans.durations_us, waiting_us)
+            counts = spans.sums_by("latest_rank", np.ones(len(spans)))
+            for latest, us in spans.sums_by("latest_rank", waiting_us).items():
+                if latest not in (-1, rank.rank):
+                    times[latest] += int(counts[latest])
+                    waited_us[latest] += us
     return [
         {
             "rank": latest,
             "times": round(times[latest] / others),
-            "percent": plain(100 * times[latest] / named),
+            "percent": plain(100 * times[latest] / sum(times.values())),
             "waited_s": plain(waited_us[latest] / others / 1e6),
         }
         for latest in sorted(times, key=lambda each: -waited_us[each])

@@ -3,23 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 
 from farandole.profiler.profile import Profile
 from farandole.profiler.rules.figures import plain, quantile
-from farandole.profiler.timeline import Span
+from farandole.profiler.system_metrics import Floats
 
 
 def by_name(profile: Profile, category: str) -> list[dict[str, Any]]:
     """Of all ranks together, what took longest first."""
-    named: dict[str, list[Span]] = {}
+    named: dict[str, list[Floats]] = defaultdict(list)
     for rank in profile.timeline.ranks():
-        for span in rank.spans(category):
-            named.setdefault(span.name, []).append(span)
-    rows = [{"name": name, **_times(spans)} for name, spans in named.items()]
+        for name, spans in rank.spans(category).by_name().items():
+            named[name].append(spans.durations_us)
+    rows = [{"name": name, **_times(np.concatenate(each))} for name, each in named.items()]
     return sorted(rows, key=lambda row: -row["total_s"])
 
 
@@ -30,10 +30,10 @@ def collectives_of(profile: Profile) -> list[dict[str, Any]]:
         row["bytes"] = row["waiting_s"] = 0.0
     places = {row["name"]: row for row in rows}
     for rank in profile.timeline.ranks():
-        for span in rank.spans("collective"):
-            row = places[span.name]
-            row["bytes"] += span.number("bytes") or 0.0
-            row["waiting_s"] += (span.number("waiting_us") or 0.0) / 1e6
+        for name, spans in rank.spans("collective").by_name().items():
+            row = places[name]
+            row["bytes"] += float(np.nansum(spans.number("bytes")))
+            row["waiting_s"] += float(np.nansum(spans.number("waiting_us"))) / 1e6
     return rows
 
 
@@ -44,17 +44,16 @@ def data_loading_of(profile: Profile) -> list[dict[str, Any]]:
     for rank in profile.timeline.ranks():
         spans = rank.spans("data")
         if spans:
-            row = {"rank": rank.rank, **_times(spans)}
+            row = {"rank": rank.rank, **_times(spans.durations_us)}
             loop_s = loops_s.get(rank.rank)
             row["percent"] = plain(100 * row["total_s"] / loop_s) if loop_s else None
-            counts = [span.whole("num_workers") for span in spans]
-            row["workers"] = max((each for each in counts if each is not None), default=None)
+            row["workers"] = spans.largest("num_workers")
             rows.append(row)
     return rows
 
 
-def _times(spans: Iterable[Span]) -> dict[str, Any]:
-    ms = np.array([span.duration_us for span in spans]) / 1e3
+def _times(durations_us: Floats) -> dict[str, Any]:
+    ms = durations_us / 1e3
     return {
         "count": len(ms),
         "total_s": plain(float(ms.sum()) / 1e3),

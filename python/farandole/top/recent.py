@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,13 +106,11 @@ def _rank(timeline: RankTimeline, steps: RankSteps, start_us: float) -> RankNow:
 
 
 def _waits_for(timeline: RankTimeline, start_us: float) -> int | None:
-    waited: Counter[int] = Counter()
-    for span in timeline.spans("communication"):
-        latest = span.whole("latest_rank")
-        if span.start_us >= start_us and latest is not None and latest >= 0:
-            waited[latest] += round(span.duration_us)
-    waited.pop(timeline.rank, None)
-    return waited.most_common(1)[0][0] if waited else None
+    spans = timeline.spans("communication")
+    spans = spans.where(spans.starts_us >= start_us)
+    waited_us = spans.sums_by("latest_rank", spans.durations_us)
+    others = [rank for rank in waited_us if rank >= 0 and rank != timeline.rank]
+    return max(others, key=lambda rank: waited_us[rank], default=None)
 
 
 def _host(profile: Profile, node: str) -> HostNow:

@@ -12,7 +12,6 @@ from farandole.profiler.profile import Profile
 from farandole.profiler.rules.figures import listed, plain, quantile
 from farandole.profiler.rules.rule import ProfilerRule, RuleReport
 from farandole.profiler.rules.throttling import disk_waits_of
-from farandole.profiler.timeline import RankTimeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +33,9 @@ class Dataloader(ProfilerRule):
     def evaluate(self, profile: Profile) -> RuleReport:
         """Judge each host, and each rank."""
         waits = {
-            rank.rank: found
+            rank.rank: spans.durations_us
             for rank in profile.timeline.ranks()
-            if len(found := np.array([span.duration_us for span in rank.spans("data")]))
+            if (spans := rank.spans("data"))
         }
         datapoints = sum(map(len, waits.values()))
         if datapoints <= self.patience:
@@ -77,7 +76,7 @@ class Dataloader(ProfilerRule):
         found: dict[str, dict[str, float]] = {}
         for node in sorted({rank.node for rank in profile.timeline.ranks()}):
             ranks = [rank for rank in profile.timeline.ranks() if rank.node == node]
-            loaders = [_workers(rank) for rank in ranks]
+            loaders = [rank.spans("data").largest("num_workers") for rank in ranks]
             cores = len(profile.metrics.of("CPUUtilization", node=node))
             known = [each for each in loaders if each is not None]
             if cores and known:
@@ -123,12 +122,6 @@ class Dataloader(ProfilerRule):
 
 
 _UNKNOWN = "batches are there in time; how many loading processes there are was not recorded"
-
-
-def _workers(rank: RankTimeline) -> int | None:
-    """The largest num_workers that its waits name."""
-    counts = [span.whole("num_workers") for span in rank.spans("data")]
-    return max((count for count in counts if count is not None), default=None)
 
 
 def _wait_percent(profile: Profile) -> dict[int, float]:

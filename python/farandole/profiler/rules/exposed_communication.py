@@ -78,7 +78,7 @@ def _largest_bucket_percent(profile: Profile) -> float | None:
     """Of the bytes of all buckets; None if none was recorded."""
     sizes: dict[str, float] = {}
     for rank in profile.timeline.ranks()[:1]:
-        for span in rank.spans("bucket"):
-            sizes[span.name] = span.number("bytes") or 0.0
+        for name, spans in rank.spans("bucket").by_name().items():
+            sizes[name] = spans[-1].number("bytes") or 0.0
     whole = sum(sizes.values())
     return plain(100 * float(np.max(list(sizes.values()))) / whole) if whole else None

@@ -124,10 +124,10 @@ def _latest(profile: Profile, steps: CommonSteps) -> int | None:
     indices = {rank.rank: i for i, rank in enumerate(steps.ranks)}
     waited = np.zeros(len(indices))
     for rank in profile.timeline.ranks():
-        for span in rank.spans("communication"):
-            latest = span.whole("latest_rank")
-            if latest is not None and latest in indices and latest != rank.rank:
-                waited[indices[latest]] += span.duration_us
+        spans = rank.spans("communication")
+        for latest, us in spans.sums_by("latest_rank", spans.durations_us).items():
+            if latest in indices and latest != rank.rank:
+                waited[indices[latest]] += us
     if waited.sum() == 0 or waited.max() < 0.6 * waited.sum():
         return None
     return int(waited.argmax())
