@@ -53,6 +53,8 @@ class Rule(ABC):
         self.rule_name = type(self).__name__
         self.findings: list[Finding] = []
         """All that it has found, in the order of steps."""
+        self.tensors_judged = 0
+        """How many tensors of all steps `names` has given it."""
         self._actions = ActionList(*(actions if isinstance(actions, Iterable) else [actions]))
 
     @abstractmethod
@@ -100,13 +102,14 @@ class Rule(ABC):
     ) -> list[str]:
         """The tensors of a step in one of ``collections`` or matching ``regex``; all if neither."""
         collections = list(collections)
-        if not collections and regex is None:
-            return self.base_trial.tensor_names(step=step)
         names: set[str] = set()
+        if not collections and regex is None:
+            names.update(self.base_trial.tensor_names(step=step))
         for collection in collections:
             names.update(self.base_trial.tensor_names(step=step, collection=collection))
         if regex is not None:
             names.update(self.base_trial.tensor_names(step=step, regex=regex))
+        self.tensors_judged += len(names)
         return sorted(names)
 
     def each_worker(self, names: Iterable[str], step: int) -> Iterator[tuple[Tensor, str]]:

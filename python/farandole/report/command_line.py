@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ _EPILOG = """
 examples:
   farandole report profile
   farandole report profile -o today.html --json today.json
+  farandole report profile --tensors tensors
   farandole report --compare before after
 
 Exit status: 0 the page was written, also if rules fired or files could not be read; 2 the options
@@ -38,18 +40,28 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="report.html", help="default: %(default)s"
     )
+    parser.add_argument(
+        "--tensors",
+        metavar="FOLDER",
+        action="append",
+        default=[],
+        help="what a hook of farandole.debugger has saved of the run; with --compare give it twice",
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the figures, for programs")
     return parser
 
 
 def main(arguments: list[str]) -> int:
     """Runs the command; returns its exit status."""
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    folders = options.compare or [options.folder]
+    if len(options.tensors) not in (0, len(folders)):
+        parser.error("--tensors is of each run: give it once, or with --compare twice or not")
+    runs = list(itertools.zip_longest(folders, options.tensors))
     try:
         check_numpy()
-        found, text, lines = (
-            _compared(*options.compare) if options.compare else _one(options.folder)
-        )
+        found, text, lines = _compared(*runs) if options.compare else _one(*runs)
         _write(options.output, text)
         if options.json:
             _write(options.json, json.dumps(found) + "\n")
@@ -60,17 +72,21 @@ def main(arguments: list[str]) -> int:
     return DONE
 
 
-def _one(folder: str) -> tuple[Any, str, list[str]]:
+_Run = tuple[str, str | None]
+"""The folder of a profile, and that of the tensors."""
+
+
+def _one(run: _Run) -> tuple[Any, str, list[str]]:
     """The figures of a run, the page, and what to print."""
     from farandole.report.page import page
 
-    figures = _figures(folder)
+    figures = _figures(run)
     fired = [rule for rule in figures["rules"] if rule["fired"]]
     lines = [f"{rule['rule']}: {rule['what']} {rule['advice']}" for rule in fired]
     return figures, page(figures), [*(lines or ["No rule fired."]), *figures["missing"]]
 
 
-def _compared(before: str, after: str) -> tuple[Any, str, list[str]]:
+def _compared(before: _Run, after: _Run) -> tuple[Any, str, list[str]]:
     from farandole.report.comparison import comparison_of
     from farandole.report.comparison_page import comparison_page, gain_of
 
@@ -78,11 +94,20 @@ def _compared(before: str, after: str) -> tuple[Any, str, list[str]]:
     return found, comparison_page(found), [gain_of(found)]
 
 
-def _figures(folder: str) -> dict[str, Any]:
+def _figures(run: _Run) -> dict[str, Any]:
+    from farandole.debugger.trial import create_trial
     from farandole.profiler.profile import Profile
     from farandole.report.figures import figures_of
+    from farandole.report.tensor_rules import reports_of
 
-    return figures_of(Profile(folder))
+    folder, tensors = run
+    if tensors is None:
+        return figures_of(Profile(folder))
+    trial = create_trial(tensors)
+    figures = figures_of(Profile(folder), reports_of(trial))
+    if trial.damaged_lines:
+        figures["unread"].append(f"{tensors}: {trial.damaged_lines} damaged lines were left out.")
+    return figures
 
 
 def _write(file: str, text: str) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,9 +138,8 @@ class Confusion(Rule):
         return self.has_found(step)
 
     def _choose(self, step: int, name: str, collection: str) -> str | None:
-        if name in self.base_trial.tensor_names(step=step):
-            return name
-        return next(iter(self.names(step, collections=[collection])), None)
+        named = self.names(step, regex=f"^{re.escape(name)}$")
+        return next(iter(named or self.names(step, collections=[collection])), None)
 
     def _matrix(self, labels: Classes, predicted: Classes) -> Classes:
         """Rows are labels, columns what is predicted."""
