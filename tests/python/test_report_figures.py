@@ -115,6 +115,24 @@ def test_heat_maps_have_few_columns_and_rows_in_the_order_of_cores(tmp_path: Pat
     assert [len(group["rows"]) for group in (waits, gpus)] == [1, 1]
 
 
+def test_cores_gpus_and_their_memory_have_the_numbers_of_a_box_plot(tmp_path: Path) -> None:
+    values = [float(i) for i in range(101)]
+    memory = gpu(1, "GPUMemoryUtilization")
+    flat = [50.0] * 101
+    write_metrics(tmp_path, {core(0): values, core(1): flat, gpu(1): values, memory: flat})
+    cores, busy, filled = of(tmp_path)["utilization"]
+    assert cores == {
+        "place": "cores of algo-1",
+        "min": 25.0,
+        "p25": 37.5,
+        "p50": 50.0,
+        "p75": 62.5,
+        "p95": 72.5,
+    }
+    assert (busy["place"], busy["p25"], busy["p95"]) == ("gpu1 of algo-1", 25.0, 95.0)
+    assert (filled["place"], filled["min"]) == ("memory of gpu1 of algo-1", 50.0)
+
+
 def test_what_was_not_recorded_at_a_time_is_null(tmp_path: Path) -> None:
     write_metrics(tmp_path, {core(0): [1.0] * 20})
     write_metrics(tmp_path, {core(1): [1.0] * 20}, start_s=START_S + 30)

@@ -151,6 +151,8 @@ def test_each_section_says_what_was_recorded(text: str) -> None:
     assert "cpu3 of algo-1" in words["hardware"]
     assert "gpu1 of algo-1" in words["hardware"]
     assert "2 MB/s" in words["hardware"]
+    assert "which least p25 median p75 p95" in one_line(words["hardware"])
+    assert "memory of gpu1 of algo-1" not in words["hardware"]
     assert "all_reduce <world>" in words["collectives"]
     assert "Make & mend" in words["annotations"]
     assert "save" in words["checkpoints"]

@@ -143,21 +143,23 @@ def spans_of(category: str, begin_us: float, events: list[dict[str, Any]]) -> Sp
     starts_us = numbers_of([event.get("ts") for event in events]) + begin_us
     durations_us = numbers_of([event.get("dur") for event in events])
     threads = numbers_of([event.get("tid", 0) for event in events])
+    names = [event.get("name") for event in events]
+    args = [event.get("args", {}) for event in events]
     is_sound = np.isfinite(starts_us + durations_us + threads)
-    is_sound &= np.array(
-        ["name" in event and isinstance(event.get("args", {}), dict) for event in events],
-        dtype=np.bool_,
-    )
-    sound = list(itertools.compress(events, is_sound))
-    args = [event.get("args", {}) for event in sound]
-    names = dict.fromkeys(itertools.chain.from_iterable(args))
+    is_sound &= np.array([type(each) is dict for each in args], dtype=np.bool_)
+    is_sound &= np.array([name is not None for name in names], dtype=np.bool_)
+    if not is_sound.all():
+        names, args = (list(itertools.compress(each, is_sound)) for each in (names, args))
     return Spans(
         category,
         starts_us[is_sound],
         np.maximum(0, durations_us[is_sound]),
         threads[is_sound].astype(np.int64),
-        _objects([str(event["name"]) for event in sound]),
-        {name: _column([each.get(name) for each in args]) for name in names},
+        _objects([str(name) for name in names]),
+        {
+            name: _column([each.get(name) for each in args])
+            for name in dict.fromkeys(itertools.chain.from_iterable(args))
+        },
     )
 
 
@@ -192,7 +194,7 @@ def _column(values: list[Any]) -> Column:
     kinds = set(map(type, values))
     if kinds == {float}:
         return np.array(values)
-    if kinds == {int} and max(map(abs, values)) < 2**62:
+    if kinds == {int} and min(values) > -(2**62) and max(values) < 2**62:
         return np.array(values, dtype=np.int64)
     return _objects(values)
 

@@ -19,6 +19,7 @@ from farandole.report.lateness import lateness_of
 from farandole.report.named_spans import by_name, collectives_of, data_loading_of
 from farandole.report.step_times import step_times_of
 from farandole.report.time_columns import columns_of
+from farandole.report.utilization import utilization_of
 
 Figures = dict[str, Any]
 """What `farandole report --json` writes; docs/report.md names the keys."""
@@ -50,6 +51,7 @@ def figures_of(profile: Profile, more_reports: Iterable[RuleReport] = ()) -> Fig
         "step_times": step_times_of(profile),
         "columns": columns.to_json(),
         "hardware": hardware_of(profile, columns),
+        "utilization": utilization_of(profile),
         "stragglers": lateness_of(profile),
         "data_loading": data_loading_of(profile),
         "collectives": collectives_of(profile),

@@ -10,6 +10,7 @@ from farandole.pages.document import table
 from farandole.report.figures import Figures
 from farandole.report.plain_words import duration, quantity, time_span
 from farandole.report.strip import scale, strip
+from farandole.report.utilization import QUANTILES
 
 _OPEN_ROWS = 40
 """Longer heat maps are folded."""
@@ -23,8 +24,20 @@ def hardware(figures: Figures) -> str:
         f"<p>{time_span(figures['columns'])} A column is the mean of "
         f"{duration(figures['columns']['column_s'])}. The darker, the more; "
         "what was not recorded is left blank. Numbers are those of the whole time.</p>"
+        + _utilization(figures["utilization"])
         + "".join(_heat_map(group) for group in figures["hardware"])
     )
+
+
+def _utilization(rows: list[dict[str, Any]]) -> str:
+    """What SageMaker's report shows as box plots."""
+    if not rows:
+        return ""
+    cells = [
+        (html.escape(row["place"]), *(quantity(row[key], "%") for key in QUANTILES)) for row in rows
+    ]
+    heads = ("which", "least", *("median" if key == "p50" else key for key in [*QUANTILES][1:]))
+    return f"<h3>Utilization</h3>{table(heads, cells)}"
 
 
 def _heat_map(group: dict[str, Any]) -> str:
