@@ -204,6 +204,13 @@ def test_quick_rounding_run_agrees_in_float64(tmp_path: Path) -> None:
     assert apart["ours_full", "float64"] == apart["ours_shard", "float64"]
 
 
+def test_quick_report_run_tells_time_and_memory(tmp_path: Path) -> None:
+    printed = run("report.run", "--quick", "--output", str(tmp_path), is_forked=False)
+    (row,) = rows_of(tmp_path / "report.jsonl")
+    assert row["peak_mb"] > row["import_mb"] > 0
+    assert f"{row['read_mb']} MB: {row['wall_s']} s" in printed
+
+
 @pytest.mark.timeout(120)
 def test_quick_memory_run_finds_the_segment(tmp_path: Path) -> None:
     printed = run("memory.run", "--quick", "--output", str(tmp_path))
