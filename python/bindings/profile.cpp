@@ -17,8 +17,9 @@ namespace py = pybind11;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
 void start_recording(const std::string& folder, const std::optional<Group>& group,
-                     int64_t max_file_bytes, double max_file_seconds) {
-  profiler::start({folder, group.value_or(Group()), max_file_bytes, max_file_seconds});
+                     int64_t max_file_bytes, double max_file_seconds,
+                     std::optional<uint64_t> first_step) {
+  profiler::start({folder, group.value_or(Group()), max_file_bytes, max_file_seconds, first_step});
 }
 
 /// An annotation that the program ends; torch's own record_function goes through its dispatcher,
@@ -45,7 +46,7 @@ void emit_garbage(int64_t generation, uint64_t begin_ns) {
 
 void bind_profile(py::module_& module) {
   module.def("start_recording", &start_recording, py::arg("folder"), py::arg("group"),
-             py::arg("max_file_bytes"), py::arg("max_file_seconds"), NoGil(),
+             py::arg("max_file_bytes"), py::arg("max_file_seconds"), py::arg("first_step"), NoGil(),
              "Write what this rank's threads do to files.");
   module.def("stop_recording", &profiler::stop, NoGil(), "Write the rest.");
   module.def("is_recording", &profiler::is_recording, "Whether this process does.");

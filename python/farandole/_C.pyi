@@ -1325,7 +1325,7 @@ def source_rank(work: torch.distributed.distributed_c10d.Work) -> int:
     """
     The rank at the other side of a send or receive.
     """
-def start_recording(folder: str, group: torch.distributed.distributed_c10d.ProcessGroup | None, max_file_bytes: typing.SupportsInt, max_file_seconds: typing.SupportsFloat) -> None:
+def start_recording(folder: str, group: torch.distributed.distributed_c10d.ProcessGroup | None, max_file_bytes: typing.SupportsInt, max_file_seconds: typing.SupportsFloat, first_step: typing.SupportsInt | None) -> None:
     """
     Write what this rank's threads do to files.
     """

@@ -74,14 +74,14 @@ std::optional<at::CallbackHandle> g_handle;
 
 }  // namespace
 
-void observe_ranges() {
+void observe_ranges(std::optional<uint64_t> first_step) {
   if (g_handle) return;
   {
     Steps& known = steps();
     const std::lock_guard<std::mutex> lock(known.mutex);
-    known.number = 0;
+    known.number = first_step.value_or(0);
     known.since_ns = comm::now_ns();
-    known.are_of_program = false;
+    known.are_of_program = first_step.has_value();
   }
   g_handle = at::addGlobalCallback(
       at::RecordFunctionCallback(&begin_range, &end_range).scopes({at::RecordScope::USER_SCOPE}));

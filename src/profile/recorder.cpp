@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <mutex>
 #include <utility>
 
@@ -55,7 +56,7 @@ Recorder::~Recorder() {
 
 void Recorder::open_file() {
   file_ = std::make_unique<TraceFile>(
-      options_.folder + "/framework/pevents",
+      (std::filesystem::path(options_.folder) / "framework/pevents").string(),
       std::to_string(options_.owner.pid) + "-" + options_.owner.node + "_pythontimeline",
       clock_.now(), lines_.head(offset_));
 }
@@ -213,7 +214,7 @@ void start(const RecorderOptions& options) {
     comm::stop_stream();
     throw;
   }
-  observe_ranges();
+  observe_ranges(options.first_step);
   static const int at_exit = std::atexit(stop);
   static_cast<void>(at_exit);
 }

@@ -6,8 +6,10 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -222,3 +224,112 @@ def test_annotations_nest_fail_and_compile(tmp_path: Path) -> None:
     counts = names(lines_of(tmp_path, 0))
     assert (counts["annotation/factorial"], counts["annotation/fails"]) == (4, 1)
     assert counts["annotation/within a graph"] == 0
+
+
+def _is_annotated_by_two_threads(rank: int, size: int, folder: str) -> None:
+    first_is_within, first_may_end = threading.Event(), threading.Event()
+
+    @profiler.annotate("shared")
+    def work(is_first: bool) -> None:
+        if is_first:
+            first_is_within.set()
+            first_may_end.wait(30)
+
+    profiler.start(folder, system_interval_ms=None)
+    first = threading.Thread(target=work, args=(True,))
+    first.start()
+    first_is_within.wait(30)
+    with profiler.annotate("around"):
+        work(False)
+    first_may_end.set()
+    first.join()
+    profiler.stop()
+
+
+def test_threads_share_a_decorator(tmp_path: Path) -> None:
+    ranks.run(_is_annotated_by_two_threads, 1, str(tmp_path))
+    lines = [line for line in lines_of(tmp_path, 0) if line.get("cat") == "annotation"]
+    around = next(line for line in lines if line["name"] == "around")
+    (own,) = (line for line in lines if line["name"] == "shared" and line["tid"] == around["tid"])
+    assert around["ts"] <= own["ts"]
+    assert own["ts"] + own["dur"] <= around["ts"] + around["dur"]
+
+
+def _trains_in_windows(rank: int, size: int, folder: str) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    few = schedule(wait=1, warmup=0, active=2, repeat=2)
+    profiler.start(folder, schedule=few, system_interval_ms=None)
+    for _ in range(7):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        profiler.step()
+    profiler.stop()
+
+
+def test_steps_of_all_windows_of_a_schedule_are_counted(tmp_path: Path) -> None:
+    ranks.run(_trains_in_windows, 1, str(tmp_path))
+    steps = [line["args"] for line in lines_of(tmp_path, 0) if line.get("cat") == "step"]
+    assert steps == [{"step": step, "mode": "TRAIN"} for step in (1, 2, 4, 5)]
+
+
+def _forks_a_child(rank: int, size: int, folder: str) -> None:
+    profiler.start(folder, system_interval_ms=None)
+
+    def child() -> None:
+        profiler.step()
+        os._exit(profiler.is_recording())
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    profiler.stop()
+
+
+def test_a_step_of_a_forked_child_is_not_recorded(tmp_path: Path) -> None:
+    ranks.run(_forks_a_child, 1, str(tmp_path))
+    assert len(list(tmp_path.glob("framework/pevents/*/*"))) == 1
+
+
+def _loses_its_folder(rank: int, size: int, folder: str) -> None:
+    few = schedule(wait=1, warmup=0, active=1)
+    profiler.start(folder, schedule=few, operators=True, system_interval_ms=None)
+    Path(folder).touch()  # a file
+    for _ in range(4):
+        profiler.step()
+    assert not profiler.is_recording()
+    profiler.stop()
+
+
+def test_a_window_that_cannot_be_written_does_not_end_a_training(tmp_path: Path) -> None:
+    ranks.run(_loses_its_folder, 1, str(tmp_path / "output"))
+
+
+def _starts_in_vain(rank: int, size: int, folder: str) -> None:
+    (Path(folder) / "stop" / "folder").mkdir(parents=True)  # not the file of StopTraining
+    with pytest.raises(OSError, match="stop"):
+        profiler.start(folder)
+    assert not profiler.is_recording()
+    assert gc.callbacks == []
+
+
+def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
+    ranks.run(_starts_in_vain, 1, str(tmp_path))
+
+
+def test_damaged_and_foreign_files_of_operators_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "framework" / "torch"
+    folder.mkdir(parents=True)
+    row = {"name": "add", "device": "cpu", "count": 2, "self_us": 1.0, "total_us": 2.0}
+    (folder / "0_1_operators.json").write_text(json.dumps([row, {"name": "sub"}, 3]))
+    (folder / "1_1_operators.json").write_text(json.dumps([row])[:30])
+    (folder / "2_1_operators.json").write_text("{}")
+    event = {"name": "add", "ph": "X", "ts": 1.0, "dur": 1.0}
+    (folder / "0_1_trace.json").write_text(json.dumps({"traceEvents": [event, 3]}))
+    (folder / "1_1_trace.json").write_text(json.dumps({"traceEvents": [event]})[:30])
+    (folder / "other_trace.json").write_text("{}")
+    assert profiler.top_operators(tmp_path) == [profiler.Operator("add", "cpu", 2, 1.0, 2.0)]
+    profiler.export_chrome_trace(tmp_path, tmp_path / "all.json")
+    events = json.loads((tmp_path / "all.json").read_text())
+    assert [event["name"] for event in events if event["ph"] == "X"] == ["add"]

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "farandole/export.h"
@@ -14,6 +15,9 @@ struct RecorderOptions {
   Group group = {};                   ///< the ranks; the default group if there is one, else alone
   int64_t max_file_bytes = 10 << 20;  ///< then a file is closed and the next one begins
   double max_file_seconds = 60;
+  /// Number of the first step, of a program that ends its steps by step() alone. Without it steps
+  /// count from 0, and those of optimizers end them until step() is called.
+  std::optional<uint64_t> first_step = {};
 };
 
 /// Writes what this rank's threads do to files below `folder`, until stop() or the end of the

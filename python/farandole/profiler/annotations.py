@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,18 +33,26 @@ class annotate(contextlib.ContextDecorator):  # noqa: N801
     def __init__(self, name: str) -> None:
         """Of any text."""
         self._name = name
-        self._open: list[_C.OpenAnnotation] = []  # of a function that calls itself
+        # By thread, since threads share a decorator; a list, as a function may call itself.
+        self._open: dict[int, list[_C.OpenAnnotation]] = {}
 
     def __enter__(self) -> Self:
         """Begin."""
         if not torch.compiler.is_compiling():
-            self._open.append(_C.OpenAnnotation(self._name))
+            own = self._open.setdefault(threading.get_ident(), [])
+            own.append(_C.OpenAnnotation(self._name))
         return self
 
     def __exit__(self, *error: object) -> None:
         """End."""
-        if self._open:
-            self._open.pop().end()
+        if torch.compiler.is_compiling():
+            return
+        thread = threading.get_ident()
+        own = self._open.get(thread)
+        if own:
+            own.pop().end()
+            if not own:
+                del self._open[thread]
 
 
 def annotation_begin(name: str) -> _C.OpenAnnotation:

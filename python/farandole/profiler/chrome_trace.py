@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from farandole.profiler.operators import trace_files
+from farandole.profiler.operators import content_of, trace_files
 from farandole.profiler.profile import Profile
 from farandole.profiler.timeline import RankTimeline
 
@@ -71,10 +71,12 @@ def _of_torch(
     trace: Path, rank: int, pid: int, start_us: float, offsets: list[Any]
 ) -> Iterator[dict[str, Any]]:
     """The events of torch.profiler, moved to our time. Its base is nanoseconds since 1970."""
-    content = json.loads(trace.read_text())
+    content = content_of(trace, dict)
     base_us = content.get("baseTimeNanoseconds", 0) / 1000
     yield from _process(pid, f"rank {rank}: operators and kernels")
-    for event in content["traceEvents"]:
+    for event in content.get("traceEvents", []):
+        if not isinstance(event, dict):
+            continue
         if event.get("ph") == "M" and not str(event.get("name", "")).startswith("thread"):
             continue  # its names of processes
         moved = {**event, "pid": pid}

@@ -8,14 +8,19 @@ import os
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.logs import LOGGER
 
 FOLDER = "framework/torch"
 """Below an output folder: <rank>_<first step>_trace.json (Chrome's format), ..._operators.json."""
+
+
+_NUMBERS = ("count", "self_us", "total_us")
+_Content = TypeVar("_Content", dict[str, Any], list[Any])
 
 
 class Operator(NamedTuple):
@@ -36,17 +41,24 @@ def profile(
     """A profiler of torch that writes into ``folder`` at the end of each active window."""
 
     def write(ended: torch.profiler.profile) -> None:
-        to = folder / FOLDER
-        to.mkdir(parents=True, exist_ok=True)
-        name = f"{rank}_{ended.step_num}"
-        ended.export_chrome_trace(str(to / f"{name}_trace.json"))
-        rows = [_row(event) for event in ended.key_averages()]
-        text = json.dumps([row for row in rows if row["count"]])
-        partial = to / f"{name}_operators.json.tmp"
-        partial.write_text(text)
-        partial.rename(to / f"{name}_operators.json")
+        try:
+            _write(ended, folder / FOLDER, f"{rank}_{ended.step_num}")
+        except (OSError, RuntimeError) as error:  # what cannot be written does not end a training
+            LOGGER.warning("profiler: operators of a window are not recorded: %s", error)
 
     return torch.profiler.profile(schedule=schedule, on_trace_ready=write)
+
+
+def _write(ended: torch.profiler.profile, to: Path, name: str) -> None:
+    """Files have their names when they are whole: a process may be killed."""
+    to.mkdir(parents=True, exist_ok=True)
+    trace = to / f"{name}_trace.tmp.json"
+    ended.export_chrome_trace(str(trace))
+    trace.rename(to / f"{name}_trace.json")
+    rows = [_row(event) for event in ended.key_averages()]
+    operators = to / f"{name}_operators.tmp.json"
+    operators.write_text(json.dumps([row for row in rows if row["count"]]))
+    operators.rename(to / f"{name}_operators.json")
 
 
 def _row(event: Any) -> dict[str, Any]:
@@ -61,10 +73,35 @@ def _row(event: Any) -> dict[str, Any]:
     }
 
 
+def _is_row(row: Any) -> bool:
+    return (
+        isinstance(row, dict)
+        and all(isinstance(row.get(key), str) for key in ("name", "device"))
+        and all(isinstance(row.get(key), (int, float)) for key in _NUMBERS)
+    )
+
+
 def trace_files(folder: Path) -> list[tuple[int, Path]]:
     """Those of Chrome's format, with their ranks."""
-    paths = sorted((folder / FOLDER).glob("*_trace.json"))
-    return [(int(path.name.partition("_")[0]), path) for path in paths]
+    found = [(path.name.partition("_")[0], path) for path in _files(folder, "trace")]
+    return [(int(rank), path) for rank, path in found if rank.isdecimal()]
+
+
+def content_of(path: Path, kind: type[_Content]) -> _Content:
+    """What a file has; nothing, and a line in the log, if it is damaged or something else."""
+    try:
+        found = json.loads(path.read_text())
+        if isinstance(found, kind):
+            return found
+        why = f"it has no {kind.__name__}"
+    except (OSError, ValueError, RecursionError) as error:
+        why = str(error)
+    LOGGER.warning("profiler: '%s' is left out: %s", path, why)
+    return kind()
+
+
+def _files(folder: Path, kind: str) -> list[Path]:
+    return sorted((folder / FOLDER).glob(f"*_{kind}.json"))
 
 
 def top_operators(
@@ -91,11 +128,11 @@ def top_operators(
             )
         )
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
-    for path in sorted((Path(folder) / FOLDER).glob("*_operators.json")):
-        for row in json.loads(path.read_text()):
+    for path in _files(Path(folder), "operators"):
+        for row in filter(_is_row, content_of(path, list)):
             if device in (None, row["device"]):
                 of = sums[row["name"], row["device"]]
-                for index, key in enumerate(("count", "self_us", "total_us")):
+                for index, key in enumerate(_NUMBERS):
                     of[index] += row[key]
     if not sums:
         raise InvalidArgument(

@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch.profiler import ProfilerAction
 
 from farandole import _C, arguments
-from farandole.errors import InvalidArgument, sentences
+from farandole.errors import InvalidArgument, SystemError, sentences
+from farandole.logs import LOGGER
 from farandole.profiler import garbage, operators
 from farandole.profiler.monitor import SystemMonitor
 from farandole.rule_actions import STOP_FILE
@@ -73,7 +74,7 @@ def start(
                 "step() after each step.",
             )
         )
-    if max_file_bytes <= 0 or max_file_seconds <= 0:
+    if not (max_file_bytes > 0 and max_file_seconds > 0):
         raise InvalidArgument(
             sentences(
                 "profile-file-limits",
@@ -91,9 +92,13 @@ def start(
         monitor = SystemMonitor(folder, interval_ms=system_interval_ms)
     options = (os.fspath(folder), group, max_file_bytes, max_file_seconds)
     recording = _Recording(options, schedule, operators, monitor)
-    recording.begin()
-    if _rank(group) == 0:
-        (Path(folder) / STOP_FILE).unlink(missing_ok=True)  # of a training before
+    try:
+        recording.begin()
+        if _rank(group) == 0:
+            (Path(folder) / STOP_FILE).unlink(missing_ok=True)  # of a training before
+    except BaseException:
+        recording.end()
+        raise
     _recording = recording
 
 
@@ -115,7 +120,7 @@ def step(mode: str = "TRAIN") -> None:
 
     Without such calls, a step ends with each step of an optimizer. Local; any thread.
     """
-    if _recording is not None:
+    if _recording is not None and _recording.is_of_this_process():
         _recording.step(mode)
 
 
@@ -155,7 +160,10 @@ class _Recording:
     def step(self, mode: str) -> None:
         _C.end_step(mode)
         self._steps += 1
-        self._follow_schedule()
+        try:
+            self._follow_schedule()
+        except SystemError as error:  # what cannot be written does not end a training
+            LOGGER.warning("profiler: step %d is not recorded: %s", self._steps, error)
         if self._operators is not None:
             self._operators.step()
 
@@ -173,6 +181,8 @@ class _Recording:
             ProfilerAction.RECORD_AND_SAVE,
         )
         if is_active and not _C.is_recording():
-            _C.start_recording(*self._options)
+            # Steps are the program's if it has a schedule to follow.
+            first_step = None if self._schedule is None else self._steps
+            _C.start_recording(*self._options, first_step)
         elif not is_active and _C.is_recording():
             _C.stop_recording()
