@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import os
+import random
 import signal
 import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import farandole
 import pytest
@@ -366,3 +370,40 @@ def test_a_forked_child_does_not_end_the_files(tmp_path: Path) -> None:
     steps_of(hook, model, 1)
     assert trial.steps() == [0]
     hook.close()
+
+
+ODD = [[], [1], {}, {"a": 1}, None, "", "x", 1.5, 1e308, 10**400, "\ud800", ["["], [["a"]], "a/b"]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_values_of_lines_may_be_anything(tmp_path: Path, odd: Any) -> None:
+    hook, model = open_hook(tmp_path, reduction_config=ELEMENTS)
+    steps_of(hook, model, 3)
+    hook.close()
+    (path,) = (tmp_path / "tensors").glob("*.jsonl")
+    lines = path.read_text().splitlines()
+    path.with_name("worker_1.0000.jsonl").mkdir()
+    path.with_name("worker_2.x.jsonl").write_text("[" * 100_000 + "\n")
+    rng = random.Random(0)
+    for _ in range(20):
+        records = [json.loads(line) for line in lines]
+        for _ in range(4):
+            place = rng.choice(records)
+            while True:
+                key = rng.choice(sorted(place) if isinstance(place, dict) else range(len(place)))
+                if rng.random() < 0.4 or not (isinstance(place[key], (dict, list)) and place[key]):
+                    break
+                place = place[key]
+            place[key] = copy.deepcopy(odd)
+            records = [each for each in records if isinstance(each, dict) and each]
+        path.write_text("\n".join(map(json.dumps, records)) + "\n")
+        trial = create_trial(tmp_path)
+        for step in trial.steps():
+            for name in trial.tensor_names(step=step):
+                tensor = trial.tensor(name)
+                assert tensor.workers(step)
+                tensor.reduction_values(step)
+                with contextlib.suppress(TensorUnavailableForStep):
+                    tensor.counts(step)
+                with contextlib.suppress(TensorUnavailableForStep):
+                    tensor.value(step)

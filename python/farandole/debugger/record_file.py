@@ -28,6 +28,9 @@ import fcntl
 import json
 import math
 import os
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +104,8 @@ class RecordWriter:
 
 def files_of(folder: Path, worker: str = "*") -> list[Path]:
     """The files of a worker, or of all, in their order."""
-    return sorted(folder.glob(f"{worker}.*.jsonl"), key=lambda path: (path.stem, number_of(path)))
+    files = (path for path in folder.glob(f"{worker}.*.jsonl") if path.is_file())
+    return sorted(files, key=lambda path: (path.stem, number_of(path)))
 
 
 def number_of(path: Path) -> int:
@@ -143,7 +147,7 @@ class RecordReader:
     def _parse(self, line: bytes) -> dict[str, Any] | None:
         try:
             record = json.loads(line or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
         if not _is_sound(record):
             self.damaged_lines += 1
@@ -169,21 +173,60 @@ class RecordReader:
 
 def _is_sound(record: Any) -> bool:
     """Whether a line has what its kind of line must have."""
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or not _are_whole(record.get("workers", 1)):
         return False
     if "tensors" in record:
-        numbers = [record.get(key) for key in ("step", "global", "time")]
         return (
-            record.get("mode") in ModeKeys.__members__
-            and all(isinstance(number, (int, float)) for number in numbers)
-            and _has_dictionaries(record["tensors"], ("shape", "dtype"))
+            record.get("mode") in [*ModeKeys.__members__]
+            and _are_whole(record.get("step"), record.get("global"))
+            and isinstance(record.get("time"), (int, float))
+            and _is_file_name(record.get("raw", "none"))
+            and _are(_is_entry, record["tensors"])
         )
     if "collections" in record:
-        return _has_dictionaries(record["collections"], ("include_regex", "tensor_names"))
-    return isinstance(record.get("complete", 0), int)
+        return _are(_is_collection, record["collections"])
+    return _are_whole(record.get("complete", 0))
 
 
-def _has_dictionaries(value: Any, keys: tuple[str, ...]) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(each, dict) and all(key in each for key in keys) for each in value.values()
+def _are(is_sound: Callable[[dict[str, Any]], bool], entries: Any) -> bool:
+    return isinstance(entries, dict) and all(
+        isinstance(each, dict) and is_sound(each) for each in entries.values()
     )
+
+
+def _is_entry(tensor: dict[str, Any]) -> bool:
+    shape, others = tensor.get("shape"), {"shape", "dtype", "raw"}
+    return (
+        isinstance(tensor.get("dtype"), str)
+        and isinstance(shape, list)
+        and _are_whole(*shape)
+        and all(_is_number(value) for key, value in tensor.items() if key not in others)
+    )
+
+
+def _is_collection(collection: dict[str, Any]) -> bool:
+    texts: list[Any] = []
+    for key in ("include_regex", "tensor_names"):
+        if not isinstance(collection.get(key), list):
+            return False
+        texts += collection[key]
+    if not all(isinstance(each, str) for each in texts):
+        return False
+    try:
+        return all(map(re.compile, collection["include_regex"]))
+    except (re.error, RecursionError, OverflowError):
+        return False
+
+
+def _are_whole(*values: Any) -> bool:
+    return all(isinstance(value, int) and abs(value) < 2**63 for value in values)
+
+
+def _is_number(value: Any) -> bool:
+    """NaN and Inf are strings, and a tensor without elements has nothing."""
+    is_finite = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+    return value is None or is_finite or value in ["nan", "inf", "-inf"]
+
+
+def _is_file_name(value: Any) -> bool:
+    return isinstance(value, str) and "/" not in value and "\0" not in value

@@ -121,7 +121,9 @@ class Trial:
 
     def _take(self, worker: str, record: dict[str, Any]) -> None:
         for name, collection in record.get("collections", {}).items():
-            self._collections[name] = Collection(name, **collection)
+            self._collections[name] = Collection(
+                name, collection["include_regex"], collection["tensor_names"]
+            )
         if "tensors" in record and self._is_in_range(record["global"]):
             self._take_step(worker, record)
         elif "complete" in record:
