@@ -11,12 +11,14 @@ import farandole
 import pytest
 import torch
 from farandole.debugger import (
+    Hook,
     ModeKeys,
     Rule,
     RuleEvaluationConditionMet,
     StepUnavailable,
     create_trial,
     invoke_rule,
+    record_file,
     rules,
 )
 from torch import nn
@@ -279,6 +281,35 @@ def test_confusion(tmp_path: Path) -> None:
         "has 50.0 % of label 2 where it says 1",
     ]
     assert found_by(rules.Confusion(bad, min_diag=0.5, max_off_diag=0.5, **names)) == []
+
+
+def test_labels_that_are_ignored_and_many_classes(tmp_path: Path) -> None:
+    hook = Hook(tmp_path, save_config=EVERY_STEP)
+    hook.save_tensor("labels", torch.tensor([-100, 0, 10**9, -100]), "labels")
+    hook.save_tensor("predictions", torch.tensor([5, 0, 10**9, 7]), "predictions")
+    hook.close()
+    trial = create_trial(tmp_path)
+    assert found_by(rules.Confusion(trial)) == []
+    names = {"labels_regex": "labels", "predictions_regex": "predictions"}
+    assert found_by(rules.ClassImbalance(trial, samples=1, **names)) == []
+
+
+def test_a_worker_without_predictions_is_left_out(tmp_path: Path) -> None:
+    tensor = {"dtype": "int64", "shape": [], "value": 1}
+    collections = {
+        name: {"include_regex": [f"^{name}$"], "tensor_names": []}
+        for name in ("labels", "predictions")
+    }
+    for worker, names in enumerate((["labels"], ["labels", "predictions"])):
+        writer = record_file.RecordWriter(tmp_path / "tensors", f"worker_{worker}", 2)
+        writer.write({"collections": collections})
+        step = {"mode": "TRAIN", "step": 0, "global": 0, "time": 0}
+        writer.write({**step, "tensors": dict.fromkeys(names, tensor)})
+        writer.close()
+    trial = create_trial(tmp_path)
+    assert found_by(rules.Confusion(trial)) == []
+    regexes = {"labels_regex": "labels", "predictions_regex": "predictions"}
+    assert found_by(rules.ClassImbalance(trial, samples=1, **regexes)) == []
 
 
 def test_similar_across_runs(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,15 +20,19 @@ Classes = NDArray[np.int64]
 def _classes(
     labels: NDArray[Any], predictions: NDArray[Any], argmax: bool
 ) -> tuple[Classes, Classes]:
-    """Labels and predicted classes, one of each for a sample. Scores are in the dimension 1."""
+    """Labels and predicted classes, one of each for a sample. Scores are in the dimension 1.
+
+    Labels below 0, as CrossEntropyLoss's ignore_index, are of samples that do not count.
+    """
     if predictions.ndim > labels.ndim or (argmax and predictions.ndim > 1):
         predictions = predictions.argmax(axis=1)
     if labels.ndim > predictions.ndim:  # one-hot
         labels = labels.argmax(axis=1)
-    return (
-        np.rint(labels).astype(np.int64).reshape(-1),
-        np.rint(predictions).astype(np.int64).reshape(-1),
+    labels, predictions = (
+        np.rint(each).astype(np.int64).reshape(-1) for each in (labels, predictions)
     )
+    counts = labels >= 0
+    return labels[counts], predictions[counts]
 
 
 class ClassImbalance(Rule):
@@ -75,11 +80,12 @@ class ClassImbalance(Rule):
         for label_name, prediction_name in zip(label_names, prediction_names, strict=False):
             predictions = self.base_trial.tensor(prediction_name)
             for labels, worker in self.each_worker([label_name], step):
-                yield _classes(
-                    labels.value(step, worker=worker),
-                    predictions.value(step, worker=worker),
-                    self._argmax,
-                )
+                if worker in predictions.workers(step):
+                    yield _classes(
+                        labels.value(step, worker=worker),
+                        predictions.value(step, worker=worker),
+                        self._argmax,
+                    )
 
     def _judge(self, step: int, name: str) -> None:
         counts = self._label_counts
@@ -98,14 +104,14 @@ class Confusion(Rule):
 
     Of what is predicted as a class, at least ``min_diag`` (a fraction) must be of this class, and
     at most ``max_off_diag`` of any other one. Labels and predictions are the tensors of these
-    names, else the first of the collections. There are ``category_no`` classes; if None as many as
-    are seen. It needs all elements.
+    names, else the first of the collections. ``category_no`` is without effect: classes that are
+    not seen have no faults. It needs all elements.
     """
 
     def __init__(
         self,
         base_trial: Trial,
-        category_no: int | None = None,
+        category_no: int | None = None,  # noqa: ARG002 (smdebug's)
         labels: str = "labels",
         predictions: str = "predictions",
         labels_collection: str = "labels",
@@ -115,7 +121,6 @@ class Confusion(Rule):
         **options: Any,
     ) -> None:
         super().__init__(base_trial, **options)
-        self._category_no = category_no
         self._sources = ((labels, labels_collection), (predictions, predictions_collection))
         self._min_diag, self._max_off_diag = min_diag, max_off_diag
 
@@ -126,35 +131,28 @@ class Confusion(Rule):
             return False
         label_name, prediction_name = map(str, chosen)
         predictions = self.base_trial.tensor(prediction_name)
-        pairs = [
-            _classes(
-                tensor.value(step, worker=worker), predictions.value(step, worker=worker), False
-            )
-            for tensor, worker in self.each_worker([label_name], step)
-        ]
-        labels, predicted = (np.concatenate(each) for each in zip(*pairs, strict=True))
-        if labels.size:
-            self._judge(step, self._matrix(labels, predicted), prediction_name)
+        counts: Counter[tuple[int, int]] = Counter()
+        for tensor, worker in self.each_worker([label_name], step):
+            if worker in predictions.workers(step):
+                labels, predicted = _classes(
+                    tensor.value(step, worker=worker), predictions.value(step, worker=worker), False
+                )
+                counts.update(zip(predicted.tolist(), labels.tolist(), strict=True))
+        self._judge(step, counts, prediction_name)
         return self.has_found(step)
 
     def _choose(self, step: int, name: str, collection: str) -> str | None:
         named = self.names(step, regex=f"^{re.escape(name)}$")
         return next(iter(named or self.names(step, collections=[collection])), None)
 
-    def _matrix(self, labels: Classes, predicted: Classes) -> Classes:
-        """Rows are labels, columns what is predicted."""
-        seen = 1 + max(labels.max(), predicted.max())
-        size = int(max(seen, self._category_no or 0))
-        matrix: Classes = np.zeros((size, size), np.int64)
-        np.add.at(matrix, (labels, predicted), 1)
-        return matrix
-
-    def _judge(self, step: int, matrix: Classes, name: str) -> None:
-        for predicted, column in enumerate(matrix.T):
-            total = column.sum()
-            for label, count in enumerate(column):
-                share = count / total if total else 0.0
-                is_poor = total and label == predicted and share < self._min_diag
-                if is_poor or (label != predicted and share > self._max_off_diag):
-                    text = f"has {100 * share:.1f} % of label {label} where it says {predicted}"
-                    self.found(step, text, name)
+    def _judge(self, step: int, counts: Counter[tuple[int, int]], name: str) -> None:
+        """By predicted class and label; there may be very many classes, most of them unseen."""
+        totals: Counter[int] = Counter()
+        for (predicted, _), count in counts.items():
+            totals[predicted] += count
+        for predicted, label in sorted({*counts, *((each, each) for each in totals)}):
+            share = counts[predicted, label] / totals[predicted]
+            is_diagonal = label == predicted
+            if share < self._min_diag if is_diagonal else share > self._max_off_diag:
+                text = f"has {100 * share:.1f} % of label {label} where it says {predicted}"
+                self.found(step, text, name)
