@@ -71,7 +71,8 @@ void check(const HookOptions& options) {
   throw InvalidArgument(
       "debugger-save-interval",
       "SaveConfig got save_interval=" + std::to_string(options.save_interval) + ".",
-      "it is the number of steps between two that are saved.", "pass a number of at least 1.");
+      "it is the number of steps between two that are saved.",
+      "pass a whole number of at least 1.");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ import copy
 import importlib.util
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -407,7 +408,10 @@ def misuse() -> list[tuple[str, Any]]:
     return [
         ("include_workers='some'", lambda: Hook("unused", include_workers="some")),
         ("save_interval=0", lambda: SaveConfig(save_interval=0)),
+        ("save_interval='10'", lambda: SaveConfig(save_interval="10")),  # type: ignore[arg-type]
         ("save_config is 3", lambda: Hook("unused", save_config=3)),
+        ("save_config is {", lambda: Hook("unused", save_config={ModeKeys.TRAIN: 10})),
+        (r"regular expression '\['", lambda: Hook("unused", include_regex="[")),
         ("reduction 'median'", lambda: ReductionConfig(["median"])),
         ("reduction 'l3'", lambda: ReductionConfig(norms=["l3"])),
         ("got 'train'", lambda: hook().set_mode("train")),
@@ -601,3 +605,74 @@ def train_on_a_device(rank: int, world_size: int, path: str) -> None:
 @pytest.mark.parametrize("backend", sim.backends("lazy", "slow_side"))
 def test_tensors_of_an_accelerator(tmp_path: Path, backend: str) -> None:
     ranks.run(train_on_a_device, 2, str(tmp_path / "out"), setup=ranks.Setup(backend=backend))
+
+
+def test_scripted_modules_take_no_hooks(tmp_path: Path) -> None:
+    scripted = torch.jit.script(nn.Linear(2, 2))
+    with pytest.raises(farandole.NotSupported, match="RecursiveScriptModule"):
+        Hook(tmp_path).register_module(scripted)
+
+
+def saved_by(tmp_path: Path, module: nn.Module, **options: Any) -> Any:
+    """One step with ones."""
+    hook = Hook(tmp_path, save_config=EVERY_STEP, **options)
+    hook.register_module(module)
+    module(torch.ones(1, 2)).sum().backward()
+    hook.close()
+    return create_trial(tmp_path)
+
+
+def test_one_collection_may_be_a_string(tmp_path: Path) -> None:
+    trial = saved_by(tmp_path, nn.Linear(2, 2), include_collections="gradients")
+    assert trial.tensor_names() == ["gradient/Linear_bias", "gradient/Linear_weight"]
+
+
+def test_nested_and_quantized_tensors_are_saved_too(tmp_path: Path) -> None:
+    rows = [torch.tensor([1.0, 2.0]), torch.tensor([[3.0]])]
+    hook = Hook(tmp_path, save_config=EVERY_STEP)
+    hook.save_tensor("nested", torch.nested.nested_tensor([rows[0], rows[0]]))
+    hook.save_tensor("jagged", torch.nested.nested_tensor([rows[0]], layout=torch.jagged))
+    hook.save_tensor("quantized", torch.quantize_per_tensor(rows[0], 0.5, 0, torch.quint8))
+    hook.close()
+    trial = create_trial(tmp_path)
+    assert trial.tensor("nested").value(0).tolist() == [1.0, 2.0, 1.0, 2.0]
+    assert trial.tensor("jagged").value(0).tolist() == [1.0, 2.0]
+    assert trial.tensor("quantized").value(0).tolist() == [1.0, 2.0]
+
+
+def test_a_folder_that_cannot_be_made_does_not_end_a_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    hook = Hook(tmp_path / "file", save_config=EVERY_STEP, save_all=True)
+    model = nn.Linear(2, 2)
+    hook.register_module(model)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+    hook.close()
+
+
+def test_a_forked_child_does_not_write_to_the_files_of_its_parent(tmp_path: Path) -> None:
+    hook = Hook(tmp_path, save_config=EVERY_STEP, save_all=True)
+    model = nn.Linear(2, 2)
+    hook.register_module(model)
+    model(torch.ones(1, 2))
+    child = os.fork()
+    if child == 0:
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+            model(torch.ones(1, 2))
+        os._exit(0)
+    os.waitpid(child, 0)
+    hook.close()
+    assert create_trial(tmp_path).steps() == [0]
+
+
+def test_a_training_that_goes_on_is_not_stopped_again(tmp_path: Path) -> None:
+    """Its first step may be one that is not saved."""
+    for _ in range(2):
+        hook = Hook(tmp_path, save_config=SaveConfig(save_interval=5), save_all=True)
+        model = nn.Linear(2, 2)
+        hook.register_module(model)
+        model(torch.ones(1, 2))
+        assert not hook.stop_file.exists()
+        hook.close()
+        hook.stop_file.touch()

@@ -43,8 +43,15 @@ class Collection:
         self.include(include_regex or ())
 
     def include(self, regex: str | Iterable[str]) -> None:
-        """Add one or several regular expressions."""
-        self.include_regex += [regex] if isinstance(regex, str) else list(regex)
+        """Add one or several regular expressions.
+
+        Raises:
+            InvalidArgument: one of them is none.
+        """
+        added = [regex] if isinstance(regex, str) else list(regex)
+        for each in added:
+            _check_regex(self.name, each)
+        self.include_regex += added
 
     def add_tensor_name(self, name: str) -> None:
         """Add one tensor."""
@@ -72,6 +79,21 @@ class Collection:
     def to_json(self) -> dict[str, Any]:
         """What a trial needs of it."""
         return {"include_regex": self.include_regex, "tensor_names": sorted(self.tensor_names)}
+
+
+def _check_regex(collection: str, regex: str) -> None:
+    """Before it is looked for in the middle of a training."""
+    try:
+        re.compile(regex)
+    except re.error as error:
+        raise InvalidArgument(
+            sentences(
+                "debugger-regex",
+                f"the collection {collection!r} got the regular expression {regex!r}.",
+                f"{error}.",
+                "pass one that re.compile() takes; re.escape(name) makes one of a name.",
+            )
+        ) from error
 
 
 def no_collection(name: str, known: Iterable[str]) -> InvalidArgument:

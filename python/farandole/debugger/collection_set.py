@@ -28,6 +28,8 @@ class CollectionSet:
     ) -> None:
         self.save_config = save_config
         self.by_name = built_in_collections()
+        if isinstance(include_collections, str):
+            include_collections = [include_collections]
         self._included = {CollectionKeys.LOSSES, *(include_collections or ())}
         if include_regex is not None:
             self.by_name[CollectionKeys.DEFAULT].include(include_regex)

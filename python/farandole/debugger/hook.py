@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import weakref
 from collections.abc import Iterable
@@ -25,7 +26,7 @@ from farandole.debugger.reduction_config import ReductionConfig
 from farandole.debugger.save_config import SaveConfig
 from farandole.debugger.step_counter import StepCounter
 from farandole.debugger.tensorboard import TensorBoardWriter
-from farandole.errors import InvalidArgument, sentences
+from farandole.errors import InvalidArgument, NotSupported, sentences
 from farandole.rule_actions import STOP_FILE
 
 _WITHOUT_PARAMETERS = (CollectionKeys.LOSSES, CollectionKeys.GRADIENTS)
@@ -108,7 +109,7 @@ class Hook:
         self._steps = StepCounter(self.folder)
         self._saving: list[Collection] | None = None  # of this step; None: not looked yet
         self._recorder = Recorder(self.folder, dry_run=dry_run)
-        self._is_first_line = True
+        self._is_new = True
         self._process = os.getpid()
         self._known_rank = 0
         atexit.register(self.close)
@@ -159,8 +160,18 @@ class Hook:
 
         Raises:
             InvalidArgument: it is no module, or is registered already.
+            NotSupported: it is of torch.jit.script().
         """
         self._check_new("register_module", module)
+        if isinstance(module, torch.jit.ScriptModule):
+            raise NotSupported(
+                sentences(
+                    "debugger-scripted",
+                    f"register_module() got a {type(module).__name__}.",
+                    "modules of torch.jit.script() take no hooks.",
+                    "register the module before it is scripted, or use save_tensor().",
+                )
+            )
         capture = ModuleCapture(module, self._offer, self._flush)
         for part, name in capture.names.items():
             self._parts.add(part)
@@ -241,6 +252,7 @@ class Hook:
         """Before forward of a registered module."""
         if module not in self._roots:  # a copy of it
             return
+        self._forget_stop()
         self._end_step()
         self._steps.advance()
         self._saving = None
@@ -349,9 +361,7 @@ class Hook:
         if not self._recorder.has_taken():
             return
         rank = self._rank()
-        if self._is_first_line and rank == 0:
-            self.stop_file.unlink(missing_ok=True)  # of a training before
-        self._is_first_line = False
+        self._forget_stop()
         mode = self._steps.mode
         position = Position(mode.name, self._mode_step(), max(self.step, 0))
         workers = dist.get_world_size() if self._saves_all_workers and _has_group() else 1
@@ -361,6 +371,13 @@ class Hook:
         if self._tensorboard is not None:
             for name, number in numbers.items():
                 self._tensorboard.write(name, number, position.global_step, mode)
+
+    def _forget_stop(self) -> None:
+        """Of a training before, once it is known which rank this is."""
+        if self._is_new and self._rank() == 0:
+            with contextlib.suppress(OSError):  # there is no such folder
+                self.stop_file.unlink(missing_ok=True)
+        self._is_new = False
 
     def _writes(self) -> bool:
         return self._saves_all_workers or self._rank() == 0

@@ -53,9 +53,16 @@ def _reduce(values: Tensor, key: str) -> Tensor:
     return _FUNCTIONS[key.removeprefix("abs_")](values.abs())
 
 
+def dense(tensor: Tensor) -> Tensor:
+    """Of the same elements; those of a nested tensor in a row."""
+    if tensor.is_nested:
+        return torch.cat([each.reshape(-1) for each in tensor.unbind()])
+    if tensor.is_quantized:
+        return tensor.dequantize()
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+
+
 def _computable(tensor: Tensor) -> Tensor:
-    if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
     if tensor.is_complex():
         tensor = tensor.abs()
     if not tensor.is_floating_point():

@@ -33,10 +33,7 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def copy_for_file(tensor: Tensor) -> Tensor:
-    """A copy of ``tensor`` on the host as write() takes it: dense, of a dtype that has a name."""
-    tensor = tensor.detach()
-    if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
+    """A copy of a dense ``tensor`` on the host as write() takes it: of a dtype that has a name."""
     if tensor.dtype not in _NAMES:
         tensor = tensor.to(torch.complex64 if tensor.is_complex() else torch.float64)
     return tensor.to("cpu", memory_format=torch.contiguous_format, copy=True)

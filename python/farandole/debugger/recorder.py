@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -60,10 +61,12 @@ class Recorder:
         self._writer: RecordWriter | None = None
         self._taken: list[_Taken] = []
         self._collections: dict[str, Any] = {}
+        self._process = os.getpid()
         self._unfinished: int | None = None  # a step with lines, which is not complete yet
 
     def take(self, name: str, value: Tensor, keys: Iterable[str], *, elements: bool) -> None:
         """Measure a tensor now, and copy its elements if they are to be saved."""
+        value = measures.dense(value.detach())
         self._taken.append(
             _Taken(
                 name,
@@ -97,10 +100,12 @@ class Recorder:
             The single numbers in the line.
         """
         taken, self._taken = self._taken, []
+        if self._process != os.getpid():  # a forked child must not write to its parent's files
+            self._dry_run = True
         measures.to_numbers(each.measured for each in taken)
         if not self._dry_run:
-            writer = self._writer or self._begin(*worker)
             with self._outliving_full_disks():
+                writer = self._writer or self._begin(*worker)
                 if collections != self._collections:
                     writer.write({"collections": collections})
                     self._collections = collections
@@ -136,10 +141,12 @@ class Recorder:
             yield
         except OSError as error:
             LOGGER.error("the debugger saves nothing more into '%s': %s", self._folder, error)
-            self._dry_run, self._writer = True, None
+            self._dry_run, self._writer, self._unfinished = True, None, None
 
     def complete(self) -> None:
         """Say that nothing more comes of the last step that was written."""
+        if self._process != os.getpid():
+            return
         if self._unfinished is not None and self._writer is not None:
             with self._outliving_full_disks():
                 self._writer.write({"complete": self._unfinished})

@@ -27,13 +27,13 @@ class SaveConfigMode:
     save_steps: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        if self.save_interval < 1:
+        if not isinstance(self.save_interval, int) or self.save_interval < 1:
             raise InvalidArgument(
                 sentences(
                     "debugger-save-interval",
-                    f"SaveConfig got save_interval={self.save_interval}.",
+                    f"SaveConfig got save_interval={self.save_interval!r}.",
                     "it is the number of steps between two that are saved.",
-                    "pass a number of at least 1.",
+                    "pass a whole number of at least 1.",
                 )
             )
 
@@ -72,6 +72,8 @@ class SaveConfig:
                 tuple(save_steps or ()),
             )
             mode_save_configs = dict.fromkeys(ModeKeys, steps)
+        if not _is_of_modes(mode_save_configs):
+            raise _no_save_config(mode_save_configs)
         self.mode_save_configs = {mode: mode_save_configs.get(mode) for mode in ModeKeys}
 
     @classmethod
@@ -85,16 +87,9 @@ class SaveConfig:
             return config or cls()
         if isinstance(config, SaveConfigMode):
             return cls(dict.fromkeys(ModeKeys, config))
-        if isinstance(config, Mapping) and all(isinstance(mode, ModeKeys) for mode in config):
+        if isinstance(config, Mapping):
             return cls(config)
-        raise InvalidArgument(
-            sentences(
-                "debugger-save-config",
-                f"save_config is {config!r}.",
-                "it is not a SaveConfig.",
-                "pass a SaveConfig, a SaveConfigMode, or a dictionary of these by ModeKeys.",
-            )
-        )
+        raise _no_save_config(config)
 
     def merged(self, default: SaveConfig) -> SaveConfig:
         """This one, with ``default``'s steps in modes that it leaves out."""
@@ -108,3 +103,21 @@ class SaveConfig:
     def should_save_step(self, mode: ModeKeys, step: int) -> bool:
         """Whether ``step`` of ``mode`` is saved."""
         return (self.mode_save_configs[mode] or SaveConfigMode()).should_save_step(step)
+
+
+def _is_of_modes(configs: Any) -> bool:
+    return isinstance(configs, Mapping) and all(
+        isinstance(mode, ModeKeys) and (steps is None or isinstance(steps, SaveConfigMode))
+        for mode, steps in configs.items()
+    )
+
+
+def _no_save_config(config: Any) -> InvalidArgument:
+    return InvalidArgument(
+        sentences(
+            "debugger-save-config",
+            f"save_config is {config!r}.",
+            "it is not a SaveConfig.",
+            "pass a SaveConfig, a SaveConfigMode, or a dictionary of SaveConfigMode by ModeKeys.",
+        )
+    )
