@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -564,3 +565,39 @@ def test_rules_that_are_watched_fire_once_and_by_their_intervals(tmp_path: Path)
     (tmp_path / "stop").unlink()
     assert watch.poll(120) == []  # it was reported
     assert not (tmp_path / "stop").exists()
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        *(("threshold", value) for value in ("10", None, True, float("nan"), [1])),
+        *(("patience", value) for value in (-1, 2.5, "20")),
+    ],
+)
+def test_a_value_of_a_parameter_that_cannot_be_is_refused(parameter: str, value: Any) -> None:
+    with pytest.raises(farandole.InvalidArgument, match=f"Straggler got {parameter}="):
+        Straggler(**{parameter: value})
+    with pytest.raises(farandole.InvalidArgument, match=f"Straggler got {parameter}="):
+        ProfilerReport(**{f"Straggler_{parameter}": value})
+
+
+def test_a_window_has_a_value(tmp_path: Path) -> None:
+    with pytest.raises(farandole.InvalidArgument, match="window=0"):
+        GPUMemoryIncrease(window=0)
+
+
+def test_a_rule_that_raises_costs_no_report_of_the_others(tmp_path: Path) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Fires(ProfilerRule):
+        raises: bool = False
+
+        def evaluate(self, profile: Profile) -> RuleReport:
+            if self.raises:
+                raise KeyError
+            return self._fired("always.", "", triggered=1, datapoints=1, figures={})
+
+    write_steps(tmp_path, 1, lambda rank, step: {})
+    watch = RuleWatch(Profile(tmp_path), [Fires(), Fires(raises=True), Fires()])
+    with pytest.raises(KeyError):
+        watch.poll(0)
+    assert len(watch.poll(0)) == 2

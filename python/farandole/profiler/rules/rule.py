@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from farandole.errors import InvalidArgument, sentences
 from farandole.profiler.profile import Profile
 
 
@@ -44,10 +46,20 @@ class RuleReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilerRule(ABC):
-    """Judges a profile. Parameters are fields, by SageMaker's names and with its defaults."""
+    """Judges a profile. Parameters are fields, by SageMaker's names and with its defaults.
+
+    Raises:
+        InvalidArgument: a parameter is no number, or a count is negative.
+    """
 
     scan_interval_us: int = 60_000_000
     """Of a running job: how often it is looked at."""
+
+    def __post_init__(self) -> None:
+        """Check parameters now, and not in the middle of a run."""
+        for each in fields(self):
+            if not _can_be(each.type, each.name, value := getattr(self, each.name)):
+                raise _no_parameter(self.name, each.name, value)
 
     @property
     def name(self) -> str:
@@ -77,3 +89,25 @@ class ProfilerRule(ABC):
     def _parameters(self) -> dict[str, Any]:
         """As reports show them."""
         return asdict(self)
+
+
+def _can_be(kind: Any, name: str, value: Any) -> bool:
+    """Whether a field of this type may have this value; those of other types may have any."""
+    if kind in ("int", int):
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return is_whole and value >= (1 if name == "window" else 0)
+    if kind in ("float", float):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number and math.isfinite(value)
+    return True
+
+
+def _no_parameter(rule: str, name: str, value: Any) -> InvalidArgument:
+    return InvalidArgument(
+        sentences(
+            "profiler-rule-value",
+            f"the rule {rule} got {name}={value!r}.",
+            "thresholds are numbers, and counts are whole numbers that are not negative.",
+            f"help(farandole.profiler.{rule}) lists its parameters and defaults.",
+        )
+    )

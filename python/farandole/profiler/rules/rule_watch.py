@@ -38,9 +38,13 @@ class RuleWatch:
         self._rules = list(ProfilerReport().rules if rules is None else rules)
         self._due_s = dict.fromkeys(range(len(self._rules)), 0.0)
         self._has_fired: set[int] = set()
+        self._reports: list[RuleReport] = []  # to be returned
 
     def poll(self, now_s: float | None = None) -> list[RuleReport]:
         """Evaluate the rules whose time has come; return the reports of those that fire anew.
+
+        What a rule or an action of the program raises, this raises too; the next call goes on with
+        the other rules and returns what this one would have.
 
         Args:
             now_s: Seconds of any clock that only goes forward; time.monotonic() if None.
@@ -49,13 +53,14 @@ class RuleWatch:
         due = [i for i in self._due_s if self._due_s[i] <= now_s]
         if due:
             self._profile.refresh()
-        reports = []
         for i in due:
             rule = self._rules[i]
             self._due_s[i] = now_s + rule.scan_interval_us / 1e6
             report = rule.evaluate(self._profile)
-            if report.fired and i not in self._has_fired:
-                reports.append(report)
-                self._actions.invoke(self._profile, report.rule, [report])
+            is_new = report.fired and i not in self._has_fired
             (self._has_fired.add if report.fired else self._has_fired.discard)(i)
+            if is_new:
+                self._reports.append(report)
+                self._actions.invoke(self._profile, report.rule, [report])
+        reports, self._reports = self._reports, []
         return reports
