@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.request
 from collections.abc import Sequence
@@ -71,7 +72,10 @@ class StopTraining:
         """Create the file; it has the findings."""
         if run.name.startswith(self._prefix):
             text = "".join(f"{rule_name}: {finding}\n" for finding in findings)
-            (run.path / STOP_FILE).write_text(text)
+            try:
+                (run.path / STOP_FILE).write_text(text)
+            except OSError as error:
+                LOGGER.warning("%s could not stop '%s': %s", rule_name, run.name, error)
 
 
 class Webhook:
@@ -99,7 +103,7 @@ class Webhook:
             )
             with urllib.request.urlopen(request, timeout=self._timeout_s):
                 pass
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             LOGGER.warning("the webhook of %s was not reached: %s", rule_name, error)
 
 

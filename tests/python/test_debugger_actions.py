@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import TCPServer
+from socketserver import BaseRequestHandler, TCPServer
 from typing import Any
 
 import farandole
@@ -90,3 +91,30 @@ def test_messages_point_to_the_webhook() -> None:
     for make in (lambda: Email("me@example.org"), lambda: SMS("+15550100")):
         with pytest.raises(farandole.NotSupported, match="use Webhook"):
             make()
+
+
+def test_answers_and_addresses_of_a_webhook_may_be_anything(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Rude(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(9999)
+            self.request.sendall(b"nothing of HTTP\r\n\r\n")
+
+    with TCPServer(("127.0.0.1", 0), Rude) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        vanishing(tmp_path / "a", Webhook(f"http://127.0.0.1:{server.server_address[1]}/"))
+        server.shutdown()
+        thread.join()
+    vanishing(tmp_path / "b", Webhook("http://no host/"))
+    assert caplog.text.count("the webhook of VanishingGradient was not reached") == 4
+
+
+def test_a_run_whose_folder_is_gone_is_not_stopped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trial = train(tmp_path / "run", seeded(Net), batches(1), include_collections=["gradients"])
+    shutil.rmtree(tmp_path / "run")
+    StopTraining().invoke(trial, "Mine", [])
+    assert "Mine could not stop 'run'" in caplog.text
