@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import farandole
@@ -24,11 +26,11 @@ def main(arguments: list[str] | None = None) -> int:
     if given[:1] == ["report"]:
         from farandole.report.command_line import main as run_report
 
-        return run_report(given[1:])
+        return _into_pipe(run_report, given[1:])
     if given[:1] == ["top"]:
         from farandole.top.command_line import main as run_top
 
-        return run_top(given[1:])
+        return _into_pipe(run_top, given[1:])
     parser = argparse.ArgumentParser(prog="farandole", description="Data-parallel training")
     parser.add_argument("--version", action="version", version=farandole.__version__)
     parser.add_argument(
@@ -60,6 +62,17 @@ def main(arguments: list[str] | None = None) -> int:
         return run_doctor(as_json=parsed.json)
     parser.print_help()
     return 2
+
+
+def _into_pipe(command: Callable[[list[str]], int], arguments: list[str]) -> int:
+    """Ends in peace if its reader has seen enough, as `head` does."""
+    try:
+        status = command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 0
+    return status
 
 
 def print_cmake_dir() -> int:

@@ -396,3 +396,16 @@ def test_wrong_options_are_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command_line.main(arguments)
     assert ended.value.code == 2
+
+
+def test_very_many_and_very_long_names_are_cut(tmp_path: Path) -> None:
+    writer = TimelineWriter(tmp_path, world_size=1)
+    writer.span("annotation", "n" * 1000, 100)
+    for number in range(150):
+        writer.span("annotation", f"<b>step {number}", 10)
+    writer.save()
+    text = page(figures_of(Profile(tmp_path)))
+    assert "And 51 other names" in text
+    assert "n" * 60 + "..." in text
+    assert "n" * 61 not in text
+    assert "<b>" not in text

@@ -8,6 +8,7 @@ import os
 import pty
 import select
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from farandole.top import command_line
 from farandole.top.recent import now_of
 from farandole.top.screen import COLUMNS, screen_of
 
+import warm_python
 from profile_fixtures import START_S, TimelineWriter, core, gpu, write_metrics, write_steps
 
 
@@ -122,3 +124,20 @@ def ended(child: int) -> int:
             return status
         time.sleep(0.1)
     raise AssertionError("it goes on")
+
+
+def test_a_reader_that_has_seen_enough_ends_it(tmp_path: Path) -> None:
+    command = [warm_python.executable(), "-m", "farandole", "top", str(tmp_path)]
+    process = subprocess.Popen(
+        [*command, "--interval", "0.1"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()

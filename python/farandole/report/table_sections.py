@@ -10,6 +10,10 @@ from farandole.pages.document import table
 from farandole.report.figures import Figures
 from farandole.report.plain_words import clock_time, duration, milliseconds, number, percent, size
 
+_MOST_LETTERS = 60
+"""Of a name."""
+_MOST_NAMES = 100
+"""That are shown; a program may number its annotations."""
 _SPANS = ("times", "total s", "mean ms", "p95 ms", "longest ms")
 
 
@@ -98,8 +102,15 @@ def collectives(figures: Figures) -> str:
 
 def named(figures: Figures, key: str, nothing: str) -> str:
     """Annotations or checkpoints, of all ranks."""
-    rows = [(html.escape(row["name"]), *_span_cells(row)) for row in figures[key]]
-    return table(("name", *_SPANS), rows) if rows else f"<p>{nothing}</p>"
+    rows = [
+        (html.escape(_shortened(row["name"])), *_span_cells(row))
+        for row in figures[key][:_MOST_NAMES]
+    ]
+    if not rows:
+        return f"<p>{nothing}</p>"
+    others = len(figures[key]) - len(rows)
+    more = f"<p>And {others:,} other names, which took less time.</p>" if others else ""
+    return table(("name", *_SPANS), rows) + more
 
 
 def ranks(figures: Figures) -> str:
@@ -126,6 +137,11 @@ def sentences_of(found: list[str], nothing: str) -> str:
     if not found:
         return f"<p>{nothing}</p>"
     return "<ul>" + "".join(f"<li>{html.escape(each)}</li>" for each in found) + "</ul>"
+
+
+def _shortened(name: str) -> str:
+    """So that the numbers beside it are in view."""
+    return name if len(name) <= _MOST_LETTERS else f"{name[:_MOST_LETTERS]}..."
 
 
 def _span_cells(row: dict[str, Any]) -> list[str]:
