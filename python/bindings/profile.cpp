@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "farandole/comm/event_stream.h"
 #include "farandole/profile/annotation.h"
 #include "farandole/profile/recorder.h"
+#include "profile/range_observer.h"
 
 namespace farandole::python {
 namespace {
@@ -42,6 +44,36 @@ void emit_garbage(int64_t generation, uint64_t begin_ns) {
   comm::emit(span);
 }
 
+/// The code of DataLoader's `__next__`. Read and written with the GIL; never destroyed.
+py::object& code_of_next() {
+  static auto* const code = new py::object;
+  return *code;
+}
+
+/// Looks for that `__next__` among the functions that this thread is in. No Python code runs here,
+/// so that signals are handled where the program expects it.
+std::optional<uint32_t> count_workers() {
+  const py::gil_scoped_acquire gil;
+  try {
+    auto frame = py::reinterpret_borrow<py::object>(
+        reinterpret_cast<PyObject*>(PyEval_GetFrame()));  // null on threads of C++
+    while (frame && !frame.is_none()) {
+      const py::object code = frame.attr("f_code");
+      if (code.is(code_of_next())) break;
+      frame = frame.attr("f_back");
+    }
+    if (!frame || frame.is_none()) return {};
+    return frame.attr("f_locals")["self"].attr("_num_workers").cast<uint32_t>();
+  } catch (const std::exception&) {  // a torch that has it elsewhere
+    return {};
+  }
+}
+
+void watch_data_loaders(const py::object& code) {
+  code_of_next() = code;
+  profiler::count_workers_by(&count_workers);
+}
+
 }  // namespace
 
 void bind_profile(py::module_& module) {
@@ -57,6 +89,8 @@ void bind_profile(py::module_& module) {
   module.def("now_ns", &comm::now_ns, "The clock of spans.");
   module.def("emit_garbage", &emit_garbage, py::arg("generation"), py::arg("begin_ns"),
              "Python's collector has ended.");
+  module.def("watch_data_loaders", &watch_data_loaders, py::arg("code"),
+             "Record how many workers a DataLoader has, whose __next__ has this code.");
 }
 
 }  // namespace farandole::python

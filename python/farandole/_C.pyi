@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'OpenAnnotation', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'world_size']
+__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'OpenAnnotation', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'watch_data_loaders', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -1344,6 +1344,10 @@ def sync_batch_norm(input: torch.Tensor, weight: torch.Tensor | None, bias: torc
 def update_parameters(rule: UpdateRule, parameters: collections.abc.Sequence[torch.Tensor], gradients: collections.abc.Sequence[torch.Tensor], states: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], steps: collections.abc.Sequence[typing.SupportsInt]) -> None:
     """
     One step in one process, in place.
+    """
+def watch_data_loaders(code: typing.Any) -> None:
+    """
+    Record how many workers a DataLoader has, whose __next__ has this code.
     """
 def world_size(group: torch.distributed.distributed_c10d.ProcessGroup) -> int:
     """

@@ -23,7 +23,7 @@ RangeLabel label_of_range(const std::string& name) {
   if (name == kSave) return {"checkpoint", "save"};
   if (name == kLoad) return {"checkpoint", "load"};
   if (name == kShardedStep) return {"optimizer", "sharded_step"};
-  if (begins_with(name, kDataLoader)) return {"data", "dataloader"};
+  if (is_data_wait(name)) return {"data", "dataloader"};
   if (begins_with(name, kOptimizerStep)) {
     const std::string of = name.substr(kOptimizerStep.size());  // "AdamW.step"
     return {"optimizer", "optimizer_step", of.substr(0, of.rfind('.'))};
@@ -34,6 +34,8 @@ RangeLabel label_of_range(const std::string& name) {
 bool is_shown(std::string_view name) {
   return !begins_with(name, kOwn) || name == kShardedStep || name == kSave || name == kLoad;
 }
+
+bool is_data_wait(std::string_view name) { return begins_with(name, kDataLoader); }
 
 bool is_step(std::string_view name) {
   return begins_with(name, kOptimizerStep) || name == kShardedStep;

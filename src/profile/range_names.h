@@ -17,6 +17,8 @@ struct RangeLabel {
 RangeLabel label_of_range(const std::string& name);
 /// False for ranges that spans of other kinds show with more.
 bool is_shown(std::string_view name);
+/// Whether a loop waits for its next batch in it.
+bool is_data_wait(std::string_view name);
 /// Whether it is a step of an optimizer.
 bool is_step(std::string_view name);
 

@@ -42,11 +42,14 @@ void end_step_of_optimizer() {
   if (!known.are_of_program) emit_step(known, "TRAIN");
 }
 
+std::atomic<WorkerCounter> g_count_workers{nullptr};
+
 /// Optimizers within which this thread is: one may call another.
 thread_local int depth = 0;
 
 struct OpenRange : at::ObserverContext {
   uint64_t begin_ns = comm::now_ns();
+  std::optional<uint32_t> workers;  ///< of a DataLoader
   bool is_step = false;
 };
 
@@ -56,6 +59,8 @@ std::unique_ptr<at::ObserverContext> begin_range(const at::RecordFunction& range
   auto open = std::make_unique<OpenRange>();
   open->is_step = is_step(name);
   if (open->is_step) ++depth;
+  const WorkerCounter count_workers = g_count_workers.load();
+  if (count_workers != nullptr && is_data_wait(name)) open->workers = count_workers();
   return open;
 }
 
@@ -64,6 +69,7 @@ void end_range(const at::RecordFunction& range, at::ObserverContext* context) {
   const auto& open = static_cast<const OpenRange&>(*context);
   comm::Span span;
   span.name = comm::name_id(range.name());
+  if (open.workers) span.number = *open.workers + 1;
   span.begin_ns = open.begin_ns;
   span.end_ns = comm::now_ns();
   comm::emit(span);
@@ -91,6 +97,8 @@ void leave_ranges() {
   if (g_handle) at::removeCallback(*g_handle);
   g_handle.reset();
 }
+
+void count_workers_by(WorkerCounter counter) { g_count_workers.store(counter); }
 
 void end_step(const std::string& mode) {
   Steps& known = steps();

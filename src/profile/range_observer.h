@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "farandole/export.h"
+
 namespace farandole::profiler {
 
 /// From now on each range of at::RecordFunction (of torch, of the layers, of the program) becomes a
@@ -13,6 +15,12 @@ namespace farandole::profiler {
 /// Threads: as start().
 void observe_ranges(std::optional<uint64_t> first_step);
 void leave_ranges();
+
+/// How many workers load for the DataLoader that the calling thread begins to wait for, if that is
+/// known. It must not throw.
+using WorkerCounter = std::optional<uint32_t> (*)();
+/// From now on each wait for a DataLoader asks `counter`, on its own thread.
+FARANDOLE_API void count_workers_by(WorkerCounter counter);
 
 /// The program ends a step, on any thread; from now on optimizers do not.
 void end_step(const std::string& mode);

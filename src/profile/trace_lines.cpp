@@ -79,8 +79,12 @@ Label label_of(const Span& span) {
       break;
   }
   const RangeLabel range = label_of_range(comm::name_of_id(span.name));
-  return {range.category, range.name,
-          range.optimizer.empty() ? "" : member("optimizer", quoted(range.optimizer))};
+  std::string args;
+  if (!range.optimizer.empty()) args = member("optimizer", quoted(range.optimizer));
+  if (range.category == "data" && span.number > 0) {
+    args = member("num_workers", std::to_string(span.number - 1));
+  }
+  return {range.category, range.name, std::move(args)};
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ struct TraceOwner {
 /// | collective, all_reduce ... | on the host's thread | group, sequence, bytes, waiting_us,
 /// latest_rank |
 /// | optimizer, optimizer_step | one optimizer's | optimizer |
-/// | data, dataloader | the loop waits for its next batch | |
+/// | data, dataloader | the loop waits for its next batch | num_workers |
 /// | checkpoint, save or load | what the training waits for | |
 /// | gc, gc | Python's collector of garbage | generation |
 /// | annotation, <its own> | a range of the program | |

@@ -119,6 +119,11 @@ TEST(TraceLines, KnowTheRangesOfTorch) {
             "AdamW");
   EXPECT_EQ(label("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"),
             "data/dataloader");
+  Span wait = of_kind(SpanKind::kRange);
+  wait.name = comm::name_id("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__");
+  EXPECT_EQ(of(parsed(kLines.line(wait, 1)), "args").dump(), "{}");
+  wait.number = 1;
+  EXPECT_EQ(of(parsed(kLines.line(wait, 1)), "args").dump(), "{\"num_workers\":0}");
   EXPECT_EQ(label("farandole:save_checkpoint"), "checkpoint/save");
   EXPECT_EQ(label("my \"phase\"\n"), "annotation/my \"phase\"\n");
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import itertools
 import json
 import multiprocessing
 import os
@@ -100,6 +101,28 @@ def test_a_training_is_recorded(backend: str, tmp_path: Path) -> None:
     events = json.loads((tmp_path / "all.json").read_text())
     forwards = [event["pid"] for event in events if event.get("cat") == "forward"]
     assert forwards == [0] * STEPS + [1] * STEPS
+
+
+def _loads(rank: int, size: int, folder: str) -> None:
+    profiler.start(folder)
+    data = TensorDataset(torch.ones(3, 1))
+    for workers in (0, 2):
+        for _ in DataLoader(data, 3, num_workers=workers, multiprocessing_context=_FORK[workers]):
+            pass
+    for _ in itertools.chain(DataLoader(data, 3)):  # by way of something else
+        pass
+    with profiler.annotate("enumerate(DataLoader)#of something else"):
+        pass
+    profiler.stop()
+
+
+_FORK = {0: None, 2: "fork"}
+
+
+def test_waits_for_batches_know_how_many_workers_load(tmp_path: Path) -> None:
+    ranks.run(_loads, 1, str(tmp_path))
+    waits = [line["args"] for line in lines_of(tmp_path, 0) if line.get("cat") == "data"]
+    assert [each.get("num_workers") for each in waits] == [0, 0, 2, 2, 0, 0, None]
 
 
 def _compares_clocks(rank: int, size: int, folder: str) -> None:

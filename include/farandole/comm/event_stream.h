@@ -20,7 +20,8 @@ enum class SpanKind : uint8_t {
   kBackward,    ///< number: of the backward; bytes: of gradients that were copied into buckets
   kExposed,     ///< what a backward waits for after its compute; peer: the last rank to end its own
   kBucket,      ///< number: of the bucket; begin: ready; middle: complete; end: reduced
-  kRange,       ///< name: what at::RecordFunction or a program calls it
+  kRange,       ///< name: what at::RecordFunction or a program calls it; number: of a wait for a
+                ///< DataLoader, its workers + 1, or 0 if that is not known
   kGarbage,     ///< number: the generation that Python's collector looked at
   kStep,        ///< number: of the step; name: its mode
 };

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerAction
 from farandole import _C, arguments
 from farandole.errors import InvalidArgument, SystemError, sentences
 from farandole.logs import LOGGER
-from farandole.profiler import garbage, operators
+from farandole.profiler import garbage, loader_workers, operators
 from farandole.profiler.monitor import SystemMonitor
 from farandole.rule_actions import STOP_FILE
 
@@ -152,6 +152,7 @@ class _Recording:
     def begin(self) -> None:
         self._follow_schedule()
         garbage.watch()
+        loader_workers.watch()
         if self._monitor is not None:
             self._monitor.start()
         if self._operators is not None:
