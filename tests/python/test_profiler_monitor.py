@@ -23,7 +23,9 @@ from farandole.profiler import Profile, SystemMonitor
 from farandole.profiler.metrics_file import MetricsFile
 from farandole.profiler.probes import Reading
 from farandole.profiler.probes import cores as cores_probe
+from farandole.profiler.probes import disk_waits as disk_waits_probe
 from farandole.profiler.probes.cores import Cores
+from farandole.profiler.probes.disk_waits import DiskWaits
 from farandole.profiler.probes.gpus import Gpus
 from farandole.profiler.probes.memory import Memory
 
@@ -329,6 +331,19 @@ def test_counters_of_proc_stat_become_percentages(
     assert found["cores", "CPUStealPercentage"] == 10
     assert found["cores", "RunnableThreadsPerCore"] == 1.5
     assert ("cpu1", "CPUUtilization") not in found
+
+
+def test_pressure_on_disks_becomes_a_percentage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pressure = tmp_path / "io"
+    monkeypatch.setattr(disk_waits_probe, "_PRESSURE", pressure)
+    assert list(DiskWaits().read(1)) == []  # a kernel that does not count
+    text = "some avg10=1.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 total=0\n"
+    pressure.write_text(text.format(1_000_000))
+    probe = DiskWaits()
+    pressure.write_text(text.format(1_100_000))
+    assert list(probe.read(0.5)) == [("host", "disks", "IOPressurePercentage", 20)]
 
 
 class FakeNvml(types.ModuleType):

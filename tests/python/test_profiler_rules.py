@@ -330,8 +330,8 @@ def cores(count: int) -> dict[tuple[str, str, str], list[float]]:
         (4, 100, None),
         (1, 100, "few loading processes: 2 for 8 cores"),
         (9, 100, "many loading processes: 18 for 8 cores"),
-        (4, 5000, "waits for batches: rank 0 (34 % of its time)"),
-        (None, 5000, "waits for batches: rank 0"),
+        (4, 5000, "waits for batches: rank 0 (34 % of its time, num_workers=4)"),
+        (None, 5000, "waits for batches: rank 0 (34 % of its time), rank 1"),
         (None, 100, None),
     ],
 )
@@ -351,6 +351,16 @@ def test_a_slow_disk_is_named_where_batches_are_late(tmp_path: Path) -> None:
     report = judge(Dataloader(), tmp_path)
     assert "on algo-1 a core waits for disks 60 % of the time" in report.what
     assert "disk" in report.advice
+
+
+def test_a_slow_disk_is_named_where_cores_have_other_work(tmp_path: Path) -> None:
+    pressure = {("host", "disks", "IOPressurePercentage"): [60.0] * 3}
+    write_metrics(tmp_path, {**cores(8), core(3, "I/OWaitPercentage"): [10.0] * 3, **pressure})
+    write_steps(tmp_path, 30, lambda rank, step: {"workers": 4, "data": 5000 * rank})
+    assert (
+        "on algo-1 a thread waits for disks 60 % of the time" in judge(Dataloader(), tmp_path).what
+    )
+    assert "is data (a thread waits for disks 60 %" in judge(Straggler(), tmp_path).what
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,11 @@ class Dataloader(ProfilerRule):
             for node in profile.metrics.nodes()
             if (waits_for_disks := disk_waits_of(profile, node))
         }
-        phrases, advice = self._judge(hosts, shares, slow_disks)
+        workers = {
+            rank.rank: rank.spans("data").largest("num_workers")
+            for rank in profile.timeline.ranks()
+        }
+        phrases, advice = self._judge(hosts, shares, workers, slow_disks)
         if not phrases:
             what = "batches are there in time" if hosts else _UNKNOWN
             return self._quiet(f"{what}.", datapoints=datapoints, figures=figures)
@@ -87,6 +91,7 @@ class Dataloader(ProfilerRule):
         self,
         hosts: dict[str, dict[str, float]],
         shares: dict[int, float],
+        workers: dict[int, int | None],
         slow_disks: dict[str, str],
     ) -> tuple[list[str], str]:
         """What is wrong, and the advice; nothing if nothing is."""
@@ -101,7 +106,7 @@ class Dataloader(ProfilerRule):
         many = [node for node, share in percent.items() if share > self.max_threshold]
         phrases = []
         if late:
-            names = listed([f"rank {rank} ({shares[rank]:.0f} % of its time)" for rank in late])
+            names = listed([_late_rank(rank, shares[rank], workers[rank]) for rank in late])
             phrases.append(f"the loop waits for batches: {names}")
             phrases += [f"on {node} {waits}" for node, waits in slow_disks.items()]
         for nodes, word in ((few, "few"), (many, "many")):
@@ -122,6 +127,11 @@ class Dataloader(ProfilerRule):
 
 
 _UNKNOWN = "batches are there in time; how many loading processes there are was not recorded"
+
+
+def _late_rank(rank: int, percent: float, workers: int | None) -> str:
+    number = "" if workers is None else f", num_workers={workers}"
+    return f"rank {rank} ({percent:.0f} % of its time{number})"
 
 
 def _wait_percent(profile: Profile) -> dict[int, float]:

@@ -30,6 +30,7 @@ from farandole.profiler.rules.uneven_shards import UnevenShards
 RULES: dict[str, type[ProfilerRule]] = {
     rule.__name__: rule
     for rule in (
+        HostMemoryLeak,
         Straggler,
         GarbageCollection,
         UnevenShards,
@@ -43,12 +44,11 @@ RULES: dict[str, type[ProfilerRule]] = {
         LowGPUUtilization,
         LoadBalancing,
         GPUMemoryIncrease,
-        HostMemoryLeak,
         MaxInitializationTime,
         OverallSystemUsage,
     )
 }
-"""All but `ProfilerReport`, causes before what they lead to."""
+"""All but `ProfilerReport`: what ends a training, then causes before what they lead to."""
 
 
 @dataclass(frozen=True, init=False)

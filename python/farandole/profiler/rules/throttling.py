@@ -16,7 +16,7 @@ _PERCENT = 5
 
 _THREADS_PER_CORE = 1.5
 _DISK_PERCENT = 20
-"""Of a core's time that waits for disks."""
+"""Of the time in which a core or a thread waits for disks."""
 
 
 def throttling_of(profile: Profile, rank: int) -> str:
@@ -47,7 +47,10 @@ def crowding_of(profile: Profile, node: str) -> str:
 
 
 def disk_waits_of(profile: Profile, node: str) -> str:
-    """Whether a core of a host waits for disks; empty if not."""
-    waits = profile.metrics.of("I/OWaitPercentage", node=node).values()
-    percent = max((float(series.values.mean()) for series in waits), default=0.0)
-    return f"a core waits for disks {percent:.0f} % of the time" if percent > _DISK_PERCENT else ""
+    """Whether a core or a thread of a host waits for disks; empty if not."""
+    for dimension, who in (("I/OWaitPercentage", "core"), ("IOPressurePercentage", "thread")):
+        waits = profile.metrics.of(dimension, node=node).values()
+        percent = max((float(series.values.mean()) for series in waits), default=0.0)
+        if percent > _DISK_PERCENT:
+            return f"a {who} waits for disks {percent:.0f} % of the time"
+    return ""
