@@ -35,12 +35,15 @@ def create_backend(
     return _C.ProcessGroupFarandole(place.store, place.group_rank, place.group_size, own)
 
 
-def register() -> None:
-    """Make ``init_process_group("farandole")`` work. More than once is harmless."""
-    if hasattr(dist.Backend, BACKEND.upper()):
+def register(name: str = BACKEND) -> None:
+    """Make ``init_process_group(name)`` work. More than once is harmless.
+
+    Args:
+        name: Another one than "farandole" is for scripts that were written for another library.
+    """
+    if hasattr(dist.Backend, name.upper()):
         return
-    dist.Backend.register_backend(
-        BACKEND, create_backend, extended_api=True, devices=["cpu", "cuda"]
-    )
-    # Before the interpreter goes: executor threads must not outlive it.
-    atexit.register(_C.shut_down_all_groups)
+    dist.Backend.register_backend(name, create_backend, extended_api=True, devices=["cpu", "cuda"])
+    if name == BACKEND:
+        # Before the interpreter goes: executor threads must not outlive it.
+        atexit.register(_C.shut_down_all_groups)

@@ -194,6 +194,15 @@ def is_initialized() -> bool:
     return dist.is_initialized()
 
 
+def is_launched() -> bool:
+    """Whether a launcher started this process as a rank: `farandole run`, torchrun, mpirun, srun.
+
+    Raises:
+        InvalidArgument: a launcher's variables are set in part.
+    """
+    return _C.find_launch().launcher != "alone"
+
+
 def new_group(
     ranks: Sequence[int] | None = None,
     timeout: Timeout | None = None,

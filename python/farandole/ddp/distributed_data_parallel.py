@@ -23,6 +23,7 @@ from torch.nn.parallel.scatter_gather import gather, scatter_kwargs
 from farandole import _C, arguments
 from farandole.ddp import comm_hooks, construction, joining, module_tensors
 from farandole.ddp import mixed_precision as precision
+from farandole.ddp.accumulation import Accumulation
 from farandole.ddp.backward_times import BackwardTimes, backward_times
 from farandole.ddp.buffer_hook import BufferCommHook, BufferCommHookLocation, BufferHook
 from farandole.ddp.delayed_reduction import DelayedReduction
@@ -86,6 +87,8 @@ class DistributedDataParallel(nn.Module, Joinable):
             or as torch.float32, which adds them up in it. Without effect where no gradient travels,
             which is in shared memory. In place of a communication hook and of
             ``mixed_precision``'s reduce_dtype.
+        gradient_accumulation_steps: Every so many backward passes gradients are averaged; those in
+            between stay local and add up, as within no_sync(). There is one backward to a forward.
 
     Raises:
         InvalidArgument: arguments or modules that cannot be; the text says why.
@@ -130,6 +133,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         *,
         report_nonfinite: construction.NonfinitePolicy | None = None,
         wire_dtype: torch.dtype | str | None = None,
+        gradient_accumulation_steps: int = 1,
     ) -> None:
         super().__init__()
         Joinable.__init__(self)
@@ -150,6 +154,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
         self._report_nonfinite = construction.check_policy(report_nonfinite)
         self._wire_dtype = construction.check_wire(wire_dtype, mixed_precision)
+        self._accumulation = Accumulation(gradient_accumulation_steps)
         self.mixed_precision = mixed_precision
         self.broadcast_buffers = construction.forward_sync(broadcast_buffers, forward_sync_buffers)
         self._sends_buffers_at_start = broadcast_buffers is not False
@@ -287,7 +292,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if torch.compiler.is_compiling():
             self._await_parameters()  # hooks that modules get after torch.compile() do not run
         if replica is not None:
-            replica.synchronize = self.require_backward_grad_sync
+            replica.synchronize = self._synchronizes()
             replica.before_forward()  # peers may wait in a backward that this rank left
         work = Join.notify_join_context(self)
         if work is not None:
@@ -295,7 +300,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._syncs_buffers(after_forward=False):
             self._sync_buffers()
         if self._join_config.enable:
-            joining.tell_synchronization(self, self.require_backward_grad_sync)
+            joining.tell_synchronization(self, self._synchronizes())
         if self.device_ids:
             moved, named = self.to_kwargs(inputs, kwargs, self.device_ids[0])
             inputs, kwargs = moved[0], named[0]
@@ -318,11 +323,16 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.buffer_hook.wait_after_backward(tensors)
         if replica is not None:
             replica.after_forward(tensors)
-        synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
-        self.require_forward_param_sync = synchronizes
+        synchronizes = self._synchronizes()
+        self.require_forward_param_sync = torch.is_grad_enabled() and synchronizes
         if self._delayed is not None:
-            self._delayed.synchronize = self.require_backward_grad_sync
+            self._delayed.synchronize = synchronizes
             self._delayed.prepare()
+        self._accumulation.count_backward_of(tensors)
+
+    def _synchronizes(self) -> bool:
+        """Whether the backward of the present forward averages."""
+        return self.require_backward_grad_sync and self._accumulation.ends_with_next_backward()
 
     @contextmanager
     def _inside_ddp_forward(self) -> Iterator[None]:
