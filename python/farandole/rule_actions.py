@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from farandole.errors import NotSupported, sentences
+from farandole.errors import InvalidArgument, NotSupported, sentences
 from farandole.logs import LOGGER
 
 STOP_FILE = "stop"
@@ -144,3 +144,41 @@ def _no_messages(action: str, receiver: str) -> NotSupported:
             "use Webhook(url) with the address of a service that sends them.",
         )
     )
+
+
+def actions_of_json(text: str) -> list[Action]:
+    """The actions that SageMaker's JSON names; none if it is empty.
+
+    Args:
+        text: An object or a list of them: ``{"name": "stoptraining", "training_job_prefix": ""}``,
+            or "email" or "sms" with an "endpoint".
+
+    Raises:
+        InvalidArgument: it is something else.
+        NotSupported: an email or sms.
+    """
+    if not text.strip():
+        return []
+    try:
+        found = json.loads(text)
+        return [_action_of(each) for each in (found if isinstance(found, list) else [found])]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument(
+            sentences(
+                "rule-actions",
+                f"a rule got the actions {text!r}.",
+                f"{type(error).__name__}: {error}.",
+                'pass JSON as [{"name": "stoptraining", "training_job_prefix": ""}].',
+            )
+        ) from error
+
+
+def _action_of(description: dict[str, str]) -> Action:
+    name = description["name"].lower()
+    if name == "stoptraining":
+        return StopTraining(description.get("training_job_prefix", ""))
+    if name in ("email", "sms"):
+        raise _no_messages(name, description.get("endpoint", ""))
+    raise KeyError(name)

@@ -676,3 +676,15 @@ def test_a_training_that_goes_on_is_not_stopped_again(tmp_path: Path) -> None:
         assert not hook.stop_file.exists()
         hook.close()
         hook.stop_file.touch()
+
+
+def test_a_module_that_is_registered_after_the_first_line_is_in_the_collections(
+    tmp_path: Path,
+) -> None:
+    hook = Hook(tmp_path, save_config=EVERY_STEP, include_collections=["inputs"])
+    hook.save_scalar("before", 1.0)
+    model = seeded(Net)
+    hook.register_module(model)
+    model(next(batches(1))[0])
+    hook.close()
+    assert create_trial(tmp_path).tensor_names(collection="inputs") == ["Net_input_0"]

@@ -78,7 +78,10 @@ class Collection:
 
     def to_json(self) -> dict[str, Any]:
         """What a trial needs of it."""
-        return {"include_regex": self.include_regex, "tensor_names": sorted(self.tensor_names)}
+        return {
+            "include_regex": list(self.include_regex),
+            "tensor_names": sorted(self.tensor_names),
+        }
 
 
 def _check_regex(collection: str, regex: str) -> None:

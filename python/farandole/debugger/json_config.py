@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from farandole.debugger.modes import ModeKeys
 from farandole.debugger.reduction_config import ReductionConfig
@@ -20,13 +20,16 @@ from farandole.errors import InvalidArgument, sentences
 if TYPE_CHECKING:
     from farandole.debugger.hook import Hook
 
+_Hook = TypeVar("_Hook", bound="Hook")
 _STEP_KEYS = ("save_interval", "start_step", "end_step")
 
 
-def hook_of_json(cls: type[Hook], path: Path) -> Hook:
-    """The hook that the file describes."""
+def hook_of_json(cls: type[_Hook], path: Path, out_dir: Path | None = None) -> _Hook:
+    """The hook that the file describes; ``out_dir`` counts if it has no LocalPath."""
     try:
         config = json.loads(path.read_text())
+        if out_dir is not None:
+            config.setdefault("LocalPath", out_dir)
         return _hook_of(cls, config)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InvalidArgument):
@@ -41,7 +44,7 @@ def hook_of_json(cls: type[Hook], path: Path) -> Hook:
         ) from error
 
 
-def _hook_of(cls: type[Hook], config: dict[str, Any]) -> Hook:
+def _hook_of(cls: type[_Hook], config: dict[str, Any]) -> _Hook:
     parameters = config.get("HookParameters") or {}
     collections = config.get("CollectionConfigurations")
     hook = cls(

@@ -16,6 +16,11 @@ _PROFILER = Path("/opt/ml/output/profiler")
 _CONFIGS = Path("/opt/ml/input/config")
 
 
+def is_sagemaker_job() -> bool:
+    """Whether this is a training job of SageMaker."""
+    return "TRAINING_JOB_NAME" in os.environ
+
+
 def debugger_config() -> Path:
     """The file that configures a hook; it need not exist."""
     return Path(os.environ.get(DEBUGGER_CONFIG, _CONFIGS / "debughookconfig.json"))
