@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -94,6 +95,22 @@ def test_a_script_of_version_2(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert "[0] smddp: loss 0.000000, y = 3.000 x + 0.500" in lines
     assert "[1] rank 1 is rank 1 of its host" in lines
+
+
+def test_a_script_of_version_2_under_mpirun() -> None:
+    mpirun = Path(sys.executable).parent / "mpirun"
+    command = [str(mpirun), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
+    done = subprocess.run(
+        [*command, str(EXAMPLES / "smddp_v2.py")],
+        env=run_command.environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "smddp: loss 0.000000, y = 3.000 x + 0.500" in done.stdout
+    assert "rank 1 is rank 1 of its host" in done.stdout
 
 
 def test_natively(tmp_path: Path) -> None:

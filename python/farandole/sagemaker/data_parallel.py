@@ -15,6 +15,7 @@ from farandole import _C, c10d, torch_names
 from farandole.distributed import init_process_group
 from farandole.errors import InvalidArgument
 from farandole.logs import LOGGER
+from farandole.sagemaker.launch_variables import set_launch_variables
 
 BACKEND = "smddp"
 LOCAL_RANK = "SMDATAPARALLEL_LOCAL_RANK"
@@ -33,10 +34,13 @@ class ReduceOp:
 def register_backend() -> None:
     """Make ``torch.distributed.init_process_group("smddp")`` work: its groups are Farandole's.
 
-    SMDATAPARALLEL_LOCAL_RANK, which frameworks ask for, becomes this rank on its host.
+    SMDATAPARALLEL_LOCAL_RANK, which frameworks ask for, becomes this rank on its host. Under mpirun
+    and srun torch's variables are set too (set_launch_variables()).
     """
     c10d.register(BACKEND)
     _prepare()
+    with contextlib.suppress(InvalidArgument):
+        set_launch_variables()
 
 
 def init_default_group(backend: str | None = None, *args: Any, **kwargs: Any) -> dist.ProcessGroup:
