@@ -87,6 +87,22 @@ def test_a_script_of_version_1_trains_on_two_ranks_as_on_one(tmp_path: Path) -> 
         torch.testing.assert_close(models[1][name], wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_a_pretraining_with_accumulated_gradients(tmp_path: Path) -> None:
+    script = EXAMPLES / "smddp_bert.py"
+    assert "farandole" not in re.sub(r'""".*?"""', "", script.read_text(), flags=re.DOTALL)
+    models, lines = [], []
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        arguments = ("-n", str(count), script, "--max-steps", "10", "--output-dir", folder)
+        lines.append(shown(run_command.run(*arguments)))
+        models.append(torch.load(folder / "ckpt_10.pt"))
+    assert lines[0] == lines[1]
+    assert [line.partition(":")[0] for line in lines[0]] == ["step 5", "step 10"]
+    for name, wanted in models[0]["model"].items():
+        torch.testing.assert_close(models[1]["model"][name], wanted, rtol=1e-2, atol=2e-3)
+
+
 def test_a_script_of_version_2(tmp_path: Path) -> None:
     script = EXAMPLES / "smddp_v2.py"
     assert "farandole" not in re.sub(r'""".*?"""', "", script.read_text(), flags=re.DOTALL)

@@ -141,6 +141,14 @@ def test_trials_have_smdebugs_methods(tmp_path: Path) -> None:
         create_trial(str(tmp_path), colour="red")
 
 
+def test_the_steps_of_a_mode_may_be_changed() -> None:
+    config = smd.SaveConfig(save_interval=5)
+    config.set_save_config(smd.modes.EVAL, smd.SaveConfigMode(save_interval=2))
+    assert config.get_save_config(smd.modes.EVAL).save_interval == 2
+    assert config.should_save_step(smd.modes.EVAL, 2)
+    assert not config.should_save_step(smd.modes.TRAIN, 2)
+
+
 class LargeLoss(Rule):
     """Written as for smdebug."""
 

@@ -100,6 +100,14 @@ class SaveConfig:
             }
         )
 
+    def get_save_config(self, mode: ModeKeys) -> SaveConfigMode | None:
+        """The steps of a mode; None if it is left out."""
+        return self.mode_save_configs[mode]
+
+    def set_save_config(self, mode: ModeKeys, save_config_mode: SaveConfigMode) -> None:
+        """Choose the steps of a mode."""
+        self.mode_save_configs[mode] = save_config_mode
+
     def should_save_step(self, mode: ModeKeys, step: int) -> bool:
         """Whether ``step`` of ``mode`` is saved."""
         return (self.mode_save_configs[mode] or SaveConfigMode()).should_save_step(step)
