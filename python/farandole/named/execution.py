@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs what the ranks have agreed on, in one order on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from farandole import _C, arguments
+from farandole.named import request
+from farandole.named.adasum import adasum_
+from farandole.named.agreement import Decision
+from farandole.named.handle import Handle
+from farandole.named.request import Request
+
+# Larger tensors are reduced alone: a copy costs more than a call.
+FUSED_TENSOR_BYTES = 1 << 18
+
+
+@dataclass
+class Part:
+    """One tensor to be reduced in place."""
+
+    tensor: Tensor
+    op: str
+    prescale: float
+    postscale: float
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Parts of one kind may share a call."""
+        tensor = self.tensor
+        return (tensor.dtype, tensor.device, self.op, self.prescale, self.postscale)
+
+
+class Execution:
+    """Runs decisions over a group, which is used for nothing else.
+
+    Threads: one at a time.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, fusion_bytes: int) -> None:
+        """Small tensors share calls of at most ``fusion_bytes``."""
+        self._group = group
+        self._rank = group.rank()
+        self._world_size = group.size()
+        self._fusion_bytes = fusion_bytes
+
+    @torch.no_grad()
+    def run(self, work: Iterable[tuple[Decision, Request | None, Handle | None]]) -> None:
+        """Fill in the handles' results. Collective; the request is None of a rank that joined."""
+        parts: list[Part] = []
+        for decision, own, handle in work:
+            operation = decision.signature.operation
+            if operation == request.ALL_REDUCE:
+                parts += self._parts(decision, own, handle)
+            elif operation != request.BARRIER and own is not None and handle is not None:
+                self._move(decision, own, handle)
+        self._reduce_all(parts)
+
+    def _move(self, decision: Decision, own: Request, handle: Handle) -> None:
+        for index, tensor in enumerate(own.inputs):
+            source = tensor.detach()
+            if own.operation == request.BROADCAST:
+                output = source if own.in_place else source.clone()
+                _C.broadcast(output, own.root, self._group, False)
+            elif own.operation == request.ALL_GATHER:
+                output = self._all_gather(decision, index, source)
+            elif own.operation == request.ALL_TO_ALL:
+                output = self._all_to_all(decision, own, source, handle)
+            else:
+                output = self._reduce_scatter(own, source)
+            handle.result.append(output)
+
+    def _all_gather(self, decision: Decision, index: int, source: Tensor) -> Tensor:
+        rows = [each.shapes[index][0] for each in decision.signatures if each is not None]
+        most = max(rows)
+        padded = source
+        if source.shape[0] < most:
+            padded = source.new_zeros((most, *source.shape[1:]))
+            padded[: source.shape[0]] = source
+        gathered = source.new_empty((most * self._world_size, *source.shape[1:]))
+        if gathered.numel():
+            _C.all_gather(gathered, padded.contiguous(), self._group, False)
+        if min(rows) == most:
+            return gathered
+        blocks = torch.split(gathered, most)
+        return torch.cat([block[:count] for block, count in zip(blocks, rows, strict=True)])
+
+    def _all_to_all(
+        self, decision: Decision, own: Request, source: Tensor, handle: Handle
+    ) -> Tensor:
+        received = [each.splits[self._rank] for each in decision.signatures if each is not None]
+        output = source.new_empty((sum(received), *source.shape[1:]))
+        _C.all_to_all(output, source.contiguous(), received, own.splits, self._group, False)
+        handle.received_splits = received
+        return output
+
+    def _reduce_scatter(self, own: Request, source: Tensor) -> Tensor:
+        part = Part(source.clone(), own.op, own.prescale, own.postscale)
+        _scale(part.tensor, part.prescale)
+        rows = rows_of_parts(source.shape[0], self._world_size)
+        most = rows[0]
+        output = source.new_empty((most, *source.shape[1:]))
+        if output.numel():
+            blocks = source.new_zeros((most * self._world_size, *source.shape[1:]))
+            for block, piece in zip(
+                torch.split(blocks, most), torch.split(part.tensor, rows), strict=True
+            ):
+                block[: piece.shape[0]] = piece
+            _C.reduce_scatter(output, blocks, _native_op(part), self._group, False)
+        finished = Part(output[: rows[self._rank]].clone(), own.op, 1.0, own.postscale)
+        self._finish(finished)
+        return finished.tensor
+
+    def _parts(
+        self, decision: Decision, own: Request | None, handle: Handle | None
+    ) -> Iterable[Part]:
+        signature = decision.signature
+        for index, (dtype, shape) in enumerate(
+            zip(signature.dtypes, signature.shapes, strict=True)
+        ):
+            if own is None:
+                tensor = torch.zeros(
+                    shape, dtype=request.dtype_of(dtype), device=device_of(signature.device)
+                )
+            else:
+                source = own.inputs[index].detach()
+                tensor = source if own.in_place else source.clone()
+                if handle is not None:
+                    handle.result.append(tensor)
+            if tensor.numel():
+                yield Part(tensor, signature.op, signature.prescale, signature.postscale)
+
+    def _reduce_all(self, parts: Iterable[Part]) -> None:
+        fused: dict[tuple[object, ...], list[Part]] = {}
+        for part in parts:
+            if part.op == "adasum" or part.tensor.nbytes > FUSED_TENSOR_BYTES:
+                self._reduce([part])
+            else:
+                fused.setdefault(part.kind, []).append(part)
+        for alike in fused.values():
+            for batch in _batches(alike, self._fusion_bytes):
+                self._reduce(batch)
+
+    def _reduce(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            _scale(part.tensor, part.prescale)
+        first = parts[0]
+        if first.op == "adasum":
+            adasum_(first.tensor, self._group)
+        elif len(parts) == 1:
+            _C.all_reduce(first.tensor, _native_op(first), self._group, False)
+        else:
+            options = dist.AllreduceCoalescedOptions()
+            options.reduceOp, options.asyncOp = _native_op(first), False
+            tensors = [part.tensor for part in parts]
+            self._group.allreduce_coalesced(tensors, options).wait()
+        for part in parts:
+            self._finish(part)
+
+    def _finish(self, part: Part) -> None:
+        if part.op == "average" and not _is_real(part.tensor):
+            part.tensor.floor_divide_(self._world_size)
+        _scale(part.tensor, part.postscale)
+
+
+def rows_of_parts(rows: int, world_size: int) -> list[int]:
+    """How many rows each rank gets of a reduce_scatter; the first ranks get what is left over."""
+    least, more = divmod(rows, world_size)
+    return [least + (rank < more) for rank in range(world_size)]
+
+
+def device_of(kind: str) -> torch.device:
+    """Where a rank that has joined makes its zeros."""
+    return torch.device(kind) if kind == "cpu" else torch.empty(0, device=kind).device
+
+
+def _native_op(part: Part) -> dist.ReduceOp:
+    """Averages of integers are sums first, which are divided then and rounded down."""
+    name = {"average": "avg" if _is_real(part.tensor) else "sum"}.get(part.op, part.op)
+    return arguments.op_of("all_reduce", name)
+
+
+def _is_real(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _scale(tensor: Tensor, factor: float) -> None:
+    """Times ``factor``; integers in float64, rounded toward zero."""
+    if factor == 1.0:
+        return
+    if _is_real(tensor):
+        tensor.mul_(factor)
+    else:
+        tensor.copy_(tensor.double().mul_(factor))
+
+
+def _batches(parts: Sequence[Part], most_bytes: int) -> Iterable[list[Part]]:
+    batch: list[Part] = []
+    filled = 0
+    for part in parts:
+        if batch and filled + part.tensor.nbytes > most_bytes:
+            yield batch
+            batch, filled = [], 0
+        batch.append(part)
+        filled += part.tensor.nbytes
+    if batch:
+        yield batch

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives that ranks may start in different orders: they are matched by their names."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from farandole import _C, distributed
+from farandole.errors import CommError, InvalidArgument, MismatchError, NotSupported, sentences
+from farandole.named.adasum import is_possible
+from farandole.named.agreement import Agreement, Decision, Outcome
+from farandole.named.exchange import Exchange
+from farandole.named.execution import Execution
+from farandole.named.handle import Handle
+from farandole.named.request import Request, Signature
+from farandole.named.settings import Settings
+from farandole.named.stall_watch import StallWatch
+
+_FOR_EVER = timedelta(days=3650)
+_SHORTEST_PAUSE_S = 0.0002
+_LONGEST_PAUSE_S = 0.005
+
+
+class NamedCollectives:
+    """Collectives of a group, each of which has a name; ranks may start them in any order.
+
+    A name may be used again once its operation is done. What a rank waits for runs when all ranks
+    have asked for it. Farandole's own functions cost a tenth, where all ranks call them in one
+    order. Ranks agree over a group of their own (see agreement.py for the protocol), and data
+    travel over another: the program's collectives are not touched.
+
+    Who drives the rounds: the thread that waits for an operation, on its own, so nobody has to be
+    woken; where nobody waits, a thread of this object, which sleeps when nothing is asked for.
+    Threads: any.
+    Fork: not in a forked child.
+    """
+
+    def __init__(
+        self, ranks: Sequence[int] | None = None, settings: Settings | None = None
+    ) -> None:
+        """Make groups of ``ranks`` of the default group, all if None; each of those is in it.
+
+        Collective for the default group, as farandole.new_group().
+        """
+        settings = settings or Settings()
+        control = distributed.new_group(ranks)
+        data = distributed.new_group(ranks)
+        self.is_member = control is not None and data is not None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._asked = threading.Condition(self._lock)  # for the own thread: there is work
+        self._changed = threading.Condition(self._lock)  # for whoever waits or drives
+        self._turn = threading.Lock()  # held by who drives the rounds
+        self._fresh: dict[str, Signature] = {}  # guarded by _lock; not yet told
+        self._joins = False  # guarded by _lock; not yet told
+        self._requests: dict[str, tuple[Request, Handle]] = {}  # guarded by _lock; not yet done
+        self._join_handle: Handle | None = None  # guarded by _lock
+        self._failure: BaseException | None = None  # guarded by _lock
+        self._waiters = 0  # guarded by _lock; threads in wait() that do not drive
+        self._closed = False  # guarded by _lock
+        self._round_began = 0.0  # 0: none is in progress
+        self._last_round = time.monotonic()
+        self._pause_s = _SHORTEST_PAUSE_S
+        self.last_joined = -1
+        if control is None or data is None:
+            return
+        self._control, self._data = control, data
+        backend: Any = _C.ProcessGroupFarandole.of(control)
+        backend.set_timeout(_FOR_EVER)  # a rank may be late; a dead one is found at once
+        self.rank = control.rank()
+        self.world_size = control.size()
+        self._settings = settings
+        self._agreement = Agreement(
+            self.rank, self.world_size, Exchange(control), settings.capacity
+        )
+        self._execution = Execution(data, settings.fusion_bytes)
+        self._stalls = StallWatch(self._agreement, self.rank, settings)
+        self._thread = threading.Thread(
+            target=self._run, name="farandole-named-collectives", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, name: str, request: Request, will_wait: bool = False) -> Handle:
+        """Ask for an operation; it is done when all ranks have asked for that name.
+
+        Args:
+            name: Of which no other operation is in progress on this rank.
+            request: Its tensors must be left alone until it is done.
+            will_wait: Whether the caller calls wait() at once.
+
+        Raises:
+            InvalidArgument: the name is in use, or the rank is no member.
+            NotSupported: an "adasum" of ranks that are no power of two, or of integers.
+            CommError: something failed before; then all operations do.
+        """
+        self._check_place(name)
+        if request.op == "adasum":
+            self._check_adasum(name, request)
+        handle = Handle(name)
+        signature = request.signature()
+        with self._lock:
+            self._check_open()
+            if name in self._requests:
+                raise InvalidArgument(
+                    sentences(
+                        "named-twice",
+                        f"'{name}' was asked for while an operation of that name is in progress.",
+                        "operations of the ranks are matched by their names.",
+                        "wait for the first one, or give the second one another name.",
+                    )
+                )
+            self._fresh[name] = signature
+            self._requests[name] = (request, handle)
+            self._wake(will_wait)
+        return handle
+
+    def join(self, will_wait: bool = True) -> Handle:
+        """Take part with zeros in what the others ask for, until all ranks have joined.
+
+        ``last_joined`` is the rank that joined last, once the handle is done.
+        """
+        self._check_place("join")
+        with self._lock:
+            self._check_open()
+            if self._join_handle is None:
+                self._join_handle = Handle("join")
+                self._joins = True
+            handle = self._join_handle
+            self._wake(will_wait)
+        return handle
+
+    def wait(self, handle: Handle) -> list[Tensor]:
+        """Wait for an operation; its result.
+
+        Raises:
+            MismatchError: the ranks' requests of that name do not fit together.
+            CommError: a rank was lost, or has ended.
+        """
+        while not handle.done:
+            if self._turn.acquire(blocking=False):
+                self._drive(handle)
+                continue
+            with self._changed:
+                self._waiters += 1
+                if not handle.done:
+                    self._changed.wait(1.0)
+                self._waiters -= 1
+            if self._round_began:
+                self._stalls.look_at_round(self._round_began)
+        if handle.error is not None:
+            raise handle.error
+        return handle.result
+
+    def close(self) -> None:
+        """End it on this rank: other ranks' operations fail. Local."""
+        if not self.is_member or os.getpid() != self._pid:
+            return
+        with self._lock:
+            was_closed, self._closed = self._closed, True
+            self._asked.notify_all()
+            self._changed.notify_all()
+        if was_closed:
+            return
+        for group in (self._control, self._data):
+            if dist.is_initialized():
+                distributed.destroy(group)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5.0)
+        self._fail(_end_of(self.rank))
+
+    def _wake(self, will_wait: bool) -> None:
+        self._changed.notify_all()
+        if not will_wait:
+            self._asked.notify()
+
+    def _drive(self, handle: Handle) -> None:
+        """Rounds until an operation is done; the caller has the turn."""
+        try:
+            while not handle.done:
+                self._advance()
+        finally:
+            self._turn.release()
+            with self._lock:
+                if self._has_work():
+                    self._asked.notify()
+
+    def _run(self) -> None:
+        """What the own thread does: rounds that nobody waits for."""
+        while True:
+            with self._lock:
+                if not self._has_work() and not self._is_over():
+                    self._asked.wait(self._settings.heartbeat_s)
+                if self._fresh and not self._waiters and not self._is_over():
+                    self._asked.wait(self._settings.cycle_s)
+                if self._is_over():
+                    return
+            if self._round_began:
+                self._stalls.look_at_round(self._round_began)
+            if not self._turn.acquire(timeout=self._settings.heartbeat_s):
+                continue
+            try:
+                quiet_s = time.monotonic() - self._last_round
+                if self._has_work() or quiet_s >= self._settings.heartbeat_s:
+                    self._advance()
+            finally:
+                self._turn.release()
+
+    def _advance(self) -> None:
+        """One round, after a pause if only the other ranks' programs can go on."""
+        with self._lock:
+            if self._is_over():
+                self._fail_all_locked()
+                return
+            has_news = bool(self._fresh) or self._joins
+            if not has_news and self._agreement.waits and self._agreement.is_waited_for:
+                self._changed.wait(self._pause_s)
+                self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            fresh, joins = list(self._fresh.items()), self._joins
+            self._fresh, self._joins = {}, False
+        try:
+            self._round_began = time.monotonic()
+            outcome = self._agreement.round(fresh, joins)
+            self._round_began = 0.0
+            self._last_round = time.monotonic()
+            if outcome.is_news:
+                self._pause_s = _SHORTEST_PAUSE_S
+            self._execute(outcome)
+            self._stalls.look()
+        except BaseException as error:  # whatever it is, the other ranks must not wait for this one
+            self._round_began = 0.0
+            self._fail(error)
+
+    def _execute(self, outcome: Outcome) -> None:
+        work: list[tuple[Decision, Request | None, Handle | None]] = []
+        with self._lock:
+            for decision in outcome.decisions:
+                own, handle = self._requests.get(decision.name, (None, None))
+                work.append((decision, own, handle))
+        runnable = [each for each in work if not each[0].conflict]
+        if runnable:
+            self._execution.run(runnable)
+        with self._lock:
+            for decision, _, handle in work:
+                self._requests.pop(decision.name, None)
+                if handle is not None:
+                    handle.complete(_conflict(decision) if decision.conflict else None)
+            if outcome.last_joined is not None and self._join_handle is not None:
+                self.last_joined = outcome.last_joined
+                self._join_handle.complete()
+                self._join_handle = None
+            if work or outcome.last_joined is not None:
+                self._changed.notify_all()
+
+    def _has_work(self) -> bool:
+        return bool(self._fresh) or self._joins or self._agreement.waits
+
+    def _is_over(self) -> bool:
+        return self._closed or self._failure is not None
+
+    def _fail(self, error: BaseException) -> None:
+        """All operations end with ``error``, here and, as the groups end, on the other ranks."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = _end_of(self.rank) if self._closed else error
+            is_ours = not self._closed
+            self._fail_all_locked()
+        if is_ours:
+            for group in (self._control, self._data):
+                _C.abort(group)
+
+    def _fail_all_locked(self) -> None:
+        for _, handle in self._requests.values():
+            handle.complete(self._failure or _end_of(self.rank))
+        if self._join_handle is not None:
+            self._join_handle.complete(self._failure or _end_of(self.rank))
+            self._join_handle = None
+        self._requests.clear()
+        self._fresh.clear()
+        self._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _end_of(self.rank)
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_place(self, name: str) -> None:
+        if not self.is_member:
+            raise InvalidArgument(
+                sentences(
+                    "named-no-member",
+                    f"'{name}' was asked for on a rank that is not in the group.",
+                    "its ranks alone take part in its operations.",
+                    "call it on these ranks only.",
+                )
+            )
+        if os.getpid() != self._pid:
+            raise InvalidArgument(
+                sentences(
+                    "named-forked",
+                    f"'{name}' was asked for in a forked child.",
+                    "the thread that the ranks agree by is in the parent.",
+                    "call it in the parent, or spawn the child instead of forking it.",
+                )
+            )
+
+    def _check_adasum(self, name: str, request: Request) -> None:
+        reals = all(tensor.is_floating_point() for tensor in request.inputs)
+        if request.operation != "all_reduce" or not is_possible(self.world_size) or not reals:
+            raise NotSupported(
+                sentences(
+                    "named-adasum",
+                    f"'{name}' asks for an adasum of {self.world_size} ranks.",
+                    "it is an all_reduce of floating-point tensors, of 2, 4, 8, ... ranks that "
+                    "form pairs.",
+                    "use such a number of ranks, or op 'average'.",
+                )
+            )
+
+
+def _conflict(decision: Decision) -> MismatchError:
+    error = MismatchError(
+        sentences(
+            "named-conflict",
+            f"the ranks' requests for '{decision.name}' do not fit together.",
+            f"{decision.conflict}.",
+            "let all ranks ask for the same under one name.",
+        )
+    )
+    error.collective = decision.signature.operation
+    return error
+
+
+def _end_of(rank: int) -> CommError:
+    return CommError(
+        sentences(
+            "named-closed",
+            f"the named collectives of rank {rank} have been shut down.",
+            "close() or shutdown() was called, here or on another rank.",
+            "wait for all operations before, or make them anew.",
+        )
+    )

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank asks for under a name, and whether the ranks' requests fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+ALL_REDUCE = "all_reduce"
+ALL_GATHER = "all_gather"
+BROADCAST = "broadcast"
+ALL_TO_ALL = "all_to_all"
+REDUCE_SCATTER = "reduce_scatter"
+BARRIER = "barrier"
+
+# Operations whose tensors may have another first dimension on each rank.
+_UNEVEN = (ALL_GATHER, ALL_TO_ALL)
+
+
+class Signature(NamedTuple):
+    """All that ranks must know of each other's request to run it."""
+
+    operation: str
+    op: str
+    """A reduction: "average", "sum", "min", "max", "product" or "adasum"; "" of a move."""
+    root: int
+    """Of a broadcast, counted in the group."""
+    prescale: float
+    postscale: float
+    device: str
+    """The type of the device of all tensors."""
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    splits: tuple[int, ...]
+    """Of an all_to_all: rows for each rank."""
+
+    @classmethod
+    def of_json(cls, fields: list[Any]) -> Signature:
+        """What json made of one."""
+        *plain, dtypes, shapes, splits = fields
+        return cls._make([*plain, tuple(dtypes), tuple(map(tuple, shapes)), tuple(splits)])
+
+
+@dataclass(eq=False)
+class Request:
+    """One operation on one tensor, or on several that are reduced together."""
+
+    operation: str
+    inputs: Sequence[Tensor]
+    op: str = ""
+    root: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    in_place: bool = False
+    splits: tuple[int, ...] = ()
+
+    def signature(self) -> Signature:
+        """What the other ranks are told."""
+        inputs = self.inputs
+        return Signature(
+            self.operation,
+            self.op,
+            self.root,
+            self.prescale,
+            self.postscale,
+            inputs[0].device.type if inputs else "cpu",
+            tuple([str(tensor.dtype) for tensor in inputs]),
+            tuple([tuple(tensor.shape) for tensor in inputs]),
+            self.splits,
+        )
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The dtype of a signature's name for it."""
+    dtype = getattr(torch, name.removeprefix("torch."))
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def conflict_of(signatures: Sequence[Signature | None]) -> str:
+    """Why these requests of the ranks cannot run together, a clause; "" if they can.
+
+    None stands for a rank that has joined.
+    """
+    given = [(rank, each) for rank, each in enumerate(signatures) if each is not None]
+    first_rank, first = given[0]
+    has_zero = first.operation == BARRIER or first.op in ("sum", "average")
+    if len(given) < len(signatures) and (first.operation == REDUCE_SCATTER or not has_zero):
+        joined = [rank for rank, each in enumerate(signatures) if each is None]
+        what = first.op if first.operation == ALL_REDUCE else first.operation
+        return f"ranks {joined} have joined, and {what} has no zero that they could add"
+    if first.operation in (*_UNEVEN, REDUCE_SCATTER) and any(not shape for shape in first.shapes):
+        return f"{first.operation} works on the first dimension, and a tensor has none"
+    for rank, other in given[1:]:
+        if other == first:
+            continue
+        for field, ours, theirs in zip(
+            Signature._fields, _compared(first), _compared(other), strict=True
+        ):
+            if ours != theirs:
+                return f"rank {first_rank} has the {field} {ours}, rank {rank} {theirs}"
+    return ""
+
+
+def _compared(signature: Signature) -> tuple[Any, ...]:
+    """A signature without what may differ between ranks."""
+    if signature.operation not in _UNEVEN:
+        return signature
+    rows = tuple(("any", *shape[1:]) for shape in signature.shapes)
+    return (*signature[:-2], rows, ())
