@@ -64,6 +64,7 @@ class NamedCollectives:
         self._requests: dict[str, tuple[Request, Handle]] = {}  # guarded by _lock; not yet done
         self._join_handle: Handle | None = None  # guarded by _lock
         self._failure: BaseException | None = None  # guarded by _lock
+        self._numbers = 0  # guarded by _lock
         self._waiters = 0  # guarded by _lock; threads in wait() that do not drive
         self._closed = False  # guarded by _lock
         self._round_began = 0.0  # 0: none is in progress
@@ -72,6 +73,7 @@ class NamedCollectives:
         self.last_joined = -1
         if control is None or data is None:
             return
+        self.group = data
         self._control, self._data = control, data
         backend: Any = _C.ProcessGroupFarandole.of(control)
         backend.set_timeout(_FOR_EVER)  # a rank may be late; a dead one is found at once
@@ -121,6 +123,12 @@ class NamedCollectives:
             self._requests[name] = (request, handle)
             self._wake(will_wait)
         return handle
+
+    def next_number(self) -> int:
+        """A number for what has no name: ranks that call in one order get the same."""
+        with self._lock:
+            self._numbers += 1
+            return self._numbers
 
     def join(self, will_wait: bool = True) -> Handle:
         """Take part with zeros in what the others ask for, until all ranks have joined.

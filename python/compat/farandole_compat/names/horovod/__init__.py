@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Horovod's import name, over Farandole: docs/horovod.md says what works.
+
+`horovod.torch` is there. TensorFlow, Keras and MXNet are none of Farandole's frameworks.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import sys
+from typing import Any
+
+from farandole.errors import NotSupported, sentences
+
+__version__ = "0.28.1"
+"""That of the interface, which scripts compare with."""
+
+_NATIVE = {
+    "horovod.tensorflow": "train with torch: Farandole has no TensorFlow.",
+    "horovod.keras": "train with torch: Farandole has no Keras.",
+    "horovod.mxnet": "train with torch: Farandole has no MXNet.",
+    "horovod.spark": "start the ranks with torchrun or `farandole run` on the hosts.",
+    "horovod.ray": "start the ranks with torchrun or `farandole run` on the hosts.",
+    "horovod.runner": "start the ranks with `farandole run -n 4 script.py`.",
+    "horovod.torch.elastic": "start the ranks with `torchrun --max-restarts`, and load a "
+    "checkpoint with farandole.resume_or_start().",
+}
+
+
+class MissingModule(NotSupported, ImportError):
+    """A part of Horovod's that is not there; scripts may take it for an ImportError."""
+
+
+class _MissingModules(importlib.abc.MetaPathFinder):
+    """Says what to do instead of a ModuleNotFoundError."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        del path, target
+        for module, native in _NATIVE.items():
+            if name == module or name.startswith(f"{module}."):
+                raise _missing(module, native)
+
+
+def _missing(what: str, native: str) -> NotSupported:
+    return MissingModule(
+        sentences(
+            "horovod-missing",
+            f"{what} was asked for.",
+            "Farandole has this name of Horovod's, but not this part.",
+            native,
+        )
+    )
+
+
+def run(*args: object, **kwargs: object) -> object:
+    """Refuse.
+
+    Raises:
+        NotSupported: ranks are started by a launcher.
+    """
+    del args, kwargs
+    raise _missing("horovod.run()", _NATIVE["horovod.runner"])
+
+
+sys.meta_path.append(_MissingModules())
