@@ -32,7 +32,7 @@ def adasum_optimizer(
     wrapped: AdasumOptimizer = object.__new__(type(kind.__name__, (AdasumOptimizer, kind), {}))
     vars(wrapped).update({key: each for key, each in vars(optimizer).items() if key != "step"})
     wrapped._named, wrapped._compression = named, compression
-    wrapped._names = names_of(wrapped.param_groups, names)
+    wrapped._parameter_names = names_of(wrapped.param_groups, names)
     return wrapped
 
 
@@ -41,7 +41,7 @@ class AdasumOptimizer(Optimizer):
 
     _named: NamedCollectives
     _compression: Compressor
-    _names: dict[Tensor, str]
+    _parameter_names: dict[Tensor, str]
 
     def synchronize(self) -> None:
         """Do nothing: gradients stay those of this rank."""
@@ -80,7 +80,7 @@ class AdasumOptimizer(Optimizer):
         running = []
         for parameter, start in zip(trained, before, strict=True):
             change, context = self._compression.compress(parameter.detach() - start)
-            name = self._names[parameter]
+            name = self._parameter_names[parameter]
             handle = operations.all_reduce(self._named, [change], name, op="adasum", in_place=True)
             running.append((handle, context))
         for parameter, start, (handle, context) in zip(trained, before, running, strict=True):

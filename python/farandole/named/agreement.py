@@ -46,7 +46,7 @@ class Decision:
 
     name: str
     signatures: list[Signature | None]
-    """By rank; None of one that has joined."""
+    """By rank; None of one that has joined and did not ask for it."""
     conflict: str
     """Why it is an error on all ranks, a clause; "" if it is to be run."""
 
@@ -162,15 +162,13 @@ class Agreement:
         for waiting, joined in zip(self._waiting, self._joined, strict=True):
             ready &= _ALL if joined else waiting
             anything |= waiting
-        ready &= anything
-        self._waiting = [waiting & ~ready for waiting in self._waiting]
-        return list(_bits(ready))
+        return list(_bits(ready & anything))
 
     def _decide(self, number: int) -> Decision:
         signatures = list(self._signatures[number])
         if any(self._joined):
             for rank, joined in enumerate(self._joined):
-                if joined:
+                if joined and not self._waiting[rank] >> number & 1:
                     signatures[rank] = None
             conflict = conflict_of(signatures)
         else:
@@ -178,6 +176,7 @@ class Agreement:
                 self._conflicts[number] = conflict_of(signatures)
             conflict = self._conflicts[number]
         decision = Decision(self._names.name_of(number), signatures, conflict)
+        self._waiting = [waiting & ~(1 << number) for waiting in self._waiting]
         del self._since[number]
         for forgotten in self._names.close(number):
             del self._signatures[forgotten]

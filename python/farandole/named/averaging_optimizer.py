@@ -83,7 +83,7 @@ class AveragingOptimizer(Optimizer):
 
     def _begin_averaging(self, options: AveragingOptions) -> None:
         self._averaging = options
-        self._names = names_of(self.param_groups, options.names)
+        self._parameter_names = names_of(self.param_groups, options.names)
         self._passes_left: dict[Tensor, int] = {}
         self._synchronized = False
         self._should_synchronize = True
@@ -139,8 +139,8 @@ class AveragingOptimizer(Optimizer):
         if self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
-                    "step() was called after synchronize(), so gradients are combined twice. Call "
-                    "step() within `with optimizer.skip_synchronize():`.",
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(): gradients are combined twice.",
                     stacklevel=2,
                 )
             self.synchronize()
@@ -179,7 +179,7 @@ class AveragingOptimizer(Optimizer):
 
     def _plan_units(self) -> list[_Unit]:
         trained = {
-            self._names[each]: each
+            self._parameter_names[each]: each
             for group in self.param_groups
             for each in group["params"]
             if each.requires_grad
@@ -197,7 +197,8 @@ class AveragingOptimizer(Optimizer):
         ]
 
     def _listed(self, groups: Sequence[Sequence[Tensor]]) -> list[list[str]]:
-        lists = [[self._names[each] for each in group if each in self._names] for group in groups]
+        names = self._parameter_names
+        lists = [[names[each] for each in group if each in names] for group in groups]
         flat = [name for each in lists for name in each]
         if len(set(flat)) < len(flat):
             raise InvalidArgument(
@@ -211,14 +212,14 @@ class AveragingOptimizer(Optimizer):
         return lists
 
     def _hook_of(self, parameter: Tensor) -> Callable[[Tensor], None]:
-        unit = self._unit_of[parameter]
+        unit, name = self._unit_of[parameter], self._parameter_names[parameter]
 
         def hook(_: Tensor) -> None:
             if self._passes_left[parameter] <= 0:
                 raise UnfinishedStep(
                     sentences(
                         "averaging-passes",
-                        f"the gradient of '{self._names[parameter]}' was computed more than "
+                        f"the gradient of '{name}' was computed more than "
                         f"{self._averaging.passes_per_step} times before step().",
                         "it is on its way to the other ranks after so many passes.",
                         "pass a larger backward_passes_per_step to add up gradients of more "

@@ -165,7 +165,7 @@ class Execution:
 
     def _finish(self, part: Part) -> None:
         if part.op == "average" and not _is_real(part.tensor):
-            part.tensor.floor_divide_(self._world_size)
+            part.tensor.div_(self._world_size, rounding_mode="trunc")
         _scale(part.tensor, part.postscale)
 
 
@@ -181,7 +181,7 @@ def device_of(kind: str) -> torch.device:
 
 
 def _native_op(part: Part) -> dist.ReduceOp:
-    """Averages of integers are sums first, which are divided then and rounded down."""
+    """Averages of integers are sums first, which are divided then and rounded toward zero."""
     name = {"average": "avg" if _is_real(part.tensor) else "sum"}.get(part.op, part.op)
     return arguments.op_of("all_reduce", name)
 

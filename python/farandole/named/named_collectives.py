@@ -63,8 +63,9 @@ class NamedCollectives:
         self._joins = False  # guarded by _lock; not yet told
         self._requests: dict[str, tuple[Request, Handle]] = {}  # guarded by _lock; not yet done
         self._join_handle: Handle | None = None  # guarded by _lock
-        self._failure: BaseException | None = None  # guarded by _lock
-        self._numbers = 0  # guarded by _lock
+        self._failure: CommError | None = None  # guarded by _lock
+        self._numbers = 0  # guarded by _lock; of names since the last join
+        self._joins_ended = 0  # guarded by _lock
         self._waiters = 0  # guarded by _lock; threads in wait() that do not drive
         self._closed = False  # guarded by _lock
         self._round_began = 0.0  # 0: none is in progress
@@ -124,11 +125,11 @@ class NamedCollectives:
             self._wake(will_wait)
         return handle
 
-    def next_number(self) -> int:
-        """A number for what has no name: ranks that call in one order get the same."""
+    def new_name(self) -> str:
+        """For what has none: ranks that call in one order since the last join() get the same."""
         with self._lock:
             self._numbers += 1
-            return self._numbers
+            return f"unnamed.{self._joins_ended}.{self._numbers}"
 
     def join(self, will_wait: bool = True) -> Handle:
         """Take part with zeros in what the others ask for, until all ranks have joined.
@@ -262,6 +263,7 @@ class NamedCollectives:
                     handle.complete(_conflict(decision) if decision.conflict else None)
             if outcome.last_joined is not None and self._join_handle is not None:
                 self.last_joined = outcome.last_joined
+                self._joins_ended, self._numbers = self._joins_ended + 1, 0
                 self._join_handle.complete()
                 self._join_handle = None
             if work or outcome.last_joined is not None:
@@ -277,7 +279,7 @@ class NamedCollectives:
         """All operations end with ``error``, here and, as the groups end, on the other ranks."""
         with self._lock:
             if self._failure is None:
-                self._failure = _end_of(self.rank) if self._closed else error
+                self._failure = _end_of(self.rank) if self._closed else _between_ranks(error)
             is_ours = not self._closed
             self._fail_all_locked()
         if is_ours:
@@ -345,6 +347,22 @@ def _conflict(decision: Decision) -> MismatchError:
     )
     error.collective = decision.signature.operation
     return error
+
+
+def _between_ranks(error: BaseException) -> CommError:
+    if isinstance(error, CommError):
+        return error
+    failed = CommError(
+        sentences(
+            "named-failed",
+            f"the named collectives have ended: {type(error).__name__}: {error}",
+            "an operation that the ranks had agreed on failed on this rank, so the others cannot "
+            "end it.",
+            "see the cause of this error.",
+        )
+    )
+    failed.__cause__ = error
+    return failed
 
 
 def _end_of(rank: int) -> CommError:

@@ -36,7 +36,7 @@ def all_reduce(
         tensors: The same shapes and dtypes on all ranks.
         name: By which ranks match it; None: a number.
         op: "average", "sum", "min", "max", "product" or "adasum". Averages of half types are formed
-            in float32, those of integers are rounded down.
+            in float32, those of integers are rounded toward zero.
         prescale: By which inputs are multiplied; integers in float64, rounded toward zero.
         postscale: By which results are.
         in_place: Whether results replace the inputs.
@@ -115,7 +115,7 @@ def barrier(named: NamedCollectives, name: str | None = None) -> Handle:
 
 def _submit(named: NamedCollectives, name: str | None, asked: Request, will_wait: bool) -> Handle:
     if name is None:
-        name = f"unnamed.{named.next_number()}"
+        name = named.new_name()
     return named.submit(f"{asked.operation}.{name}", asked, will_wait)
 
 

@@ -111,7 +111,7 @@ def _check_communicator(comm: Iterable[int] | Any) -> None:
 
 def _refuse_unknown_parts() -> None:
     for variable in ("HOROVOD_TIMELINE", "HOROVOD_AUTOTUNE"):
-        if os.environ.get(variable, "0") not in ("", "0"):
+        if os.environ.get(variable, "0") not in ("", "0", "DYNAMIC"):
             raise NotSupported(
                 sentences(
                     "horovod-variable-missing",

@@ -79,7 +79,8 @@ def broadcast_object(
     """The object of a rank, pickled."""
     with as_horovod():
         root = root_in(process_set, root_rank)
-        return objects.broadcast_object(named_of(process_set), obj, root, name)
+        named = named_of(process_set)
+        return objects.broadcast_object(named, obj, root, name or type(obj).__name__)
 
 
 def allgather_object(
@@ -87,4 +88,4 @@ def allgather_object(
 ) -> list[Any]:
     """The objects of all ranks, pickled."""
     with as_horovod():
-        return objects.all_gather_object(named_of(process_set), obj, name)
+        return objects.all_gather_object(named_of(process_set), obj, name or type(obj).__name__)
