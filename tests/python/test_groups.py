@@ -322,4 +322,7 @@ def leave(rank: int, world_size: int) -> None:
 def test_nothing_is_left_in_dev_shm() -> None:
     before = in_dev_shm()
     ranks.run(leave, 2)
-    assert in_dev_shm() <= before
+    deadline = time.monotonic() + 20  # other tests beside this one have their own for a moment
+    while not in_dev_shm() <= before:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
