@@ -30,9 +30,9 @@ def measured(arguments: argparse.Namespace) -> Iterator[list[Row]]:
     with tempfile.TemporaryDirectory(prefix="farandole-bench-") as folder:
         profile, page = Path(folder, "profile"), Path(folder, "report.html")
         read_bytes = write(profile, SECONDS[arguments.size])
-        arguments = ["report", str(profile), "-o", str(page)]
+        command = ["report", str(profile), "-o", str(page)]
         imported = _run("")
-        report = _run(f"from farandole.__main__ import main; main({arguments!r})")
+        report = _run(f"from farandole.__main__ import main; main({command!r})")
         yield [
             {
                 "lane": "report",
@@ -47,8 +47,9 @@ def measured(arguments: argparse.Namespace) -> Iterator[list[Row]]:
 
 _TAIL = """
 import os, pathlib
+status = pathlib.Path("/proc/self/status").read_text()
 print()
-print(sum(os.times()[:2]), pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+print(sum(os.times()[:2]), status.split("VmHWM:")[1].split()[0])
 """
 
 
