@@ -231,6 +231,14 @@ def test_a_rank_that_collects_garbage_is_named(
     assert report.figures["rank 0"]["percent"] == 0
 
 
+def test_garbage_of_what_is_done_once_does_not_fire(tmp_path: Path) -> None:
+    write_steps(tmp_path, 30, lambda rank, step: {"gc": 900_000 if step == 0 else 0})
+    assert not judge(GarbageCollection(), tmp_path).fired
+    only_one = tmp_path / "one"
+    write_steps(only_one, 1, gc_pauses)
+    assert not judge(GarbageCollection(patience=0), only_one).has_data
+
+
 @pytest.mark.parametrize(
     ("values", "fires"),
     [

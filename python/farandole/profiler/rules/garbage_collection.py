@@ -21,16 +21,16 @@ class GarbageCollection(ProfilerRule):
     """How many steps it takes."""
 
     def evaluate(self, profile: Profile) -> RuleReport:
-        """Judge each rank."""
-        steps = [rank for rank in profile.steps() if len(rank.numbers) > self.patience]
+        """Judge each rank, without its first step, which has what is done once."""
+        steps = [rank for rank in profile.steps() if len(rank.numbers) > max(self.patience, 1)]
         datapoints = sum(len(rank.numbers) for rank in steps)
         if not steps:
             return self._no_data(f"no rank has recorded more than {self.patience} steps.")
         figures: dict[str, Any] = {}
         paused: dict[str, float] = {}
         for rank in steps:
-            pauses_us = rank.parts_us["gc"]
-            percent = 100 * float(pauses_us.sum()) / max(float(rank.loop_us.sum()), 1.0)
+            pauses_us = rank.parts_us["gc"][1:]
+            percent = 100 * float(pauses_us.sum()) / max(float(rank.loop_us[1:].sum()), 1.0)
             name = f"rank {rank.rank}"
             figures[name] = {
                 "percent": plain(percent),
