@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -85,6 +86,7 @@ struct Hook::Impl {
             const std::vector<std::string>& reductions, bool with_elements);
   void add_name(const std::string& collection, const std::string& name);
   void flush();
+  void write(const std::function<void(RecordFile&)>& lines);
   RecordFile& file();
   Json collections_json() const;
 
@@ -179,11 +181,22 @@ RecordFile& Hook::Impl::file() {
   return record_file.emplace(options.folder, "worker_" + std::to_string(rank), workers);
 }
 
+/// Lines in a file that could be begun: a disk that gets full ends what is saved, and not the
+/// training.
+void Hook::Impl::write(const std::function<void(RecordFile&)>& lines) {
+  RecordFile& to = file();
+  try {
+    lines(to);
+  } catch (const SystemError& error) {
+    log(LogLevel::kError, std::string("the debugger saves nothing more: ") + error.what());
+    writes = false;
+    record_file.reset();
+  }
+}
+
 /// Writes what was taken as one line.
 void Hook::Impl::flush() {
   if (line.empty()) return;
-  if (collections_changed) file().write(Json::Object{{"collections", collections_json()}});
-  collections_changed = false;
   const auto step_of = [&](const std::string& of) {
     const auto found = steps.find(of);
     return found == steps.end() ? int64_t{0} : found->second;
@@ -192,10 +205,14 @@ void Hook::Impl::flush() {
                       {"step", step_of(mode)},
                       {"global", step_of(kGlobal)},
                       {"time", seconds_since_1970()}};
-  if (!raw.empty()) record.emplace_back("raw", file().write_raw(raw));
-  record.emplace_back("tensors", std::move(line));
-  file().write(record);
-  incomplete = step_of(kGlobal);
+  write([&](RecordFile& to) {
+    if (collections_changed) to.write(Json::Object{{"collections", collections_json()}});
+    collections_changed = false;
+    if (!raw.empty()) record.emplace_back("raw", to.write_raw(raw));
+    record.emplace_back("tensors", std::move(line));
+    to.write(record);
+    incomplete = step_of(kGlobal);
+  });
   line.clear();
   raw.clear();
 }
@@ -230,7 +247,9 @@ void Hook::set_mode(const std::string& mode) {
 
 void Hook::begin_step() {
   Impl& own = *impl_;
-  if (own.incomplete) own.file().write(Json::Object{{"complete", *own.incomplete}});
+  if (own.incomplete && own.writes) {
+    own.write([&](RecordFile& to) { to.write(Json::Object{{"complete", *own.incomplete}}); });
+  }
   own.incomplete.reset();
   for (const std::string& mode : std::set<std::string>{own.mode, kGlobal}) {
     const auto [entry, is_first] = own.steps.emplace(mode, 0);

@@ -106,3 +106,13 @@ def test_what_it_does_not_take_is_named(tmp_path: Path) -> None:
         *("debugger-save-interval", "debugger-collection", "debugger-reduction"),
         *("debugger-mode", "debugger-file"),
     ]
+
+
+def test_a_full_disk_ends_what_is_saved_and_not_the_training(tmp_path: Path) -> None:
+    (tmp_path / "tensors").mkdir()
+    (tmp_path / "tensors" / "worker_0.0000.1.safetensors").symlink_to("/dev/full")
+    ended = run(tmp_path, 5)
+    assert ended.returncode == 0
+    assert ended.stderr.count("the debugger saves nothing more") == 1
+    assert "No space left on device" in ended.stderr
+    assert create_trial(tmp_path).loaded_all_steps

@@ -52,7 +52,8 @@ struct HookOptions {
 /// all ranks with a DistributedDataParallel. On steps that are not saved it does nothing. A
 /// training that goes on in the same folder counts on from its last step.
 ///
-/// Errors: InvalidArgument (options), SystemError (the folder cannot be written). Threads: the one
+/// Errors: InvalidArgument (options), SystemError (the folder cannot be written). A disk that gets
+/// full later is logged, and the training goes on. Threads: the one
 /// that trains. Nothing is sent to other ranks.
 class FARANDOLE_API Hook {
  public:
