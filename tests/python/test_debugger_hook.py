@@ -8,6 +8,7 @@ import importlib.util
 import json
 import math
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -688,3 +689,19 @@ def test_a_module_that_is_registered_after_the_first_line_is_in_the_collections(
     model(next(batches(1))[0])
     hook.close()
     assert create_trial(tmp_path).tensor_names(collection="inputs") == ["Net_input_0"]
+
+
+def test_a_module_that_is_looked_at_is_pickled_without_its_hook(tmp_path: Path) -> None:
+    hook = Hook(tmp_path, save_config=EVERY_STEP, save_all=True)
+    model, loss = nn.Linear(2, 2), nn.MSELoss()
+    hook.register_module(model)
+    hook.register_loss(loss)
+    loss(model(torch.ones(1, 2)), torch.ones(1, 2)).backward()
+    for count in range(2):  # within a step that is saved, and between such steps
+        again, again_loss = pickle.loads(pickle.dumps((model, loss)))
+        copied = copy.deepcopy(model)
+        for each in (again, copied):
+            again_loss(each(torch.ones(1, 2)), torch.ones(1, 2)).backward()
+            assert torch.equal(each.weight, model.weight)
+        hook.close()
+        assert create_trial(tmp_path).steps() == [0], count

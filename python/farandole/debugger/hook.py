@@ -26,6 +26,7 @@ from farandole.debugger.reduction_config import ReductionConfig
 from farandole.debugger.save_config import SaveConfig
 from farandole.debugger.step_counter import StepCounter
 from farandole.debugger.tensorboard import TensorBoardWriter
+from farandole.debugger.unhooked import Unhooked
 from farandole.errors import InvalidArgument, NotSupported, sentences
 from farandole.rule_actions import STOP_FILE
 
@@ -401,6 +402,10 @@ class Hook:
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
         """Itself, so that a module with a hook can be copied; the copy is not looked at."""
         return self
+
+    def __reduce__(self) -> Any:
+        """Nothing: a module that was pickled is not looked at where it is loaded."""
+        return Unhooked, ()
 
 
 def _has_group() -> bool:

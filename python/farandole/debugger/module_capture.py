@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from farandole.checkpoint.names import bare, plain
 from farandole.ddp.outputs import find_tensors
+from farandole.debugger.unhooked import Unhooked
 
 Save = Callable[[str, Tensor], None]
 """Takes the name and the value of a tensor; it decides whether it is saved."""
@@ -45,6 +46,14 @@ class ModuleCapture:
         self._handles: list[RemovableHandle] = []
         self._uses: dict[str, int] = {}
         self._backward_is_awaited = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleCapture:
+        """Itself: copies of the module are not looked at."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Nothing, as `Hook`."""
+        return Unhooked, ()
 
     def start(self, *, parameters: bool) -> None:
         """A saved step begins; called before the module's forward."""
@@ -83,7 +92,9 @@ class ModuleCapture:
             self._uses[prefix] = number + 1
             self._save(f"{prefix}{number}", values)
 
-    def _after_module(self, _module: nn.Module, _inputs: Any, outputs: Any) -> None:
+    def _after_module(self, module: nn.Module, _inputs: Any, outputs: Any) -> None:
+        if module is not self._module():  # a copy of it
+            return
         if torch.is_grad_enabled():
             for tensor in find_tensors(outputs):
                 if tensor.requires_grad:
