@@ -23,9 +23,7 @@ from farandole.profiler import Profile, SystemMonitor
 from farandole.profiler.metrics_file import MetricsFile
 from farandole.profiler.probes import Reading
 from farandole.profiler.probes import cores as cores_probe
-from farandole.profiler.probes import disk_waits as disk_waits_probe
 from farandole.profiler.probes.cores import Cores
-from farandole.profiler.probes.disk_waits import DiskWaits
 from farandole.profiler.probes.gpus import Gpus
 from farandole.profiler.probes.memory import Memory
 
@@ -324,26 +322,14 @@ def test_counters_of_proc_stat_become_percentages(
     monkeypatch.setattr(cgroup, "cores", lambda: {0})
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     probe = Cores()
-    stat.write_text("cpu  0\ncpu0 130 0 10 140 10 0 0 10 9 9\nprocs_running 6\n")
+    stat.write_text("cpu  0\ncpu0 130 0 10 140 10 0 0 10 9 9\nprocs_running 6\nprocs_blocked 3\n")
     found = {(each.name, each.dimension): each.value for each in probe.read(1)}
     assert found["cpu0", "CPUUtilization"] == 50
     assert found["cpu0", "I/OWaitPercentage"] == 10
     assert found["cores", "CPUStealPercentage"] == 10
     assert found["cores", "RunnableThreadsPerCore"] == 1.5
+    assert found["disks", "BlockedThreads"] == 3
     assert ("cpu1", "CPUUtilization") not in found
-
-
-def test_pressure_on_disks_becomes_a_percentage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pressure = tmp_path / "io"
-    monkeypatch.setattr(disk_waits_probe, "_PRESSURE", pressure)
-    assert list(DiskWaits().read(1)) == []  # a kernel that does not count
-    text = "some avg10=1.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 total=0\n"
-    pressure.write_text(text.format(1_000_000))
-    probe = DiskWaits()
-    pressure.write_text(text.format(1_100_000))
-    assert list(probe.read(0.5)) == [("host", "disks", "IOPressurePercentage", 20)]
 
 
 class FakeNvml(types.ModuleType):

@@ -362,13 +362,21 @@ def test_a_slow_disk_is_named_where_batches_are_late(tmp_path: Path) -> None:
 
 
 def test_a_slow_disk_is_named_where_cores_have_other_work(tmp_path: Path) -> None:
-    pressure = {("host", "disks", "IOPressurePercentage"): [60.0] * 3}
-    write_metrics(tmp_path, {**cores(8), core(3, "I/OWaitPercentage"): [10.0] * 3, **pressure})
+    blocked = {("host", "disks", "BlockedThreads"): [0.0, 2.0] + [1.0, 0.0] * 4}
+    write_metrics(tmp_path, {**cores(8), core(3, "I/OWaitPercentage"): [10.0] * 3, **blocked})
     write_steps(tmp_path, 30, lambda rank, step: {"workers": 4, "data": 5000 * rank})
-    assert (
-        "on algo-1 a thread waits for disks 60 % of the time" in judge(Dataloader(), tmp_path).what
-    )
-    assert "is data (a thread waits for disks 60 %" in judge(Straggler(), tmp_path).what
+    waits = "a thread waits for disks 50 % of the time"
+    assert f"on algo-1 {waits}" in judge(Dataloader(), tmp_path).what
+    assert f"the cause is data ({waits})" in judge(Straggler(), tmp_path).what
+
+
+def test_disks_that_do_not_explain_late_batches_are_not_named(tmp_path: Path) -> None:
+    """Threads of other programs wait for them."""
+    blocked = {("host", "disks", "BlockedThreads"): [1.0, 0.0, 0.0]}
+    write_metrics(tmp_path, {**cores(8), **blocked})
+    write_steps(tmp_path, 30, lambda rank, step: {"workers": 4, "data": 15_000 * rank})
+    assert "disk" not in judge(Dataloader(), tmp_path).what
+    assert "disk" not in judge(Straggler(), tmp_path).what
 
 
 @pytest.mark.parametrize(

@@ -162,14 +162,13 @@ def _check(interval_ms: int, node: int | None) -> None:
 
 def _probes() -> list[Probe]:
     from farandole.profiler.probes.cores import Cores
-    from farandole.profiler.probes.disk_waits import DiskWaits
     from farandole.profiler.probes.disks import Disks
     from farandole.profiler.probes.gpus import Gpus
     from farandole.profiler.probes.memory import Memory
     from farandole.profiler.probes.network import Network
 
     found: list[Probe] = []
-    for make in (Cores, Memory, Disks, DiskWaits, Network, Gpus):
+    for make in (Cores, Memory, Disks, Network, Gpus):
         with _logged(make.__name__):
             found.append(make())
     return found

@@ -27,7 +27,7 @@ class _Group:
 _GROUPS = (
     _Group("Cores", "%", ("CPUUtilization",)),
     _Group("Waits for disks", "%", ("I/OWaitPercentage",)),
-    _Group("Time in which a thread waits for a disk", "%", ("IOPressurePercentage",)),
+    _Group("Threads that wait for a disk", "", ("BlockedThreads",), None),
     _Group("GPUs", "%", ("GPUUtilization",)),
     _Group("Memory of GPUs", "%", ("GPUMemoryUtilization",)),
     _Group("Power of GPUs", "W", ("GPUPowerWatts",), None),

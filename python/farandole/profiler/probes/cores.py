@@ -17,18 +17,18 @@ _STATES = 8
 
 
 class Cores:
-    """Reads /proc/stat itself: once for all cores and the run queue, which psutil does not have."""
+    """Reads /proc/stat itself: once for all cores and the queues, which psutil does not have."""
 
     def __init__(self) -> None:
         # Not those of this process's affinity alone: a launcher binds each rank to some.
         self._cores = cgroup.cores()
         self._throttling = _quota_statistics()
-        self._times, _ = self._read_stat()
+        self._times, _, _ = self._read_stat()
         self._periods = self._read_periods()
 
     def read(self, elapsed_s: float) -> Iterator[Reading]:  # noqa: ARG002
         """Percentages of the time since the last call, of the cores that the cgroup may use."""
-        times, runnable = self._read_stat()
+        times, runnable, blocked = self._read_stat()
         stolen = total = 0
         for core, now in times.items():
             before = self._times.get(core, now)
@@ -45,18 +45,20 @@ class Cores:
         if total:
             yield Reading("host", "cores", "CPUStealPercentage", 100 * stolen / total)
         yield Reading("host", "cores", "RunnableThreadsPerCore", runnable / (os.cpu_count() or 1))
+        yield Reading("host", "disks", "BlockedThreads", blocked)
         yield from self._read_throttling()
 
-    def _read_stat(self) -> tuple[dict[str, list[int]], int]:
-        """Ticks by core and state, and how many threads run or could run."""
+    def _read_stat(self) -> tuple[dict[str, list[int]], int, int]:
+        """Ticks by core and state, how many threads run or could run, and how many wait for I/O."""
         times: dict[str, list[int]] = {}
+        threads = {"procs_running": 0, "procs_blocked": 0}
         for line in _STAT.read_text().splitlines():
             name, _, rest = line.partition(" ")
             if name.startswith("cpu") and self._is_ours(name[3:]):
                 times[name] = [int(ticks) for ticks in rest.split()[:_STATES]]
-            elif name == "procs_running":
-                return times, int(rest)
-        return times, 0
+            elif name in threads:
+                threads[name] = int(rest)
+        return times, threads["procs_running"], threads["procs_blocked"]
 
     def _is_ours(self, number: str) -> bool:
         """Whether a core counts; the first line of /proc/stat, of all cores, has no number."""

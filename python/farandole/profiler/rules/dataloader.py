@@ -54,11 +54,11 @@ class Dataloader(ProfilerRule):
                 f"p{percent}": quantile(durations_s, percent / 100) for percent in (25, 50, 95)
             },
         }
-        slow_disks = {
-            node: waits_for_disks
-            for node in profile.metrics.nodes()
-            if (waits_for_disks := disk_waits_of(profile, node))
-        }
+        slow_disks = {}
+        for node in profile.metrics.nodes():
+            of_node = [shares[rank.rank] for rank in profile.steps() if rank.node == node]
+            slow_disks[node] = disk_waits_of(profile, node, max(of_node, default=0.0))
+        slow_disks = {node: waits for node, waits in slow_disks.items() if waits}
         workers = {
             rank.rank: rank.spans("data").largest("num_workers")
             for rank in profile.timeline.ranks()

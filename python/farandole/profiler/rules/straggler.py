@@ -59,7 +59,8 @@ class Straggler(ProfilerRule):
         }
         if 100 * excess[slowest] / loop_us > self.threshold:
             is_compute = bool(_excess(compute)[slowest] >= _excess(data)[slowest])
-            cause, evidence = _cause(profile, steps.ranks[slowest], is_compute)
+            late_percent = 100 * float(data[slowest]) / loop_us
+            cause, evidence = _cause(profile, steps.ranks[slowest], is_compute, late_percent)
             return self._name(steps, slowest, excess[slowest], cause, evidence, figures)
         latest = _latest(profile, steps)
         held_up_us = 0.0 if latest is None else -float(_excess(exposed)[latest])
@@ -103,10 +104,12 @@ _ADVICE = {
 }
 
 
-def _cause(profile: Profile, rank: RankSteps, is_compute: bool) -> tuple[str, str]:
+def _cause(
+    profile: Profile, rank: RankSteps, is_compute: bool, late_percent: float
+) -> tuple[str, str]:
     """And what of its host shows it, if anything does."""
     if not is_compute:
-        return "data", disk_waits_of(profile, rank.node)
+        return "data", disk_waits_of(profile, rank.node, late_percent)
     throttling = throttling_of(profile, rank.rank)
     if throttling:
         return "a throttled machine", throttling

@@ -17,6 +17,8 @@ _PERCENT = 5
 _THREADS_PER_CORE = 1.5
 _DISK_PERCENT = 20
 """Of the time in which a core or a thread waits for disks."""
+_EXPLAINED = 0.6
+"""Of the time in which a rank waits for data: the least in which a thread waits for disks."""
 
 
 def throttling_of(profile: Profile, rank: int) -> str:
@@ -46,11 +48,15 @@ def crowding_of(profile: Profile, node: str) -> str:
     return ""
 
 
-def disk_waits_of(profile: Profile, node: str) -> str:
-    """Whether a core or a thread of a host waits for disks; empty if not."""
-    for dimension, who in (("I/OWaitPercentage", "core"), ("IOPressurePercentage", "thread")):
-        waits = profile.metrics.of(dimension, node=node).values()
-        percent = max((float(series.values.mean()) for series in waits), default=0.0)
-        if percent > _DISK_PERCENT:
-            return f"a {who} waits for disks {percent:.0f} % of the time"
+def disk_waits_of(profile: Profile, node: str, late_percent: float) -> str:
+    """Whether disks of a host are why ranks wait for data, in this share of time; empty if not."""
+    waits = profile.metrics.of("I/OWaitPercentage", node=node).values()
+    percent = max((float(series.values.mean()) for series in waits), default=0.0)
+    if percent > _DISK_PERCENT:
+        return f"a core waits for disks {percent:.0f} % of the time"
+    for series in profile.metrics.of("BlockedThreads", node=node).values():
+        percent = 100 * float(np.mean(series.values > 0))
+        # Those of other programs count too; those of loaders wait as long as the ranks do.
+        if percent > max(_DISK_PERCENT, _EXPLAINED * late_percent):
+            return f"a thread waits for disks {percent:.0f} % of the time"
     return ""
