@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short training of each rank that is recorded, and what its report says."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sized
+from pathlib import Path
+from typing import Any
+
+import farandole
+import pytest
+import torch
+from farandole import profiler
+from farandole.profiler import Profile, ProfilerReport, RuleReport
+from farandole.report.comparison import comparison_of
+from farandole.report.figures import figures_of
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+Work = Callable[[int], Any]
+
+
+class Samples(Dataset[Tensor]):
+    """Of which each takes as long as ``read`` does."""
+
+    def __init__(self, count: int, read: Work) -> None:
+        self._count, self._read = count, read
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Tensor:
+        self._read(index)
+        return torch.randn(8, 32)
+
+
+class Net(nn.Module):
+    """Its forward takes as long as ``compute`` does, which gets the number of the step."""
+
+    def __init__(self, compute: Work) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+        self._compute, self._step = compute, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._compute(self._step)
+        self._step += 1
+        output: Tensor = self.layer(x)
+        return output
+
+
+def loader(samples: Sized, workers: int = 0) -> DataLoader[Tensor]:
+    """Batches of a sample."""
+    context = "fork" if workers else None
+    return DataLoader(samples, 1, num_workers=workers, multiprocessing_context=context)  # type: ignore[arg-type]
+
+
+def train(folder: str, batches: DataLoader[Tensor], compute: Work, after_step: Work = int) -> None:
+    """Records steps on these batches."""
+    model = farandole.DistributedDataParallel(Net(compute))
+    optimizer = farandole.ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
+    gc.disable()  # what comes by itself is not planted
+    epoch = iter(batches)  # workers begin before the recorder does
+    profiler.start(folder, system_interval_ms=100)
+    for step, x in enumerate(epoch):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        after_step(step)
+    profiler.stop()
+
+
+def fired(folder: Path, **parameters: Any) -> list[RuleReport]:
+    """Of the rules that fired, in the order in which a report shows them."""
+    reports = ProfilerReport(**parameters).reports(Profile(folder))
+    return [report for report in reports if report.fired]
+
+
+def names(reports: list[RuleReport]) -> list[str]:
+    return [report.rule for report in reports]
+
+
+def speedup(before: Path, after: Path) -> float:
+    """What `farandole report --compare` shows."""
+    found = comparison_of(*(figures_of(Profile(folder)) for folder in (before, after)))
+    return float(found["step"]["speedup"])
+
+
+def until_first(
+    rule: str, what: str, attempt: Callable[[Path], list[RuleReport]], folder: Path
+) -> tuple[Path, RuleReport]:
+    """The profile in which this is found first.
+
+    Other programs take cores and free memory of the same host meanwhile, so it may take three runs.
+    """
+    for number in range(3):
+        profile = folder / f"attempt{number}"
+        found = attempt(profile)
+        if found and found[0].rule == rule and what in found[0].what:
+            return profile, found[0]
+    pytest.fail(f"found: {found}")
