@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that waits for its data: docs/profiler.md tells how the report finds it.
+"""A training that waits for its data: docs/stories.md shows how the report finds it.
 
-torchrun --standalone --nproc-per-node=2 examples/profiler/late_data.py before
-torchrun --standalone --nproc-per-node=2 examples/profiler/late_data.py after --workers 8
-farandole report --compare before after
+    farandole run -n 2 examples/profiler/late_data.py before
+    farandole run -n 2 examples/profiler/late_data.py after --workers 2
+    farandole report --compare before after
 
 A sample is an image that a store over a network sends after some milliseconds, and that the CPU
 crops and scales. Workers wait for the store beside each other.
@@ -49,11 +49,11 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("profile", help="the folder that the profile is written to")
     parser.add_argument("--workers", type=int, default=0, help="of each rank's DataLoader")
-    parser.add_argument("--latency-ms", type=float, default=5, help="of the store")
+    parser.add_argument("--latency-ms", type=float, default=20, help="of the store")
     parser.add_argument("--model", choices=[*LAYERS], default="resnet18")
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16, help="images of a rank in a step")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=30)
     return parser.parse_args()
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     farandole.profiler.stop()
     if farandole.rank() == 0:
         images_per_s = farandole.world_size() * len(data) / (time.monotonic() - begin)
-        print(f"{images_per_s:.0f} images/s with {arguments.workers} workers a rank")
+        print(f"{images_per_s:.0f} images/s with num_workers={arguments.workers}")
     farandole.destroy()
 
 
