@@ -35,7 +35,6 @@ ABSENT = {
     "smdebug.rules.action",
     "smdebug.profiler.analysis.notebook_utils",
     "smdebug.profiler.analysis.python_profile_analysis",
-    "smdebug.profiler.analysis.utils.merge_timelines",
     "smdebug.profiler.analysis.utils.pandas_data_analysis",
     "smdebug.profiler.analysis.utils.pytorch_dataloader_analysis",
 }
@@ -224,6 +223,24 @@ def test_readers_of_profiles(profile: Path) -> None:
     assert framework.get_events_by_step(50, 60) == []
     with pytest.raises(farandole.NotSupported, match=r"aws s3 sync"):
         S3SystemMetricsReader("s3://bucket/prefix")
+
+
+def test_a_part_of_a_timeline_becomes_one_file(profile: Path, tmp_path: Path) -> None:
+    from smdebug.profiler.analysis.utils.merge_timelines import MergedTimeline, MergeUnit
+
+    merged = MergedTimeline(str(profile), output_directory=str(tmp_path / "merged"))
+    of_step = json.loads(Path(merged.merge_timeline(1, 3, unit=MergeUnit.STEP)).read_text())
+    assert [each["name"] for each in of_step if each.get("cat") == "annotation"] == ["Work"] * 2
+    assert of_step[0] == {
+        "name": "process_name",
+        "ph": "M",
+        "pid": 0,
+        "args": {"name": "rank 0 (algo-1)"},
+    }
+    assert min(each["ts"] for each in of_step[1:]) == 0
+    nothing = Path(merged.merge_timeline(0, 1, unit="time"))
+    assert json.loads(nothing.read_text()) == []
+    merged.close()
 
 
 def test_tables_have_smdebugs_columns(profile: Path) -> None:

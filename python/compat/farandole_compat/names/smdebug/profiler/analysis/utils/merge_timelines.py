@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Not offered; the error says what is."""
+"""The timelines of all ranks in one file."""
 
-from farandole.sagemaker.absent import absent
+from farandole.sagemaker.merged_timeline import MergedTimeline, MergeUnit
 
-raise absent(
-    "smdebug.profiler.analysis.utils.merge_timelines",
-    "all ranks are written into one file at once",
-    "call farandole.profiler.export_chrome_trace(folder, path)",
-)
+__all__ = ["MergeUnit", "MergedTimeline"]
