@@ -140,6 +140,15 @@ def test_trials_have_smdebugs_methods(tmp_path: Path) -> None:
         create_trial(str(tmp_path), colour="red")
 
 
+def test_collections_of_other_frameworks_have_what_is_saved_into_them(tmp_path: Path) -> None:
+    hook = smd.Hook(tmp_path, save_config=smd.SaveConfig(save_interval=1))
+    hook.save_tensor("depths", torch.tensor([1, 2]), smd.CollectionKeys.TREES)
+    hook.close()
+    trial = create_trial(tmp_path)
+    assert trial.tensor_names(collection=smd.CollectionKeys.TREES) == ["depths"]
+    assert smd.CollectionKeys.LOSSES == "losses"
+
+
 def test_the_steps_of_a_mode_may_be_changed() -> None:
     config = smd.SaveConfig(save_interval=5)
     config.set_save_config(smd.modes.EVAL, smd.SaveConfigMode(save_interval=2))

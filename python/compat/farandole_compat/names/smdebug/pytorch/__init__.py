@@ -3,12 +3,12 @@
 
 from farandole.debugger import (
     Collection,
-    CollectionKeys,
     ReductionConfig,
     SaveConfig,
     SaveConfigMode,
     modes,
 )
+from farandole.sagemaker.collection_keys import CollectionKeys
 from farandole.sagemaker.debug_hook import Hook, del_hook, get_hook, set_hook
 from farandole.sagemaker.trial import create_trial
 
