@@ -124,6 +124,9 @@ def test_without_a_distribution_there_is_one_rank() -> None:
         ({"SM_HOSTS": "no json"}, "sagemaker-file"),
         ({"inputs": {"train": "s3://bucket"}}, "aws s3 sync"),
         ([1], "it has a list"),
+        ({"instance_count": "two"}, "sagemaker-file"),
+        ({"hyperparameters": ["lr"]}, "sagemaker-file"),
+        ({"distribution": "smddp"}, "sagemaker-file"),
         (
             {"entry_point": "train.py", "distribution": {"mpi": {"enabled": True,
              "custom_mpi_options": "--mca btl tcp"}}},

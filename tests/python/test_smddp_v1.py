@@ -164,3 +164,32 @@ def copied(rank: int, world_size: int) -> None:
 
 def test_a_copy_accumulates_too() -> None:
     ranks.run(copied, 2)
+
+
+def test_without_a_launcher_it_is_not_available() -> None:
+    finder.install()
+    import smdistributed.dataparallel.torch.distributed as dist
+
+    assert not dist.is_available()
+    assert not farandole.is_launched()
+
+
+def alone_with_variables(rank: int, world_size: int) -> None:
+    import logging
+
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("farandole").addHandler(handler)
+    finder.install()
+    import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
+
+    (line,) = [each for each in lines if "SMDDP" in each]
+    assert line.endswith("without effect on Farandole: SMDATAPARALLEL_OPTIMIZE_SDP, SMDDP_X")
+    assert os.environ["SMDATAPARALLEL_LOCAL_RANK"] == "0"
+    assert "RANK" not in os.environ
+
+
+def test_variables_without_effect_are_named() -> None:
+    variables = {"SMDATAPARALLEL_OPTIMIZE_SDP": "true", "SMDDP_X": "1"}
+    ranks.run(alone_with_variables, 1, setup=ranks.Setup(backend=None, env=variables))

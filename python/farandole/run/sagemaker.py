@@ -68,6 +68,17 @@ def read_job(path: Path, environment: Mapping[str, str]) -> SageMakerJob:
         NotSupported: it asks for another kind of training, or for files of S3.
     """
     description = _object(path)
+    try:
+        return _job_of(description, path, environment)
+    except (ValueError, TypeError, AttributeError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise _unreadable(path, f"{type(error).__name__}: {error}") from error
+
+
+def _job_of(
+    description: dict[str, Any], path: Path, environment: Mapping[str, str]
+) -> SageMakerJob:
     unknown = sorted(
         key
         for key in description
