@@ -80,7 +80,7 @@ def broadcast_object(
     with as_horovod():
         root = root_in(process_set, root_rank)
         named = named_of(process_set)
-        return objects.broadcast_object(named, obj, root, name or type(obj).__name__)
+        return objects.broadcast_object(named, obj, root, name or "object")
 
 
 def allgather_object(
@@ -88,4 +88,4 @@ def allgather_object(
 ) -> list[Any]:
     """The objects of all ranks, pickled."""
     with as_horovod():
-        return objects.all_gather_object(named_of(process_set), obj, name or type(obj).__name__)
+        return objects.all_gather_object(named_of(process_set), obj, name or "object")
