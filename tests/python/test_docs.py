@@ -109,7 +109,8 @@ def constant_parts(node: ast.AST) -> list[str]:
 
 def python_messages() -> list[Message]:
     found = []
-    for path in sorted((REPOSITORY / "python/farandole").rglob("*.py")):
+    folders = (REPOSITORY / "python/farandole", REPOSITORY / "python/compat")
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue

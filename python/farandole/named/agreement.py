@@ -24,7 +24,8 @@ No deadlock: let every rank's program have asked for a name. A rank that has not
 at once (1); one that has told it waits for it, so it is in a round or enters within 5 ms (2, 3). So
 all ranks meet, and the name is decided after at most one more round.
 
-Cost in a steady step: a round of P blocks of 512 bytes decides any number of known names.
+Cost in a steady step: a round of P blocks of 512 bytes decides any number of known names (each a
+bit, some 1000 in the block), and takes a rank one or two microseconds a name.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Agreement:
         self._clock = clock
         self._names = NameTable(capacity)
         self._waiting = [0] * world_size  # per rank: the set of numbers it waits for
+        self._open = 0  # what any rank waits for
         self._joined = [False] * world_size
         self._last_joined = 0
         self._signatures: dict[int, list[Signature | None]] = {}  # per number and rank: the last
@@ -107,8 +109,11 @@ class Agreement:
         outcome = Outcome()
         for rank, data in enumerate(self._exchange(message.encode())):
             self._take(rank, RoundMessage.decode(data), outcome)
-        for number in self._decided():
+        ready = self._ready()
+        for number in _bits(ready):
             outcome.decisions.append(self._decide(number))
+        self._waiting = [waiting & ~ready for waiting in self._waiting]
+        self._open &= ~ready
         if all(self._joined):
             outcome.last_joined = self._last_joined
             self._joined = [False] * len(self._joined)
@@ -140,33 +145,33 @@ class Agreement:
     def _take(self, rank: int, message: RoundMessage, outcome: Outcome) -> None:
         if message.known or message.fresh:
             outcome.is_news = True
-        for number in _bits(message.known):
-            self._wait_for(rank, self._names.open(self._names.name_of(number)))
+        asked = message.known
+        for number in _bits(asked & ~self._open):
+            self._names.open(self._names.name_of(number))
         for name, signature in message.fresh:
             number = self._names.open(name)
             self._signatures.setdefault(number, [None] * len(self._waiting))[rank] = signature
             self._conflicts.pop(number, None)
-            self._wait_for(rank, number)
+            asked |= 1 << number
+        if asked & ~self._open:
+            self._since.update(dict.fromkeys(_bits(asked & ~self._open), self._clock()))
+        self._open |= asked
+        self._waiting[rank] |= asked
         if message.joined and not self._joined[rank]:
             outcome.is_news = True
             self._joined[rank] = True
             self._last_joined = rank
 
-    def _wait_for(self, rank: int, number: int) -> None:
-        self._waiting[rank] |= 1 << number
-        if number not in self._since:
-            self._since[number] = self._clock()
-
-    def _decided(self) -> list[int]:
-        ready, anything = _ALL, 0
+    def _ready(self) -> int:
+        """The set of numbers that all ranks wait for."""
+        ready = self._open
         for waiting, joined in zip(self._waiting, self._joined, strict=True):
             ready &= _ALL if joined else waiting
-            anything |= waiting
-        return list(_bits(ready & anything))
+        return ready
 
     def _decide(self, number: int) -> Decision:
         signatures = list(self._signatures[number])
-        if any(self._joined):
+        if True in self._joined:
             for rank, joined in enumerate(self._joined):
                 if joined and not self._waiting[rank] >> number & 1:
                     signatures[rank] = None
@@ -176,7 +181,6 @@ class Agreement:
                 self._conflicts[number] = conflict_of(signatures)
             conflict = self._conflicts[number]
         decision = Decision(self._names.name_of(number), signatures, conflict)
-        self._waiting = [waiting & ~(1 << number) for waiting in self._waiting]
         del self._since[number]
         for forgotten in self._names.close(number):
             del self._signatures[forgotten]
