@@ -321,6 +321,14 @@ def resumed(rank: int, world_size: int) -> None:
             scheduler.step()
         assert wrapped.param_groups[0]["lr"] < 0.01
         wrapped.load_state_dict(copy.deepcopy(wrapped.state_dict()))
+        later = torch.optim.lr_scheduler.StepLR(wrapped, 1, 0.5)
+        rate = wrapped.param_groups[0]["lr"]
+        before = [each.detach().clone() for each in model.parameters()]
+        loss_of(model, 0, [rank]).backward()
+        wrapped.step()
+        later.step()
+        assert wrapped.param_groups[0]["lr"] == rate / 2
+        assert not torch.equal(before[0], next(model.parameters()))
 
 
 def test_states_travel_and_stay() -> None:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -159,6 +161,70 @@ def stalled(rank: int, world_size: int) -> None:
 
 def test_stalls_are_named_and_ended() -> None:
     ranks.run(stalled, 2)
+
+
+def hanging(rank: int, world_size: int) -> None:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("farandole").addHandler(handler)
+    with collectives(Settings(stall_warning_s=0.2)) as named:
+        pids = named.wait(
+            named.submit("pids", Request("all_gather", [torch.tensor([os.getpid()])]))
+        )[0].tolist()
+        if rank == 0:
+            os.kill(pids[1], signal.SIGSTOP)
+            threading.Timer(1.0, os.kill, (pids[1], signal.SIGCONT)).start()
+        else:
+            time.sleep(0.2)
+        assert named.wait(summed(named, "late", 1.0))[0][0] == 2
+        assert rank == 1 or any("does not answer at all" in line for line in lines), lines
+
+
+def test_a_rank_whose_threads_stand_still_is_told() -> None:
+    ranks.run(hanging, 2)
+
+
+def in_places(rank: int, world_size: int) -> None:
+    pair = NamedCollectives([0, 2])
+    if rank == 1:
+        with pytest.raises(farandole.InvalidArgument, match="not in the group"):
+            summed(pair, "elsewhere", 1.0)
+        pair.close()
+        return
+    assert (pair.rank, pair.world_size) == (rank // 2, 2)
+    child = os.fork()
+    if child == 0:
+        try:
+            summed(pair, "forked", 1.0)
+        except farandole.InvalidArgument as error:
+            os._exit(0 if "named-forked" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert pair.wait(summed(pair, "here", 1.0))[0][0] == 2
+    dist.barrier(dist.new_group([0, 2], use_local_synchronization=True))
+    pair.close()
+
+
+def test_members_and_their_children() -> None:
+    ranks.run(in_places, 3)
+
+
+def dead(rank: int, world_size: int) -> None:
+    named = NamedCollectives()
+    named.wait(summed(named, "first", 1.0))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(farandole.PeerFailure, match="rank 1"):
+        named.wait(summed(named, "second", 1.0))
+    with pytest.raises(farandole.PeerFailure):
+        summed(named, "third", 1.0)
+    named.close()
+    os._exit(0)  # the default group has lost a rank too
+
+
+def test_a_rank_that_dies_is_named() -> None:
+    ranks.run(dead, 2, may_die=(0, 1))
 
 
 def closed(rank: int, world_size: int) -> None:

@@ -66,6 +66,8 @@ class Outcome:
     """The rank that joined last, once all have; then all count anew."""
     is_news: bool = False
     """Whether a rank told something."""
+    gives_up: bool = False
+    """Whether a rank has waited for as long as is allowed: then all ranks end."""
 
 
 class Agreement:
@@ -103,9 +105,15 @@ class Agreement:
         own = _ALL if self._joined[self._rank] else self._waiting[self._rank]
         return any(each & ~own for each in self._waiting)
 
-    def round(self, requests: Iterable[tuple[str, Signature]], joins: bool = False) -> Outcome:
+    def round(
+        self,
+        requests: Iterable[tuple[str, Signature]],
+        joins: bool = False,
+        gives_up: bool = False,
+    ) -> Outcome:
         """Tell new requests, hear those of the others, and decide. Collective."""
         message = self._message(requests, joins or self._joined[self._rank])
+        message.gives_up = gives_up
         outcome = Outcome()
         for rank, data in enumerate(self._exchange(message.encode())):
             self._take(rank, RoundMessage.decode(data), outcome)
@@ -145,6 +153,7 @@ class Agreement:
     def _take(self, rank: int, message: RoundMessage, outcome: Outcome) -> None:
         if message.known or message.fresh:
             outcome.is_news = True
+        outcome.gives_up |= message.gives_up
         asked = message.known
         for number in _bits(asked & ~self._open):
             self._names.open(self._names.name_of(number))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -14,7 +15,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from farandole import _C, distributed
-from farandole.errors import CommError, InvalidArgument, MismatchError, NotSupported, sentences
+from farandole.errors import (
+    CommError,
+    Error,
+    InvalidArgument,
+    MismatchError,
+    NotSupported,
+    sentences,
+)
 from farandole.named.adasum import is_possible
 from farandole.named.agreement import Agreement, Decision, Outcome
 from farandole.named.exchange import Exchange
@@ -183,7 +191,7 @@ class NamedCollectives:
                 distributed.destroy(group)
         if threading.current_thread() is not self._thread:
             self._thread.join(5.0)
-        self._fail(_end_of(self.rank))
+        self._fail(_end_of(self.rank), others_know=True)
 
     def _wake(self, will_wait: bool) -> None:
         self._changed.notify_all()
@@ -236,16 +244,21 @@ class NamedCollectives:
             self._fresh, self._joins = {}, False
         try:
             self._round_began = time.monotonic()
-            outcome = self._agreement.round(fresh, joins)
+            outcome = self._agreement.round(fresh, joins, self._stalls.gives_up())
             self._round_began = 0.0
             self._last_round = time.monotonic()
             if outcome.is_news:
                 self._pause_s = _SHORTEST_PAUSE_S
             self._execute(outcome)
-            self._stalls.look()
+            if outcome.gives_up:
+                self._fail(self._stalls.error(), others_know=True)
+            else:
+                self._stalls.look()
         except BaseException as error:  # whatever it is, the other ranks must not wait for this one
             self._round_began = 0.0
             self._fail(error)
+            if not isinstance(error, Exception):  # the user interrupts the program
+                raise
 
     def _execute(self, outcome: Outcome) -> None:
         work: list[tuple[Decision, Request | None, Handle | None]] = []
@@ -275,16 +288,17 @@ class NamedCollectives:
     def _is_over(self) -> bool:
         return self._closed or self._failure is not None
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, others_know: bool = False) -> None:
         """All operations end with ``error``, here and, as the groups end, on the other ranks."""
         with self._lock:
             if self._failure is None:
                 self._failure = _end_of(self.rank) if self._closed else _between_ranks(error)
-            is_ours = not self._closed
+            tells_others = not self._closed and not others_know
             self._fail_all_locked()
-        if is_ours:
+        if tells_others:
             for group in (self._control, self._data):
-                _C.abort(group)
+                with contextlib.suppress(Error):  # close() may have ended it meanwhile
+                    _C.abort(group)
 
     def _fail_all_locked(self) -> None:
         for _, handle in self._requests.values():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from farandole.named.request import Signature
 
-_HEADER = struct.Struct("<BI")  # whether the rank has joined, and how many bytes the bits take
+_HEADER = struct.Struct("<BI")  # flags, and how many bytes the bits take
 
 
 @dataclass
@@ -17,6 +17,8 @@ class RoundMessage:
     """One rank's part of a round."""
 
     joined: bool = False
+    gives_up: bool = False
+    """Whether it has waited for as long as is allowed."""
     known: int = 0
     """Bit k: the name of number k, with the signature that this rank had last time."""
     fresh: list[tuple[str, Signature]] = field(default_factory=list)
@@ -26,16 +28,16 @@ class RoundMessage:
         """As it travels."""
         bits = self.known.to_bytes((self.known.bit_length() + 7) // 8, "little")
         text = json.dumps(self.fresh, separators=(",", ":")).encode() if self.fresh else b""
-        return b"".join((_HEADER.pack(self.joined, len(bits)), bits, text))
+        return b"".join((_HEADER.pack(self.joined | self.gives_up << 1, len(bits)), bits, text))
 
     @classmethod
     def decode(cls, data: bytes) -> RoundMessage:
         """What encode() wrote."""
-        joined, bits = _HEADER.unpack_from(data)
+        flags, bits = _HEADER.unpack_from(data)
         end = _HEADER.size + bits
         known = int.from_bytes(data[_HEADER.size : end], "little")
         fresh = [
             (name, Signature.of_json(fields))
             for name, fields in (json.loads(data[end:]) if len(data) > end else [])
         ]
-        return cls(bool(joined), known, fresh)
+        return cls(bool(flags & 1), bool(flags & 2), known, fresh)

@@ -25,13 +25,30 @@ class StallWatch:
         self._settings = settings
         self._next_warning = 0.0
 
-    def look(self) -> None:
-        """Log one warning on rank 0 for all that waits too long.
+    def gives_up(self) -> bool:
+        """Whether something has waited for as long as is allowed."""
+        limit = self._settings.stall_shutdown_s
+        return limit > 0 and bool(self._agreement.stalled(limit))
 
-        Raises:
-            TimeoutError: something has waited for as long as is allowed.
-        """
-        self._end_if_stalled()
+    def error(self) -> TimeoutError:
+        """The error of all ranks when one gives up."""
+        stalled = self._agreement.stalled(0)
+        error = TimeoutError(
+            sentences(
+                "named-stalled",
+                f"operations have waited for more than {self._settings.stall_shutdown_s:g} s: "
+                f"{_listed(stalled)}.",
+                "the ranks in brackets have not asked for them, and the setting for stalls ends "
+                "the training then.",
+                "let all ranks call the same operations, or raise "
+                "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.",
+            )
+        )
+        error.ranks = tuple(sorted({rank for missing in stalled.values() for rank in missing}))
+        return error
+
+    def look(self) -> None:
+        """Log one warning on rank 0 for all that waits too long."""
         limit = self._settings.stall_warning_s
         now = time.monotonic()
         if not limit or self._rank != 0 or now < self._next_warning:
@@ -59,21 +76,6 @@ class StallWatch:
             self._rank,
             now - began,
         )
-
-    def _end_if_stalled(self) -> None:
-        limit = self._settings.stall_shutdown_s
-        stalled = self._agreement.stalled(limit) if limit else {}
-        if stalled:
-            raise TimeoutError(
-                sentences(
-                    "named-stalled",
-                    f"operations have waited for more than {limit:g} s: {_listed(stalled)}.",
-                    "the ranks in brackets have not asked for them, and the setting for stalls "
-                    "ends the training then.",
-                    "let all ranks call the same operations, or raise "
-                    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.",
-                )
-            )
 
 
 def _listed(stalled: dict[str, list[int]]) -> str:
