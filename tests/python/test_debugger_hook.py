@@ -608,6 +608,13 @@ def test_tensors_of_an_accelerator(tmp_path: Path, backend: str) -> None:
     ranks.run(train_on_a_device, 2, str(tmp_path / "out"), setup=ranks.Setup(backend=backend))
 
 
+def test_a_second_model_needs_a_hook_of_its_own(tmp_path: Path) -> None:
+    hook, generator, discriminator = Hook(tmp_path), nn.Linear(2, 2), nn.Linear(2, 2)
+    hook.register_module(generator)
+    with pytest.raises(farandole.InvalidArgument, match="debugger-second-module"):
+        hook.register_module(discriminator)
+
+
 def test_scripted_modules_take_no_hooks(tmp_path: Path) -> None:
     scripted = torch.jit.script(nn.Linear(2, 2))
     with pytest.raises(farandole.NotSupported, match="RecursiveScriptModule"):

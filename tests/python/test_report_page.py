@@ -409,3 +409,13 @@ def test_very_many_and_very_long_names_are_cut(tmp_path: Path) -> None:
     assert "n" * 60 + "..." in text
     assert "n" * 61 not in text
     assert "<b>" not in text
+
+
+def test_several_processes_of_a_rank_are_told(tmp_path: Path) -> None:
+    rich_profile(tmp_path)
+    folder = tmp_path / "framework" / "pevents" / "2020060304"
+    for path in folder.iterdir():
+        other = path.name.replace("_1", "_7", 1)
+        (folder / other).write_text(path.read_text())
+    words = Checked(page(figures_of(Profile(tmp_path)))).words["what-is-missing"]
+    assert "2 processes of one rank have recorded" in words

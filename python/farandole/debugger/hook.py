@@ -160,10 +160,19 @@ class Hook:
         """Save tensors of a module, its parts and its parameters; wrapped ones are unwrapped.
 
         Raises:
-            InvalidArgument: it is no module, or is registered already.
+            InvalidArgument: it is no module, or is registered already, or another one is.
             NotSupported: it is of torch.jit.script().
         """
         self._check_new("register_module", module)
+        if len(self._roots):
+            raise InvalidArgument(
+                sentences(
+                    "debugger-second-module",
+                    f"register_module() got a second module, a {type(module).__name__}.",
+                    "each forward of the registered module is a step, and names of two would mix.",
+                    "make a hook with a folder of its own for each model.",
+                )
+            )
         if isinstance(module, torch.jit.ScriptModule):
             raise NotSupported(
                 sentences(

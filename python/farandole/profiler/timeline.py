@@ -27,6 +27,8 @@ class RankTimeline:
         self.host = ""
         self.world_size = 0
         self.local_rank = 0
+        self.processes: set[str] = set()
+        """Pids and hosts in the names of its files; one that was started again has several."""
         self.started_us = math.inf
         """Since 1970, by its own clock: when its first process began to record."""
         self.lost_events = 0
@@ -114,6 +116,8 @@ class Timeline:
             header = self._headers.setdefault(file, _Header())
             events = file.new_objects()
             damaged = self._add(header, events)
+            if header.rank is not None:
+                header.rank.processes.add(file.path.name.split("_")[1])
             file.damaged_lines += damaged
             count += len(events) - damaged
         return count

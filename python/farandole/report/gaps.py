@@ -29,6 +29,12 @@ def missing_from(profile: Profile) -> list[str]:
     idle = sorted(present - {each.rank for each in profile.steps()})
     if idle:
         found.append(f"Of {_ranks(idle)} no step was recorded.")
+    several = max((len(each.processes) for each in ranks), default=1)
+    if several > 1:
+        found.append(
+            f"{several} processes of one rank have recorded: it was started again, or several jobs "
+            "have written into this folder. What they did is added up."
+        )
     for each in ranks:
         if each.lost_events:
             found.append(
