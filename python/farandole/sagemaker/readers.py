@@ -9,7 +9,8 @@ from enum import Enum
 from typing import Any, NamedTuple, NoReturn
 
 from farandole.profiler.profile import Profile
-from farandole.profiler.timeline import RankTimeline, Span
+from farandole.profiler.spans import Span
+from farandole.profiler.timeline import RankTimeline
 from farandole.sagemaker.absent import not_offered
 
 
