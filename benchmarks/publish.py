@@ -19,6 +19,7 @@ import benchmarks.ddp.summary as ddp
 import benchmarks.gpu.summary as gpu
 import benchmarks.hosts.summary as hosts
 import benchmarks.predict.summary as predict
+import benchmarks.train.summary as train
 import benchmarks.zero.summary as zero
 from benchmarks.collectives.lanes import GLOO, TORCH
 from benchmarks.collectives.measured import Results
@@ -28,7 +29,7 @@ from benchmarks.harness.tables import markdown, time_text
 BEGIN = "<!-- measured: begin; written by benchmarks/publish.py -->"
 END = "<!-- measured: end -->"
 SECTIONS = [
-    *(ddp.SECTION, zero.SECTION, amp.SECTION, checkpoint.SECTION),
+    *(ddp.SECTION, train.SECTION, zero.SECTION, amp.SECTION, checkpoint.SECTION),
     *(collectives.ALL_REDUCE, collectives.OTHERS, hosts.SECTION, predict.SECTION, gpu.SECTION),
 ]
 
