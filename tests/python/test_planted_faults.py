@@ -13,7 +13,16 @@ from typing import Any
 from farandole.profiler import RuleReport
 
 import ranks
-from recorded_training import Samples, Work, fired, loader, names, speedup, train
+from recorded_training import (
+    Samples,
+    Work,
+    among_other_programs,
+    fired,
+    loader,
+    names,
+    speedup,
+    train,
+)
 
 STEPS = 60
 PAUSE_S = 0.02
@@ -42,6 +51,7 @@ def report_of(folder: Path, fault: str, **parameters: Any) -> list[RuleReport]:
     return fired(folder, **parameters)
 
 
+@among_other_programs
 def test_late_data_of_one_rank(tmp_path: Path) -> None:
     first = report_of(tmp_path, "late data")[0]
     assert first.rule == "Straggler"
@@ -49,10 +59,12 @@ def test_late_data_of_one_rank(tmp_path: Path) -> None:
     assert "the cause is data" in first.what
 
 
+@among_other_programs
 def test_late_data_of_all_ranks(tmp_path: Path) -> None:
     assert report_of(tmp_path, "late data everywhere")[0].rule == "Dataloader"
 
 
+@among_other_programs
 def test_a_slow_rank(tmp_path: Path) -> None:
     first = report_of(tmp_path, "slow rank")[0]
     assert first.rule == "Straggler"
@@ -60,10 +72,12 @@ def test_a_slow_rank(tmp_path: Path) -> None:
     assert "the cause is compute" in first.what
 
 
+@among_other_programs
 def test_sequences_of_uneven_lengths(tmp_path: Path) -> None:
     assert report_of(tmp_path, "uneven sequences")[0].rule == "UnevenShards"
 
 
+@among_other_programs
 def test_pauses_of_the_garbage_collector(tmp_path: Path) -> None:
     first = report_of(tmp_path, "garbage")[0]
     assert first.rule == "GarbageCollection"
@@ -71,6 +85,7 @@ def test_pauses_of_the_garbage_collector(tmp_path: Path) -> None:
     assert "rank 1" in first.what
 
 
+@among_other_programs
 def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
     found = set(names(report_of(tmp_path, "none", Dataloader_min_threshold=0)))  # it needs none
     # Steps of 1 ms wait for each other a little; how busy this host is, is not the training's.
@@ -78,11 +93,12 @@ def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
 
 
 def _loads(rank: int, size: int, folder: str, workers: int) -> None:
-    """A sample waits for 30 ms, as for a store over a network."""
-    samples = Samples(STEPS, lambda _: time.sleep(0.03))
-    train(folder, loader(samples, workers), lambda _: time.sleep(0.025))
+    """A sample waits for 50 ms, as for a store over a network."""
+    samples = Samples(STEPS // 2, lambda _: time.sleep(0.05))
+    train(folder, loader(samples, workers), lambda _: time.sleep(0.05))
 
 
+@among_other_programs
 def test_too_few_workers(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     ranks.run(_loads, 2, str(before), 0)
