@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,10 @@ def train(folder: str, batches: DataLoader[Tensor], compute: Work, after_step: W
     model = farandole.DistributedDataParallel(Net(compute))
     optimizer = farandole.ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
     gc.disable()  # what comes by itself is not planted
-    epoch = iter(batches)  # workers begin before the recorder does
+    epoch = iter(batches)
+    first = next(epoch)  # workers have begun before the recorder does
     profiler.start(folder, system_interval_ms=100)
-    for step, x in enumerate(epoch):
+    for step, x in enumerate(itertools.chain([first], epoch)):
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
