@@ -240,6 +240,14 @@ def errors(rank: int, world_size: int) -> None:
             gathered = hvd.allgather_async(torch.ones(3), name="twice")
         assert hvd.synchronize(handle).tolist() == [1.0] * 3
         assert len(hvd.synchronize(gathered)) == 3 * world_size
+        half = torch.ones(3, dtype=torch.float8_e4m3fn)
+        with pytest.raises((ValueError, NotImplementedError)):
+            hvd.allreduce(half, op=hvd.Sum)
+        first = hvd.allreduce_async(half, op=hvd.Sum, name="cannot")
+        second = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="can")
+        with pytest.raises((ValueError, NotImplementedError)):
+            hvd.synchronize(first)
+        assert hvd.synchronize(second)[0] == world_size
         with pytest.raises(ValueError, match="op=9"):
             hvd.allreduce(torch.ones(3), op=9)
 

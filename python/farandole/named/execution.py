@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from farandole import _C, arguments
+from farandole.errors import InvalidArgument, NotSupported
 from farandole.named import request
 from farandole.named.adasum import adasum_
 from farandole.named.agreement import Decision
@@ -29,6 +31,7 @@ class Part:
     op: str
     prescale: float
     postscale: float
+    handle: Handle | None = None
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -59,7 +62,8 @@ class Execution:
             if operation == request.ALL_REDUCE:
                 parts += self._parts(decision, own, handle)
             elif operation != request.BARRIER and own is not None and handle is not None:
-                self._move(decision, own, handle)
+                with _misuse_told_to([handle]):
+                    self._move(decision, own, handle)
         self._reduce_all(parts)
 
     def _move(self, decision: Decision, own: Request, handle: Handle) -> None:
@@ -134,7 +138,7 @@ class Execution:
                 if handle is not None:
                     handle.result.append(tensor)
             if tensor.numel():
-                yield Part(tensor, signature.op, signature.prescale, signature.postscale)
+                yield Part(tensor, signature.op, signature.prescale, signature.postscale, handle)
 
     def _reduce_all(self, parts: Iterable[Part]) -> None:
         fused: dict[tuple[object, ...], list[Part]] = {}
@@ -148,6 +152,10 @@ class Execution:
                 self._reduce(batch)
 
     def _reduce(self, parts: Sequence[Part]) -> None:
+        with _misuse_told_to([part.handle for part in parts]):
+            self._reduce_together(parts)
+
+    def _reduce_together(self, parts: Sequence[Part]) -> None:
         for part in parts:
             _scale(part.tensor, part.prescale)
         first = parts[0]
@@ -167,6 +175,17 @@ class Execution:
         if part.op == "average" and not _is_real(part.tensor):
             part.tensor.div_(self._world_size, rounding_mode="trunc")
         _scale(part.tensor, part.postscale)
+
+
+@contextmanager
+def _misuse_told_to(handles: Iterable[Handle | None]) -> Iterator[None]:
+    """What no rank can run, as all ranks find before they send: an error of these alone."""
+    try:
+        yield
+    except (InvalidArgument, NotSupported) as error:
+        for handle in handles:
+            if handle is not None:
+                handle.error = error
 
 
 def rows_of_parts(rows: int, world_size: int) -> list[int]:

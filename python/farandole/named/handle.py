@@ -25,5 +25,5 @@ class Handle:
 
     def complete(self, error: BaseException | None = None) -> None:
         """Ends it, well or with ``error``."""
-        self.error = error
+        self.error = error or self.error
         self.done = True
