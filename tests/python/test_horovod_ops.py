@@ -16,6 +16,7 @@ from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor
 
 import ranks
+import sim
 
 WORLDS = [2, 3]
 DTYPES = [
@@ -403,3 +404,29 @@ def with_a_group_of_the_program(rank: int, world_size: int) -> None:
 @pytest.mark.parametrize("backend", ["farandole", "gloo"])
 def test_the_programs_own_group_stays(backend: str) -> None:
     ranks.run(with_a_group_of_the_program, 2, setup=ranks.Setup(backend=backend))
+
+
+def on_devices(rank: int, world_size: int) -> None:
+    with horovod():
+        own = torch.full((5,), rank + 1.0)
+        assert own.device.type == "sim"
+        total = sum(range(1, world_size + 1))
+        handles = [hvd.allreduce_async(own, name=name, op=hvd.Sum) for name in "ab"]
+        for handle in handles:
+            result = hvd.synchronize(handle)
+            assert result.device == own.device
+            assert result.tolist() == [total] * 5
+        assert hvd.allgather(own[: rank + 1]).numel() == total
+        assert hvd.broadcast(own, 1).tolist() == [2.0] * 5
+        assert hvd.broadcast_object({"rank": rank}, 1) == {"rank": 1}
+        if rank == 0:
+            assert hvd.allreduce(own, name="alone", op=hvd.Sum).tolist() == [1.0] * 5
+        hvd.join()
+        with pytest.raises(HorovodInternalError, match="device"):
+            hvd.allreduce(own.cpu() if rank == 0 else own)
+
+
+@pytest.mark.parametrize("lane", [pytest.param("nccl", marks=sim.NEEDS_NCCL), "staged"])
+def test_tensors_of_accelerators(lane: str) -> None:
+    setup = ranks.Setup(backend="sim-lazy", env={"FARANDOLE_DEVICE_BACKEND": lane})
+    ranks.run(on_devices, 2, setup=setup)

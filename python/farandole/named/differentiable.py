@@ -123,7 +123,9 @@ class _AllGather(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         named = ctx.named
         averages = operations.all_reduce(named, gradients)
-        rows = operations.all_gather(named, [torch.tensor([ctx.rows])], will_wait=True)
+        rows = operations.all_gather(
+            named, [torch.tensor([ctx.rows], device="cpu")], will_wait=True
+        )
         before = named.wait(rows)[0][: named.rank].sum(0).tolist()
         parts = [
             average.narrow(0, first, count)

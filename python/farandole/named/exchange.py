@@ -48,7 +48,7 @@ class Exchange:
         self, heads: list[bytes], lengths: list[int], tail: bytes, longest: int
     ) -> list[bytes]:
         own = torch.frombuffer(bytearray(tail.ljust(longest, b"\0")), dtype=torch.uint8)
-        gathered = torch.empty(longest * len(heads), dtype=torch.uint8)
+        gathered = torch.empty(longest * len(heads), dtype=torch.uint8, device="cpu")
         _C.all_gather(gathered, own, self._group, False)
         tails = gathered.numpy().tobytes()
         return [

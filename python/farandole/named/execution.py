@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -32,12 +32,13 @@ class Part:
     prescale: float
     postscale: float
     handle: Handle | None = None
+    stream: torch.Stream | None = None
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Parts of one kind may share a call."""
         tensor = self.tensor
-        return (tensor.dtype, tensor.device, self.op, self.prescale, self.postscale)
+        return (tensor.dtype, tensor.device.type, self.op, self.prescale, self.postscale)
 
 
 class Execution:
@@ -52,6 +53,8 @@ class Execution:
         self._rank = group.rank()
         self._world_size = group.size()
         self._fusion_bytes = fusion_bytes
+        self.zeros_index: int | None = None
+        """The index of the accelerator where a rank that has joined makes its zeros."""
 
     @torch.no_grad()
     def run(self, work: Iterable[tuple[Decision, Request | None, Handle | None]]) -> None:
@@ -62,7 +65,7 @@ class Execution:
             if operation == request.ALL_REDUCE:
                 parts += self._parts(decision, own, handle)
             elif operation != request.BARRIER and own is not None and handle is not None:
-                with _misuse_told_to([handle]):
+                with _misuse_told_to([handle]), _on(own.stream):
                     self._move(decision, own, handle)
         self._reduce_all(parts)
 
@@ -130,15 +133,20 @@ class Execution:
         ):
             if own is None:
                 tensor = torch.zeros(
-                    shape, dtype=request.dtype_of(dtype), device=device_of(signature.device)
+                    shape,
+                    dtype=request.dtype_of(dtype),
+                    device=device_of(signature.device, self.zeros_index),
                 )
             else:
                 source = own.inputs[index].detach()
-                tensor = source if own.in_place else source.clone()
+                with _on(own.stream):
+                    tensor = source if own.in_place else source.clone()
                 if handle is not None:
                     handle.result.append(tensor)
             if tensor.numel():
-                yield Part(tensor, signature.op, signature.prescale, signature.postscale, handle)
+                stream = None if own is None else own.stream
+                factors = (signature.prescale, signature.postscale)
+                yield Part(tensor, signature.op, *factors, handle, stream)
 
     def _reduce_all(self, parts: Iterable[Part]) -> None:
         fused: dict[tuple[object, ...], list[Part]] = {}
@@ -152,8 +160,13 @@ class Execution:
                 self._reduce(batch)
 
     def _reduce(self, parts: Sequence[Part]) -> None:
-        with _misuse_told_to([part.handle for part in parts]):
+        streams = list(dict.fromkeys(part.stream for part in parts if part.stream is not None))
+        for other in streams[1:]:
+            streams[0].wait_stream(other)
+        with _misuse_told_to([part.handle for part in parts]), _on(next(iter(streams), None)):
             self._reduce_together(parts)
+        for other in streams[1:]:
+            other.wait_stream(streams[0])
 
     def _reduce_together(self, parts: Sequence[Part]) -> None:
         for part in parts:
@@ -177,6 +190,10 @@ class Execution:
         _scale(part.tensor, part.postscale)
 
 
+def _on(stream: torch.Stream | None) -> AbstractContextManager[object]:
+    return nullcontext() if stream is None else stream
+
+
 @contextmanager
 def _misuse_told_to(handles: Iterable[Handle | None]) -> Iterator[None]:
     """What no rank can run, as all ranks find before they send: an error of these alone."""
@@ -194,9 +211,9 @@ def rows_of_parts(rows: int, world_size: int) -> list[int]:
     return [least + (rank < more) for rank in range(world_size)]
 
 
-def device_of(kind: str) -> torch.device:
+def device_of(kind: str, index: int | None) -> torch.device:
     """Where a rank that has joined makes its zeros."""
-    return torch.device(kind) if kind == "cpu" else torch.empty(0, device=kind).device
+    return torch.device(kind) if kind == "cpu" or index is None else torch.device(kind, index)
 
 
 def _native_op(part: Part) -> dist.ReduceOp:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -117,6 +118,7 @@ class NamedCollectives:
             self._check_adasum(name, request)
         handle = Handle(name)
         signature = request.signature()
+        request.note_stream()
         with self._lock:
             self._check_open()
             if name in self._requests:
@@ -139,12 +141,20 @@ class NamedCollectives:
             self._numbers += 1
             return f"unnamed.{self._joins_ended}.{self._numbers}"
 
-    def join(self, will_wait: bool = True) -> Handle:
+    def join(self, device: int | None = None, will_wait: bool = True) -> Handle:
         """Take part with zeros in what the others ask for, until all ranks have joined.
 
         ``last_joined`` is the rank that joined last, once the handle is done.
+
+        Args:
+            device: The index of the accelerator that has zeros for the others' tensors on
+                accelerators; None: the current one.
+            will_wait: Whether the caller calls wait() at once.
         """
         self._check_place("join")
+        if device is None and torch.accelerator.is_available():
+            device = torch.accelerator.current_device_index()
+        self._execution.zeros_index = device
         with self._lock:
             self._check_open()
             if self._join_handle is None:

@@ -20,11 +20,11 @@ def broadcast_object(
 ) -> Any:
     """The object of rank ``root``, which returns its own."""
     is_root = named.is_member and named.rank == root
-    data = _bytes_of(value) if is_root else torch.empty(0, dtype=torch.uint8)
-    size = torch.tensor([data.numel()])
+    data = _bytes_of(value) if is_root else torch.empty(0, dtype=torch.uint8, device="cpu")
+    size = torch.tensor([data.numel()], device="cpu")
     _wait(named, operations.broadcast(named, size, root, _sub_name(name, "size"), in_place=True))
     if not is_root:
-        data = torch.empty(int(size), dtype=torch.uint8)
+        data = torch.empty(int(size), dtype=torch.uint8, device="cpu")
     _wait(named, operations.broadcast(named, data, root, _sub_name(name, "data"), in_place=True))
     return value if is_root else pickle.loads(data.numpy().tobytes())
 
@@ -32,7 +32,7 @@ def broadcast_object(
 def all_gather_object(named: NamedCollectives, value: Any, name: str | None = None) -> list[Any]:
     """Those of all ranks, in rank order."""
     data = _bytes_of(value)
-    size = torch.tensor([data.numel()])
+    size = torch.tensor([data.numel()], device="cpu")
     sizes = operations.all_gather(named, [size], _sub_name(name, "size"))
     everything = operations.all_gather(named, [data], _sub_name(name, "data"), will_wait=True)
     parts = torch.split(_wait(named, everything), _wait(named, sizes).tolist())

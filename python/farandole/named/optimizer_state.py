@@ -33,7 +33,7 @@ def broadcast_optimizer_state(
     state = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
     state, places = broadcast_object(named, (state, [_Place(each) for each in tensors]), root)
     if not is_root:
-        tensors = [torch.empty(each.shape, dtype=each.dtype) for each in places]
+        tensors = [torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in places]
     handles = [operations.broadcast(named, each, root, in_place=True) for each in tensors]
     for handle in handles:
         named.wait(handle)

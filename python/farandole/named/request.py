@@ -57,6 +57,13 @@ class Request:
     postscale: float = 1.0
     in_place: bool = False
     splits: tuple[int, ...] = ()
+    stream: torch.Stream | None = None
+    """Of an accelerator: that of the thread that asked; submit() notes it."""
+
+    def note_stream(self) -> None:
+        """Take the caller's stream: another thread may run the operation."""
+        if self.inputs and self.inputs[0].device.type != "cpu":
+            self.stream = torch.accelerator.current_stream(self.inputs[0].device)
 
     def signature(self) -> Signature:
         """What the other ranks are told."""

@@ -513,10 +513,9 @@ def reducescatter(
 
 def join(device: int = -1) -> int:
     """Take part with zeros in what others reduce until all ranks have joined; who joined last."""
-    del device  # zeros are made where the others' tensors are
     named = named_of(global_process_set)
     with as_horovod():
-        named.wait(named.join())
+        named.wait(named.join(None if device < 0 else device))
     return named.last_joined
 
 
@@ -617,4 +616,4 @@ def _splits(splits: Tensor | Sequence[int] | None) -> list[int] | None:
 def _received(splits: Tensor | Sequence[int] | None, counts: list[int]) -> Tensor:
     kind = splits.dtype if isinstance(splits, Tensor) else torch.int32
     device = splits.device if isinstance(splits, Tensor) else None
-    return torch.tensor(counts, dtype=kind, device=device)
+    return torch.tensor(counts, dtype=kind, device=device or "cpu")
