@@ -13,7 +13,8 @@ from torch import Tensor
 
 from horovod.common.exceptions import as_horovod
 from horovod.common.process_sets import ProcessSet, global_process_set, named_of
-from horovod.torch.mpi_ops import broadcast_async_, root_in, synchronize
+from horovod.torch.moves import broadcast_async_, root_in
+from horovod.torch.running import synchronize
 
 
 def broadcast_parameters(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from horovod.common.process_sets import ProcessSet, global_process_set, named_of
 from horovod.torch.compression import Compression
-from horovod.torch.mpi_ops import Adasum, Average, op_name
+from horovod.torch.running import Adasum, Average, op_name
 
 
 def DistributedOptimizer(  # noqa: N802
