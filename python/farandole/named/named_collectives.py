@@ -66,6 +66,7 @@ class NamedCollectives:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._asked = threading.Condition(self._lock)  # for the own thread: there is work
+        self._ending = threading.Condition(self._lock)  # for the own thread, which collects
         self._changed = threading.Condition(self._lock)  # for whoever waits or drives
         self._turn = threading.Lock()  # held by who drives the rounds
         self._fresh: dict[str, Signature] = {}  # guarded by _lock; not yet told
@@ -192,8 +193,8 @@ class NamedCollectives:
             return
         with self._lock:
             was_closed, self._closed = self._closed, True
-            self._asked.notify_all()
-            self._changed.notify_all()
+            for condition in (self._asked, self._ending, self._changed):
+                condition.notify_all()
         if was_closed:
             return
         for group in (self._control, self._data):
@@ -226,7 +227,7 @@ class NamedCollectives:
                 if not self._has_work() and not self._is_over():
                     self._asked.wait(self._settings.heartbeat_s)
                 if self._fresh and not self._waiters and not self._is_over():
-                    self._asked.wait(self._settings.cycle_s)
+                    self._ending.wait(self._settings.cycle_s)
                 if self._is_over():
                     return
             if self._round_began:
