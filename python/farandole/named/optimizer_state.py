@@ -38,8 +38,7 @@ def broadcast_optimizer_state(
     for handle in handles:
         named.wait(handle)
     if not is_root:
-        # By the class's own function: an optimizer that wraps another may count its calls.
-        torch.optim.Optimizer.load_state_dict(optimizer, _with_tensors(state, tensors))
+        optimizer.load_state_dict(_with_tensors(state, tensors))
 
 
 def _without_tensors(value: Any, tensors: list[Tensor]) -> Any:
