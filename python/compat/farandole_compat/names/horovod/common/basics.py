@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from farandole import _C
 from farandole.errors import NotSupported, sentences
-from farandole.named import NamedCollectives
+from farandole.named import NamedCollectives, Settings
 from farandole.named.objects import all_gather_object
 
 from horovod.common import world as state
@@ -43,12 +43,18 @@ def init(
     if state.current is not None:
         return
     _refuse_unknown_parts()
+    settings = settings_of_environment()
     with as_horovod():
         made = not dist.is_initialized()
         if made:
             farandole.init_process_group()
         try:
-            state.current = _meet(made)
+            state.current = _meet(made, settings)
+        except BaseException:
+            if made:
+                farandole.destroy()
+            raise
+        try:
             _check_communicator(comm)
             for each in [] if isinstance(process_sets, str) else process_sets or []:
                 add_process_set(each)
@@ -73,8 +79,8 @@ def shutdown() -> None:
     atexit.unregister(shutdown)
 
 
-def _meet(made: bool) -> World:
-    named = NamedCollectives(settings=settings_of_environment())
+def _meet(made: bool, settings: Settings) -> World:
+    named = NamedCollectives(settings=settings)
     backend = _C.ProcessGroupFarandole.of(named.group)
     places = all_gather_object(named, (backend.host, backend.local_rank), "places")
     sizes = Counter(host for host, _ in places)
