@@ -119,9 +119,13 @@ TEST_P(DeviceFailures, WhatAnErrorOfNcclEndsHasNotEndedWell) {
     connect(group);  // one call
     Tensors tensors{full(group, {2}, 1)};
     if (group.getRank() == 1) return wait_for_end(group);
-    const auto work = group.allreduce(tensors, later());
-    error_of<CommError>([&] { work->wait(seconds(20)); });
-    EXPECT_FALSE(work->isSuccess());
+    c10::intrusive_ptr<c10d::Work> work;  // none where the call meets the error itself
+    error_of<CommError>([&] {
+      work = group.allreduce(tensors, later());
+      work->wait(seconds(20));
+    });
+    EXPECT_FALSE(work && work->isSuccess());
+    synchronize_device(0);
   });
 }
 
