@@ -42,7 +42,7 @@ torch_free_tests := run run_parts run_hosts launchers restarts cmake_project pac
 	profiler_monitor profiler_readers profiler_rules profiler_damage \
 	debugger_trial debugger_actions debugger_examples \
 	compat_names horovod_scripts horovod_launcher smddp_launcher smddp_v1 smddp_v2 \
-	smdebug_names smppy_names planted_faults
+	smdebug_names smppy_names planted_faults planted_host_faults
 not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
 # Of the simulated device, under which Python tests run: those that differ most, or all four.
 schedules = $(if $(suffix),lazy,$(if $(FARANDOLE_TEST_ALL),,lazy slow_side))
@@ -148,7 +148,8 @@ test-cpp: build  ## build, then run the C++ tests; with another torch those alon
 
 test-python: build  ## build, then run the Python tests; with another torch those alone that use it
 	FARANDOLE_TEST_SCHEDULES='$(schedules)' \
-		pytest --numprocesses $(JOBS) --dist loadfile $(not_python_of_torch)
+		pytest -m 'not alone' --numprocesses $(JOBS) --dist loadfile $(not_python_of_torch)
+	$(if $(suffix),,pytest -m alone)
 
 test-clients: build  ## test Accelerate, transformers, Lightning and DeepSpeed, which it installs in build/
 	FARANDOLE_TEST_CLIENTS=1 pytest tests/python/test_clients.py
