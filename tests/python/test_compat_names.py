@@ -74,3 +74,19 @@ print(importlib.util.find_spec("horovods"), importlib.util.find_spec("json").ori
 def test_the_start_of_python_imports_nothing_large(tmp_path: Path) -> None:
     program = "import sys; print('farandole_compat.finder' in sys.modules, 'torch' in sys.modules)"
     assert run(tmp_path, program) == ["True False"]
+
+
+def test_the_finder_imports_what_python_has_imported_by_itself() -> None:
+    program = (
+        "import os, sys; before = set(sys.modules); sys.path.insert(0, 'python/compat');"
+        "import farandole_compat.finder; print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    own = ["__future__", "farandole_compat", "farandole_compat.finder"]
+    assert done.stdout.strip() == str(own)

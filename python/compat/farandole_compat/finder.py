@@ -2,23 +2,26 @@
 """Finds `import horovod` and the like in names/, unless the original is installed.
 
 An installed original is never shadowed: it is imported, and a warning says so once. The .pth file
-of this package installs the finder in every process, so this module imports nothing large.
+of this package installs the finder in every process, so this module imports nothing that Python has
+not imported by itself.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
-from types import ModuleType
 
-FOLDER = Path(__file__).with_name("names")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+FOLDER = os.path.join(os.path.dirname(__file__), "names")  # noqa: PTH118, PTH120
 NAMES = frozenset(["horovod", "sparkdl", "smdistributed", "smdebug", "smppy", "smprof"])
 
 
-class NameFinder(MetaPathFinder):
+class NameFinder:
     """The first of sys.meta_path."""
 
     def __init__(self) -> None:
@@ -34,7 +37,9 @@ class NameFinder(MetaPathFinder):
         if self._original(name, target) is not None:
             self._tell(name)
             return None
-        return PathFinder.find_spec(name, [str(FOLDER)])
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec(name, [FOLDER])
 
     def _original(self, name: str, target: ModuleType | None) -> ModuleSpec | None:
         for finder in sys.meta_path:
