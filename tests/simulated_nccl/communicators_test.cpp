@@ -259,7 +259,7 @@ TEST_P(Communicators, UseMemoryOfNccl) {
     EXPECT_EQ(nccl().CommRegister(comm, data, 4096, &registration), ncclSuccess);
     ncclWindow_t window = nullptr;
     EXPECT_EQ(nccl().CommWindowRegister(comm, data, 4096, &window, NCCL_WIN_COLL_SYMMETRIC),
-              ncclInProgress);
+              ncclSuccess);  // and it is in progress
     EXPECT_EQ(NcclRank::settle(comm), ncclSuccess);
     EXPECT_NE(window, nullptr);
     nccl().Broadcast(data, data, 1024, ncclFloat32, 0, comm, rank.handle());
