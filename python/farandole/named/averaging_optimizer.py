@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An optimizer whose gradients are averaged over the ranks while backward runs, without a wrapper.
 
-Gradients of a parameter are sent when backward has added to them as often as a step takes passes.
-The order in which they come may differ between ranks. DistributedDataParallel, which knows the
-model, does the same for less: it plans buckets, computes gradients in them and needs no names.
+Gradients travel in units of several parameters (gradient_units.py), each under one name, once
+backward has added to all of them as often as a step takes passes. The order in which this happens
+may differ between ranks. DistributedDataParallel, which knows the model, computes gradients in its
+buckets and needs no names.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,10 +22,10 @@ from torch.optim import Optimizer
 from farandole.errors import InvalidArgument, sentences
 from farandole.named import operations
 from farandole.named.compression import Compressor, NoCompression
-from farandole.named.handle import Handle
+from farandole.named.gradient_units import Unit, names_of_groups, plan_units
 from farandole.named.named_collectives import NamedCollectives
 from farandole.named.parameter_names import names_of
-from farandole.named.sparse import SparseSum, sparse_all_reduce
+from farandole.named.sparse import sparse_all_reduce
 
 
 class UnfinishedStep(InvalidArgument, AssertionError):
@@ -49,21 +50,6 @@ class AveragingOptions:
     """Of all parameters; None: their places in the optimizer."""
 
 
-@dataclass(eq=False)
-class _Unit:
-    """Parameters that are sent together."""
-
-    name: str
-    parameters: list[Tensor]
-    running: Handle | None = None
-    sparse: SparseSum | None = None
-    contexts: list[Any] = field(default_factory=list)
-
-    @property
-    def has_begun(self) -> bool:
-        return self.running is not None or self.sparse is not None
-
-
 def averaging_optimizer(optimizer: Optimizer, options: AveragingOptions) -> Optimizer:
     """An optimizer of the class of ``optimizer`` and with its state, which averages. Collective.
 
@@ -84,42 +70,47 @@ class AveragingOptimizer(Optimizer):
     def _begin_averaging(self, options: AveragingOptions) -> None:
         self._averaging = options
         self._parameter_names = names_of(self.param_groups, options.names)
-        self._passes_left: dict[Tensor, int] = {}
         self._synchronized = False
         self._should_synchronize = True
-        self._has_gradients = False
         self._hooks: list[Any] = []
-        self._units: list[_Unit] = []
-        self._unit_of: dict[Tensor, _Unit] = {}
-        if not options.named.is_member or options.named.world_size == 1:
-            return
-        for unit in self._plan_units():
-            self._units.append(unit)
-            for parameter in unit.parameters:
-                self._unit_of[parameter] = unit
-        self.set_backward_passes_per_step(options.passes_per_step)
-        for parameter in self._unit_of:
-            add: Any = parameter.register_post_accumulate_grad_hook
-            self._hooks.append(add(self._hook_of(parameter)))
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change how many gradients add up before they are combined."""
-        self._averaging.passes_per_step = passes
-        self._passes_left = dict.fromkeys(self._unit_of, passes)
+        self._units: list[Unit] = []
+        self._frozen: list[Tensor] = []
+        groups = options.groups
+        if groups is not None and not isinstance(groups, int):
+            groups = names_of_groups(groups, self._parameter_names)
+        self._take_in(self._all_parameters(), groups)
 
     @property
     def backward_passes_per_step(self) -> int:
         """How many gradients add up before they are combined."""
         return self._averaging.passes_per_step
 
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change how many gradients add up before they are combined."""
+        self._averaging.passes_per_step = passes
+        for unit in self._units:
+            if not unit.has_gradients:  # else from the next step on
+                unit.reset(passes)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the class's; its gradients are averaged too, if all ranks add it. Local."""
+        super().add_param_group(param_group)
+        place = len(self.param_groups) - 1
+        added = self.param_groups[place]["params"]
+        for index, parameter in enumerate(added):
+            self._parameter_names.setdefault(parameter, f"parameter.{place}.{index}")
+        self._take_in(added)
+
     def synchronize(self) -> None:
         """Begin what backward has not begun, and wait until all gradients are combined.
 
         A parameter without a gradient takes part with zeros: another rank may have one.
         """
+        if any(parameter.requires_grad for parameter in self._frozen):
+            self._take_in(self._frozen)
         for unit in self._units:
             if not unit.has_begun:
-                self._begin(unit)
+                self._begin(unit, will_wait=True)
         for unit in self._units:
             self._finish(unit)
         self._reset()
@@ -153,7 +144,7 @@ class AveragingOptimizer(Optimizer):
         Raises:
             UnfinishedStep: gradients are on their way.
         """
-        if self._has_gradients:
+        if any(unit.has_gradients for unit in self._units):
             raise UnfinishedStep(
                 sentences(
                     "averaging-zero-grad",
@@ -172,117 +163,122 @@ class AveragingOptimizer(Optimizer):
         super().load_state_dict(*args, **kwargs)
 
     def _reset(self) -> None:
-        self._passes_left = dict.fromkeys(self._unit_of, self._averaging.passes_per_step)
-        self._has_gradients = False
         for unit in self._units:
-            unit.running, unit.sparse, unit.contexts = None, None, []
+            unit.reset(self._averaging.passes_per_step)
 
-    def _plan_units(self) -> list[_Unit]:
-        trained = {
-            self._parameter_names[each]: each
-            for group in self.param_groups
-            for each in group["params"]
-            if each.requires_grad
-        }
-        groups = self._averaging.groups
-        if groups is None or groups == 0:
-            return [_Unit(name, [each]) for name, each in trained.items()]
-        lists = _split(list(trained), groups) if isinstance(groups, int) else self._listed(groups)
-        grouped = {name for each in lists for name in each}
-        lists += [[name] for name in trained if name not in grouped]
-        return [
-            _Unit(names[0], [trained[name] for name in names])
-            for each in lists
-            if (names := [name for name in each if name in trained])
-        ]
+    def _all_parameters(self) -> list[Tensor]:
+        return [each for group in self.param_groups for each in group["params"]]
 
-    def _listed(self, groups: Sequence[Sequence[Tensor]]) -> list[list[str]]:
-        names = self._parameter_names
-        lists = [[names[each] for each in group if each in names] for group in groups]
-        flat = [name for each in lists for name in each]
-        if len(set(flat)) < len(flat):
-            raise InvalidArgument(
-                sentences(
-                    "averaging-groups",
-                    "the optimizer got groups that have a parameter twice.",
-                    "gradients of a group travel together, once.",
-                    "let each parameter be in one group at most.",
-                )
-            )
-        return lists
+    def _take_in(
+        self, parameters: Iterable[Tensor], groups: int | Sequence[Sequence[str]] | None = None
+    ) -> None:
+        """Average the gradients of these from now on; of frozen ones once they are not any more."""
+        named = self._averaging.named
+        if not named.is_member or named.world_size == 1:
+            return
+        trained = [each for each in parameters if each.requires_grad]
+        known = {*trained, *(each for unit in self._units for each in unit.parameters)}
+        self._frozen = [each for each in self._all_parameters() if each not in known]
+        for unit in plan_units([(self._parameter_names[each], each) for each in trained], groups):
+            unit.reset(self._averaging.passes_per_step)
+            self._units.append(unit)
+            for index, parameter in enumerate(unit.parameters):
+                add: Any = parameter.register_post_accumulate_grad_hook
+                self._hooks.append(add(self._hook_of(unit, index)))
 
-    def _hook_of(self, parameter: Tensor) -> Callable[[Tensor], None]:
-        unit, name = self._unit_of[parameter], self._parameter_names[parameter]
-
+    def _hook_of(self, unit: Unit, index: int) -> Callable[[Tensor], None]:
         def hook(_: Tensor) -> None:
-            if self._passes_left[parameter] <= 0:
-                raise UnfinishedStep(
-                    sentences(
-                        "averaging-passes",
-                        f"the gradient of '{name}' was computed more than "
-                        f"{self._averaging.passes_per_step} times before step().",
-                        "it is on its way to the other ranks after so many passes.",
-                        "pass a larger backward_passes_per_step to add up gradients of more "
-                        "passes.",
-                    )
-                )
-            self._passes_left[parameter] -= 1
-            self._has_gradients = True
-            if all(self._passes_left[each] == 0 for each in unit.parameters):
-                self._begin(unit)
+            try:
+                is_complete = unit.arrived(index)
+            except ValueError:
+                raise self._too_many_passes(unit.names[index]) from None
+            if is_complete:
+                self._begin_within_backward(unit)
 
         return hook
 
-    def _begin(self, unit: _Unit) -> None:
-        options = self._averaging
-        self._has_gradients = True
-        gradients = [self._gradient_of(parameter) for parameter in unit.parameters]
-        if len(gradients) == 1 and gradients[0].is_sparse:
-            unit.sparse = sparse_all_reduce(options.named, gradients[0], unit.name, op=options.op)
+    def _begin_within_backward(self, unit: Unit) -> None:
+        """Reductions overlap with backward, unless they would take the cores that it runs on."""
+        named = self._averaging.named
+        if not named.shares_host or unit.parameters[0].device.type != "cpu":
+            self._begin(unit, will_wait=False)
             return
-        compressed = [options.compression.compress(each) for each in gradients]
-        unit.contexts = [context for _, context in compressed]
-        unit.running = operations.all_reduce(
-            options.named,
-            [tensor for tensor, _ in compressed],
-            unit.name,
-            op=options.op,
-            prescale=1.0 / options.predivide,
-            postscale=options.predivide,
-            in_place=True,
+        self._begin(unit, will_wait=True)
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(named.wake)  # at the end of this backward
+
+    def _too_many_passes(self, name: str) -> UnfinishedStep:
+        return UnfinishedStep(
+            sentences(
+                "averaging-passes",
+                f"the gradient of '{name}' was computed more than "
+                f"{self._averaging.passes_per_step} times before step().",
+                "it is on its way to the other ranks after so many passes.",
+                "pass a larger backward_passes_per_step to add up gradients of more passes.",
+            )
         )
 
-    def _gradient_of(self, parameter: Tensor) -> Tensor:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        gradient = parameter.grad.detach()
+    def _begin(self, unit: Unit, will_wait: bool) -> None:
+        options = self._averaging
+        tensors: list[Tensor] = []
+        for name, parameter in zip(unit.names, unit.parameters, strict=True):
+            gradient = self._gradient_of(parameter)
+            if gradient is None:
+                continue
+            if gradient.is_sparse:
+                travels = sparse_all_reduce(options.named, gradient, name, op=options.op)
+                unit.sparse.append((parameter, travels))
+                continue
+            compressed, context = options.compression.compress(gradient)
+            unit.sent.append(parameter)
+            unit.contexts.append(context)
+            tensors.append(compressed)
+        if tensors:
+            unit.handle = operations.all_reduce(
+                options.named,
+                tensors,
+                unit.name,
+                op=options.op,
+                prescale=1.0 / options.predivide,
+                postscale=options.predivide,
+                in_place=True,
+                will_wait=will_wait,
+            )
+        unit.has_begun = True
+
+    def _gradient_of(self, parameter: Tensor) -> Tensor | None:
+        """Zeros where there is none; None of a frozen parameter, which no rank then trains."""
+        gradient = parameter.grad
+        if gradient is None:
+            if not parameter.requires_grad:
+                return None
+            gradient = parameter.grad = torch.zeros_like(parameter)
+        if gradient.requires_grad:
+            gradient = gradient.detach()
         if gradient.is_sparse and self._averaging.sparse_as_dense:
             return gradient.to_dense()
         return gradient
 
-    def _finish(self, unit: _Unit) -> None:
-        if unit.sparse is not None:
-            _replace(unit.parameters[0], unit.sparse.wait())
+    def _finish(self, unit: Unit) -> None:
+        for parameter, travels in unit.sparse:
+            _replace(parameter, travels.wait())
+        if unit.handle is None:
             return
-        assert unit.running is not None
-        results = self._averaging.named.wait(unit.running)
-        for parameter, result, context in zip(unit.parameters, results, unit.contexts, strict=True):
+        results = self._averaging.named.wait(unit.handle)
+        for parameter, result, context in zip(unit.sent, results, unit.contexts, strict=True):
             _replace(parameter, self._averaging.compression.decompress(result, context))
 
 
 def _replace(parameter: Tensor, combined: Tensor) -> None:
     gradient = parameter.grad
-    assert gradient is not None
+    if gradient is combined:
+        return
+    if gradient is None:
+        parameter.grad = combined
+        return
     with torch.no_grad():
         if gradient.is_sparse:
             sparse = combined if combined.is_sparse else combined.to_sparse(gradient.sparse_dim())
             gradient.zero_().add_(sparse)
         elif gradient.data_ptr() != combined.data_ptr() or gradient.dtype != combined.dtype:
             gradient.copy_(combined)
-
-
-def _split(names: list[str], count: int) -> list[list[str]]:
-    """Lists of names in order, of nearly equal lengths."""
-    least, more = divmod(len(names), count)
-    ends = [least * (k + 1) + min(k + 1, more) for k in range(count)]
-    return [names[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]

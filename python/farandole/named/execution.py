@@ -17,7 +17,7 @@ from farandole.named import request
 from farandole.named.adasum import adasum_
 from farandole.named.agreement import Decision
 from farandole.named.handle import Handle
-from farandole.named.request import Request
+from farandole.named.request import Request, Signature
 
 # Larger tensors are reduced alone: a copy costs more than a call.
 FUSED_TENSOR_BYTES = 1 << 18
@@ -25,20 +25,21 @@ FUSED_TENSOR_BYTES = 1 << 18
 
 @dataclass
 class Part:
-    """One tensor to be reduced in place."""
+    """Tensors of one kind, to be reduced in place: one, or small ones that share a call."""
 
-    tensor: Tensor
+    tensors: list[Tensor]
     op: str
     prescale: float
     postscale: float
     handle: Handle | None = None
     stream: torch.Stream | None = None
+    nbytes: int = 0
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Parts of one kind may share a call."""
-        tensor = self.tensor
-        return (tensor.dtype, tensor.device.type, self.op, self.prescale, self.postscale)
+        first = self.tensors[0]
+        return (first.dtype, first.device.type, self.op, self.prescale, self.postscale)
 
 
 class Execution:
@@ -71,7 +72,7 @@ class Execution:
 
     def _move(self, decision: Decision, own: Request, handle: Handle) -> None:
         for index, tensor in enumerate(own.inputs):
-            source = tensor.detach()
+            source = _without_gradient(tensor)
             if own.operation == request.BROADCAST:
                 output = source if own.in_place else source.clone()
                 _C.broadcast(output, own.root, self._group, False)
@@ -108,50 +109,59 @@ class Execution:
         return output
 
     def _reduce_scatter(self, own: Request, source: Tensor) -> Tensor:
-        part = Part(source.clone(), own.op, own.prescale, own.postscale)
-        _scale(part.tensor, part.prescale)
+        part = Part([source.clone()], own.op, own.prescale, own.postscale)
+        _scale(part.tensors, part.prescale)
         rows = rows_of_parts(source.shape[0], self._world_size)
         most = rows[0]
         output = source.new_empty((most, *source.shape[1:]))
         if output.numel():
             blocks = source.new_zeros((most * self._world_size, *source.shape[1:]))
             for block, piece in zip(
-                torch.split(blocks, most), torch.split(part.tensor, rows), strict=True
+                torch.split(blocks, most), torch.split(part.tensors[0], rows), strict=True
             ):
                 block[: piece.shape[0]] = piece
             _C.reduce_scatter(output, blocks, _native_op(part), self._group, False)
-        finished = Part(output[: rows[self._rank]].clone(), own.op, 1.0, own.postscale)
-        self._finish(finished)
-        return finished.tensor
+        finished = output[: rows[self._rank]].clone()
+        self._finish(Part([finished], own.op, 1.0, own.postscale))
+        return finished
 
     def _parts(
         self, decision: Decision, own: Request | None, handle: Handle | None
-    ) -> Iterable[Part]:
+    ) -> Iterator[Part]:
         signature = decision.signature
-        for index, (dtype, shape) in enumerate(
-            zip(signature.dtypes, signature.shapes, strict=True)
-        ):
-            if own is None:
-                tensor = torch.zeros(
-                    shape,
-                    dtype=request.dtype_of(dtype),
-                    device=device_of(signature.device, self.zeros_index),
-                )
-            else:
-                source = own.inputs[index].detach()
-                with _on(own.stream):
-                    tensor = source if own.in_place else source.clone()
-                if handle is not None:
-                    handle.result.append(tensor)
-            if tensor.numel():
-                stream = None if own is None else own.stream
-                factors = (signature.prescale, signature.postscale)
-                yield Part(tensor, signature.op, *factors, handle, stream)
+        op, factors = signature.op, (signature.prescale, signature.postscale)
+        stream = None if own is None else own.stream
+        with _on(stream):
+            tensors = self._zeros_of(signature) if own is None else _outputs_of(own)
+        if handle is not None:
+            handle.result += tensors
+        small: dict[torch.dtype, Part] = {}
+        for tensor in tensors:
+            size = tensor.nbytes
+            if size > FUSED_TENSOR_BYTES or (op == "adasum" and size):
+                yield Part([tensor], op, *factors, handle, stream, size)
+            elif size:
+                part = small.get(tensor.dtype)
+                if part is not None and part.nbytes + size <= self._fusion_bytes:
+                    part.tensors.append(tensor)
+                    part.nbytes += size
+                    continue
+                if part is not None:
+                    yield part
+                small[tensor.dtype] = Part([tensor], op, *factors, handle, stream, size)
+        yield from small.values()
+
+    def _zeros_of(self, signature: Signature) -> list[Tensor]:
+        device = device_of(signature.device, self.zeros_index)
+        return [
+            torch.zeros(shape, dtype=request.dtype_of(dtype), device=device)
+            for dtype, shape in zip(signature.dtypes, signature.shapes, strict=True)
+        ]
 
     def _reduce_all(self, parts: Iterable[Part]) -> None:
         fused: dict[tuple[object, ...], list[Part]] = {}
         for part in parts:
-            if part.op == "adasum" or part.tensor.nbytes > FUSED_TENSOR_BYTES:
+            if part.op == "adasum" or part.nbytes > FUSED_TENSOR_BYTES and len(part.tensors) == 1:
                 self._reduce([part])
             else:
                 fused.setdefault(part.kind, []).append(part)
@@ -170,24 +180,35 @@ class Execution:
 
     def _reduce_together(self, parts: Sequence[Part]) -> None:
         for part in parts:
-            _scale(part.tensor, part.prescale)
+            _scale(part.tensors, part.prescale)
         first = parts[0]
+        tensors = [tensor for part in parts for tensor in part.tensors]
         if first.op == "adasum":
-            adasum_(first.tensor, self._group)
-        elif len(parts) == 1:
-            _C.all_reduce(first.tensor, _native_op(first), self._group, False)
+            adasum_(tensors[0], self._group)
+        elif len(tensors) == 1:
+            _C.all_reduce(tensors[0], _native_op(first), self._group, False)
         else:
             options = dist.AllreduceCoalescedOptions()
             options.reduceOp, options.asyncOp = _native_op(first), False
-            tensors = [part.tensor for part in parts]
             self._group.allreduce_coalesced(tensors, options).wait()
         for part in parts:
             self._finish(part)
 
     def _finish(self, part: Part) -> None:
-        if part.op == "average" and not _is_real(part.tensor):
-            part.tensor.div_(self._world_size, rounding_mode="trunc")
-        _scale(part.tensor, part.postscale)
+        if part.op == "average" and not _is_real(part.tensors[0]):
+            for tensor in part.tensors:
+                tensor.div_(self._world_size, rounding_mode="trunc")
+        _scale(part.tensors, part.postscale)
+
+
+def _outputs_of(own: Request) -> list[Tensor]:
+    """Where results go, which begin as the inputs."""
+    sources = map(_without_gradient, own.inputs)
+    return list(sources) if own.in_place else [source.clone() for source in sources]
+
+
+def _without_gradient(tensor: Tensor) -> Tensor:
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _on(stream: torch.Stream | None) -> AbstractContextManager[object]:
@@ -218,7 +239,7 @@ def device_of(kind: str, index: int | None) -> torch.device:
 
 def _native_op(part: Part) -> dist.ReduceOp:
     """Averages of integers are sums first, which are divided then and rounded toward zero."""
-    name = {"average": "avg" if _is_real(part.tensor) else "sum"}.get(part.op, part.op)
+    name = {"average": "avg" if _is_real(part.tensors[0]) else "sum"}.get(part.op, part.op)
     return arguments.op_of("all_reduce", name)
 
 
@@ -226,24 +247,25 @@ def _is_real(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _scale(tensor: Tensor, factor: float) -> None:
+def _scale(tensors: Iterable[Tensor], factor: float) -> None:
     """Times ``factor``; integers in float64, rounded toward zero."""
     if factor == 1.0:
         return
-    if _is_real(tensor):
-        tensor.mul_(factor)
-    else:
-        tensor.copy_(tensor.double().mul_(factor))
+    for tensor in tensors:
+        if _is_real(tensor):
+            tensor.mul_(factor)
+        else:
+            tensor.copy_(tensor.double().mul_(factor))
 
 
 def _batches(parts: Sequence[Part], most_bytes: int) -> Iterable[list[Part]]:
     batch: list[Part] = []
     filled = 0
     for part in parts:
-        if batch and filled + part.tensor.nbytes > most_bytes:
+        if batch and filled + part.nbytes > most_bytes:
             yield batch
             batch, filled = [], 0
         batch.append(part)
-        filled += part.tensor.nbytes
+        filled += part.nbytes
     if batch:
         yield batch

@@ -91,6 +91,8 @@ class NamedCollectives:
         self.rank = control.rank()
         self.world_size = control.size()
         self._settings = settings
+        self.shares_host = backend.local_world_size == self.world_size
+        """Whether all ranks are on one host."""
         self._agreement = Agreement(
             self.rank, self.world_size, Exchange(control), settings.capacity
         )
@@ -107,7 +109,8 @@ class NamedCollectives:
         Args:
             name: Of which no other operation is in progress on this rank.
             request: Its tensors must be left alone until it is done.
-            will_wait: Whether the caller calls wait() at once.
+            will_wait: Whether the caller calls wait() at once, or wake(): until then nobody is
+                told, unless something else is.
 
         Raises:
             InvalidArgument: the name is in use, or the rank is no member.
@@ -135,6 +138,11 @@ class NamedCollectives:
             self._requests[name] = (request, handle)
             self._wake(will_wait)
         return handle
+
+    def wake(self) -> None:
+        """Let the own thread run what was asked for and is not yet waited for."""
+        with self._lock:
+            self._asked.notify()
 
     def new_name(self) -> str:
         """For what has none: ranks that call in one order since the last join() get the same."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -75,10 +76,15 @@ class Request:
             self.prescale,
             self.postscale,
             inputs[0].device.type if inputs else "cpu",
-            tuple([str(tensor.dtype) for tensor in inputs]),
-            tuple([tuple(tensor.shape) for tensor in inputs]),
+            tuple([_name_of(tensor.dtype) for tensor in inputs]),
+            tuple([tensor.shape for tensor in inputs]),
             self.splits,
         )
+
+
+@cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype)
 
 
 def dtype_of(name: str) -> torch.dtype:
