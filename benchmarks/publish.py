@@ -17,6 +17,7 @@ import benchmarks.checkpoint.summary as checkpoint
 import benchmarks.collectives.summary as collectives
 import benchmarks.ddp.summary as ddp
 import benchmarks.gpu.summary as gpu
+import benchmarks.horovod.summary as horovod
 import benchmarks.hosts.summary as hosts
 import benchmarks.predict.summary as predict
 import benchmarks.train.summary as train
@@ -31,6 +32,7 @@ END = "<!-- measured: end -->"
 SECTIONS = [
     *(ddp.SECTION, train.SECTION, zero.SECTION, amp.SECTION, checkpoint.SECTION),
     *(collectives.ALL_REDUCE, collectives.OTHERS, hosts.SECTION, predict.SECTION, gpu.SECTION),
+    horovod.SECTION,
 ]
 
 

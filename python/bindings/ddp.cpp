@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "bindings.h"
+#include "ddp/arrival_counter.h"
+#include "ddp/gradient_home.h"
 #include "farandole/ddp/replica.h"
 #include "farandole/ddp/sync_batch_norm.h"
 
@@ -178,6 +180,48 @@ void bind_normalization(py::module_& module) {
       NoGil(), "A normalized batch of all ranks: output, mean, variance, count. Collective.");
 }
 
+ArrivalCounter::Callback callback_of(py::function function) {
+  // Without the GIL, std::function could not count references.
+  const std::shared_ptr<py::function> shared(new py::function(std::move(function)),
+                                             [](py::function* last) {
+                                               const py::gil_scoped_acquire gil;
+                                               delete last;
+                                             });
+  return [shared](std::optional<size_t> excess) {
+    const py::gil_scoped_acquire gil;
+    (*shared)(excess);
+  };
+}
+
+void bind_arrivals(py::module_& module) {
+  py::class_<ArrivalCounter, std::shared_ptr<ArrivalCounter>>(
+      module, "ArrivalCounter", "Counts gradients of parameters until a step has all.")
+      .def(py::init([](const std::vector<at::Tensor>& parameters, py::function callback) {
+             return ArrivalCounter::make(parameters, callback_of(std::move(callback)));
+           }),
+           py::arg("parameters"), py::arg("callback"),
+           "Call ``callback(None)`` then, and ``callback(index)`` of a parameter with one more.")
+      .def("reset", &ArrivalCounter::reset, py::arg("passes"), NoGil(),
+           "Begin a step in which each gets so many.")
+      .def("has_arrivals", &ArrivalCounter::has_arrivals, NoGil(), "Whether some came since.");
+}
+
+void bind_home(py::module_& module) {
+  py::class_<GradientHome, std::shared_ptr<GradientHome>>(
+      module, "GradientHome", "Keeps p.grad of parameters in memory that ranks share.")
+      .def(py::init(&GradientHome::make), py::arg("parameters"), "Hook the parameters.")
+      .def("assign", &GradientHome::assign, py::arg("first"), py::arg("memory"), NoGil(),
+           "Let parameters from ``first`` on have their slots in ``memory``, which they fill.")
+      .def(
+          "gather",
+          [](GradientHome& self, size_t first) -> std::optional<at::Tensor> {
+            const at::Tensor memory = self.gather(first);
+            return memory.defined() ? std::optional(memory) : std::nullopt;
+          },
+          py::arg("first"), NoGil(),
+          "Move these gradients into their slots and return the memory; None if that cannot be.");
+}
+
 }  // namespace
 
 void bind_ddp(py::module_& module) {
@@ -187,6 +231,8 @@ void bind_ddp(py::module_& module) {
   bind_options(module);
   ReplicaClass replica = bind_passes(module);
   bind_replica(replica);
+  bind_arrivals(module);
+  bind_home(module);
 }
 
 }  // namespace farandole::python

@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'Launch', 'NonfinitePolicy', 'OpenAnnotation', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'watch_data_loaders', 'world_size']
+__all__: list[str] = ['ArrivalCounter', 'BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'GradientHome', 'Launch', 'NonfinitePolicy', 'OpenAnnotation', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'watch_data_loaders', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -725,6 +725,38 @@ class Replica:
     @synchronize.setter
     def synchronize(self, arg1: bool) -> None:
         ...
+class ArrivalCounter:
+    """
+    Counts gradients of parameters until a step has all.
+    """
+    def __init__(self, parameters: collections.abc.Sequence[torch.Tensor], callback: collections.abc.Callable) -> None:
+        """
+        Call ``callback(None)`` then, and ``callback(index)`` of a parameter with one more.
+        """
+    def has_arrivals(self) -> bool:
+        """
+        Whether some came since.
+        """
+    def reset(self, passes: typing.SupportsInt) -> None:
+        """
+        Begin a step in which each gets so many.
+        """
+class GradientHome:
+    """
+    Keeps p.grad of parameters in memory that ranks share.
+    """
+    def __init__(self, parameters: collections.abc.Sequence[torch.Tensor]) -> None:
+        """
+        Hook the parameters.
+        """
+    def assign(self, first: typing.SupportsInt, memory: torch.Tensor) -> None:
+        """
+        Let parameters from ``first`` on have their slots in ``memory``, which they fill.
+        """
+    def gather(self, first: typing.SupportsInt) -> torch.Tensor | None:
+        """
+        Move these gradients into their slots and return the memory; None if that cannot be.
+        """
 class UpdateRule:
     """
     How one step changes a parameter.

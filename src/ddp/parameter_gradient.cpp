@@ -83,6 +83,20 @@ void ParameterGradient::open_slot() {
   if (aliased_slot_ && !parameter_.grad().defined()) aliased_slot_->open();
 }
 
+void ParameterGradient::release_slot() {
+  if (is_in_slot() || !is_slot(slot_) || has_sole_holder(slot_)) return;
+  const at::Tensor kept = slot_.clone();
+  c10::StorageImpl* const storage = slot_.storage().unsafeGetStorageImpl();
+  // The memory that it leaves stays mapped for pointers into it.
+  auto* const both = new std::pair<at::Tensor, at::DataPtr>(kept, storage->set_data_ptr(at::DataPtr()));
+  storage->set_data_ptr_noswap({kept.mutable_data_ptr(), both,
+                                [](void* context) {
+                                  delete static_cast<std::pair<at::Tensor, at::DataPtr>*>(context);
+                                },
+                                kept.device()});
+  slot_ = make_slot_();
+}
+
 void ParameterGradient::close_slot() {
   if (aliased_slot_) aliased_slot_->evict();
 }

@@ -47,6 +47,9 @@ class ParameterGradient {
                    std::shared_ptr<AliasedSlot> aliased_slot);
   /// Lends the slot to the operation that computes the next gradient, if there is no gradient yet.
   void open_slot();
+  /// Lets go of the slot's tensor if it is not p.grad: whoever still holds it keeps its values in
+  /// other memory.
+  void release_slot();
   /// Ends lending: from now on only the bucket uses the slot.
   void close_slot();
   /// Whether `gradient` was computed in the slot.

@@ -10,9 +10,10 @@ buckets and needs no names.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch.optim import Optimizer
 from farandole.errors import InvalidArgument, sentences
 from farandole.named import operations
 from farandole.named.compression import Compressor, NoCompression
-from farandole.named.gradient_units import Unit, names_of_groups, plan_units
+from farandole.named.gradient_units import Unit, make_home, names_of_groups, plan_units
 from farandole.named.named_collectives import NamedCollectives
 from farandole.named.parameter_names import names_of
 from farandole.named.sparse import sparse_all_reduce
@@ -72,7 +73,6 @@ class AveragingOptimizer(Optimizer):
         self._parameter_names = names_of(self.param_groups, options.names)
         self._synchronized = False
         self._should_synchronize = True
-        self._hooks: list[Any] = []
         self._units: list[Unit] = []
         self._frozen: list[Tensor] = []
         groups = options.groups
@@ -179,23 +179,27 @@ class AveragingOptimizer(Optimizer):
         trained = [each for each in parameters if each.requires_grad]
         known = {*trained, *(each for unit in self._units for each in unit.parameters)}
         self._frozen = [each for each in self._all_parameters() if each not in known]
-        for unit in plan_units([(self._parameter_names[each], each) for each in trained], groups):
+        pairs = [(self._parameter_names[each], each) for each in trained]
+        units = list(plan_units(pairs, groups))
+        make_home(units)
+        for unit in units:
             unit.reset(self._averaging.passes_per_step)
-            self._units.append(unit)
-            for index, parameter in enumerate(unit.parameters):
-                add: Any = parameter.register_post_accumulate_grad_hook
-                self._hooks.append(add(self._hook_of(unit, index)))
+            unit.on_arrival = partial(self._on_arrival, unit)
+        self._units += units
 
-    def _hook_of(self, unit: Unit, index: int) -> Callable[[Tensor], None]:
-        def hook(_: Tensor) -> None:
-            try:
-                is_complete = unit.arrived(index)
-            except ValueError:
-                raise self._too_many_passes(unit.names[index]) from None
-            if is_complete:
-                self._begin_within_backward(unit)
-
-        return hook
+    def _on_arrival(self, unit: Unit, excess: int | None) -> None:
+        if excess is None:
+            self._begin_within_backward(unit)
+            return
+        raise UnfinishedStep(
+            sentences(
+                "averaging-passes",
+                f"the gradient of '{unit.names[excess]}' was computed more than "
+                f"{self._averaging.passes_per_step} times before step().",
+                "it is on its way to the other ranks after so many passes.",
+                "pass a larger backward_passes_per_step to add up gradients of more passes.",
+            )
+        )
 
     def _begin_within_backward(self, unit: Unit) -> None:
         """Reductions overlap with backward, unless they would take the cores that it runs on."""
@@ -220,44 +224,57 @@ class AveragingOptimizer(Optimizer):
 
     def _begin(self, unit: Unit, will_wait: bool) -> None:
         options = self._averaging
-        tensors: list[Tensor] = []
-        for name, parameter in zip(unit.names, unit.parameters, strict=True):
-            gradient = self._gradient_of(parameter)
-            if gradient is None:
-                continue
-            if gradient.is_sparse:
-                travels = sparse_all_reduce(options.named, gradient, name, op=options.op)
-                unit.sparse.append((parameter, travels))
-                continue
-            compressed, context = options.compression.compress(gradient)
-            unit.sent.append(parameter)
-            unit.contexts.append(context)
-            tensors.append(compressed)
+        named = options.named
+        may_share = named.shares_host and options.compression is NoCompression
+        memory = unit.gathered() if may_share else None
+        if memory is None:
+            gradients = self._gradients_of(unit)
+            may_share = may_share and _may_lie_together(unit, gradients)
+            memory = unit.gathered() if may_share else None
+        tensors = [memory] if memory is not None else self._pack(unit, gradients)
         if tensors:
             unit.handle = operations.all_reduce(
-                options.named,
+                named,
                 tensors,
                 unit.name,
                 op=options.op,
                 prescale=1.0 / options.predivide,
                 postscale=options.predivide,
                 in_place=True,
+                joins=may_share,
+                wants_memory=may_share and named.shares_memory and not unit.has_memory,
                 will_wait=will_wait,
             )
         unit.has_begun = True
 
-    def _gradient_of(self, parameter: Tensor) -> Tensor | None:
-        """Zeros where there is none; None of a frozen parameter, which no rank then trains."""
-        gradient = parameter.grad
-        if gradient is None:
-            if not parameter.requires_grad:
-                return None
-            gradient = parameter.grad = torch.zeros_like(parameter)
-        if gradient.requires_grad:
-            gradient = gradient.detach()
-        if gradient.is_sparse and self._averaging.sparse_as_dense:
-            return gradient.to_dense()
-        return gradient
+    def _gradients_of(self, unit: Unit) -> dict[Tensor, Tensor]:
+        """Zeros where there is none, but for frozen parameters, which are left out."""
+        gradients = {}
+        for parameter in unit.parameters:
+            if parameter.grad is None and parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad is not None:
+                gradients[parameter] = parameter.grad
+        return gradients
+
+    def _pack(self, unit: Unit, gradients: dict[Tensor, Tensor]) -> list[Tensor]:
+        """What travels under the unit's name; sparse gradients travel under their own."""
+        tensors = []
+        for name, parameter in zip(unit.names, unit.parameters, strict=True):
+            gradient = gradients.get(parameter)
+            if gradient is None:
+                continue
+            if gradient.is_sparse and not self._averaging.sparse_as_dense:
+                options = self._averaging
+                travels = sparse_all_reduce(options.named, gradient, name, op=options.op)
+                unit.sparse.append((parameter, travels))
+                continue
+            dense = gradient.to_dense() if gradient.is_sparse else gradient.detach()
+            compressed, context = self._averaging.compression.compress(dense)
+            unit.sent.append(parameter)
+            unit.contexts.append(context)
+            tensors.append(compressed)
+        return tensors
 
     def _finish(self, unit: Unit) -> None:
         for parameter, travels in unit.sparse:
@@ -265,8 +282,20 @@ class AveragingOptimizer(Optimizer):
         if unit.handle is None:
             return
         results = self._averaging.named.wait(unit.handle)
-        for parameter, result, context in zip(unit.sent, results, unit.contexts, strict=True):
+        if unit.handle.memory is not None:
+            unit.take_memory(unit.handle.memory)
+        # What lies in shared memory is already p.grad.
+        for parameter, result, context in zip(unit.sent, results, unit.contexts, strict=False):
             _replace(parameter, self._averaging.compression.decompress(result, context))
+
+
+def _may_lie_together(unit: Unit, gradients: dict[Tensor, Tensor]) -> bool:
+    """Whether the gradients of all parameters can be reduced as one tensor."""
+    return (
+        unit.is_uniform
+        and len(gradients) == len(unit.parameters)
+        and not any(each.is_sparse or each.requires_grad for each in gradients.values())
+    )
 
 
 def _replace(parameter: Tensor, combined: Tensor) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,8 @@ from farandole.named.request import Request, Signature
 
 # Larger tensors are reduced alone: a copy costs more than a call.
 FUSED_TENSOR_BYTES = 1 << 18
+# Of a call on host memory that ranks share: what is joined stays in the cache.
+_CACHED_BYTES = 1 << 20
 
 
 @dataclass
@@ -34,6 +37,8 @@ class Part:
     handle: Handle | None = None
     stream: torch.Stream | None = None
     nbytes: int = 0
+    is_alone: bool = False
+    """Whether it shares no call with another part."""
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -53,12 +58,16 @@ class Execution:
         self._group = group
         self._rank = group.rank()
         self._world_size = group.size()
-        self._fusion_bytes = fusion_bytes
+        backend: Any = _C.ProcessGroupFarandole.of(group)
+        self.shares_memory = backend.local_world_size == self._world_size
+        """Whether ranks can, as far as is known."""
+        cached = min(fusion_bytes, _CACHED_BYTES) if self.shares_memory else fusion_bytes
+        self._most_bytes = {True: cached, False: fusion_bytes}  # by whether it is on the CPU
         self.zeros_index: int | None = None
         """The index of the accelerator where a rank that has joined makes its zeros."""
 
     @torch.no_grad()
-    def run(self, work: Iterable[tuple[Decision, Request | None, Handle | None]]) -> None:
+    def run(self, work: Sequence[tuple[Decision, Request | None, Handle | None]]) -> None:
         """Fill in the handles' results. Collective; the request is None of a rank that joined."""
         parts: list[Part] = []
         for decision, own, handle in work:
@@ -69,6 +78,19 @@ class Execution:
                 with _misuse_told_to([handle]), _on(own.stream):
                     self._move(decision, own, handle)
         self._reduce_all(parts)
+        for decision, _, handle in work:
+            if all(each is not None and each.wants_memory for each in decision.signatures):
+                self._allocate(decision.signature, handle)
+
+    def _allocate(self, signature: Signature, handle: Handle | None) -> None:
+        dtype = request.dtype_of(signature.dtypes[0])
+        try:
+            memory = _C.symmetric_empty(list(signature.shapes[0]), dtype, self._group)
+        except NotSupported:  # on all ranks
+            self.shares_memory = False
+            return
+        if handle is not None:
+            handle.memory = memory
 
     def _move(self, decision: Decision, own: Request, handle: Handle) -> None:
         for index, tensor in enumerate(own.inputs):
@@ -135,14 +157,18 @@ class Execution:
             tensors = self._zeros_of(signature) if own is None else _outputs_of(own)
         if handle is not None:
             handle.result += tensors
+        if own is not None and own.joins:
+            size = sum([tensor.nbytes for tensor in tensors])
+            yield Part(tensors, op, *factors, handle, stream, size, size > FUSED_TENSOR_BYTES)
+            return
         small: dict[torch.dtype, Part] = {}
         for tensor in tensors:
             size = tensor.nbytes
             if size > FUSED_TENSOR_BYTES or (op == "adasum" and size):
-                yield Part([tensor], op, *factors, handle, stream, size)
+                yield Part([tensor], op, *factors, handle, stream, size, is_alone=True)
             elif size:
                 part = small.get(tensor.dtype)
-                if part is not None and part.nbytes + size <= self._fusion_bytes:
+                if part is not None and part.nbytes + size <= self._most_bytes[tensor.is_cpu]:
                     part.tensors.append(tensor)
                     part.nbytes += size
                     continue
@@ -161,12 +187,12 @@ class Execution:
     def _reduce_all(self, parts: Iterable[Part]) -> None:
         fused: dict[tuple[object, ...], list[Part]] = {}
         for part in parts:
-            if part.op == "adasum" or part.nbytes > FUSED_TENSOR_BYTES and len(part.tensors) == 1:
+            if part.is_alone:
                 self._reduce([part])
             else:
                 fused.setdefault(part.kind, []).append(part)
         for alike in fused.values():
-            for batch in _batches(alike, self._fusion_bytes):
+            for batch in _batches(alike, self._most_bytes[alike[0].tensors[0].is_cpu]):
                 self._reduce(batch)
 
     def _reduce(self, parts: Sequence[Part]) -> None:

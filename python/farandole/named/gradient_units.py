@@ -4,65 +4,92 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakMethod
 
 from torch import Tensor
 
+from farandole import _C
 from farandole.errors import InvalidArgument, sentences
 from farandole.named.handle import Handle
 from farandole.named.sparse import SparseSum
 
 BUCKET_BYTES = 8 << 20
 """Of the parameters of a unit, where the program gives no groups."""
+_CACHE_LINE_BYTES = 64
 
 
 class Unit:
     """Some parameters, and where their gradients of the current step are.
 
-    Threads: hooks of autograd's threads call arrived(), the program's thread the rest.
+    Threads: autograd's threads call ``on_arrival``, the program's thread the rest.
     """
 
     def __init__(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
         """Take parameters with their names; the first name is the unit's."""
         self.name = parameters[0][0]
+        # Whole cache lines first: only what begins with one is computed in its place.
+        parameters = sorted(parameters, key=lambda pair: pair[1].nbytes % _CACHE_LINE_BYTES != 0)
         self.names = [name for name, _ in parameters]
         self.parameters = [parameter for _, parameter in parameters]
+        first = self.parameters[0]
+        self.is_uniform = all(
+            each.device.type == "cpu" and each.dtype == first.dtype for each in self.parameters
+        )
+        """Whether gradients may lie in one piece of host memory."""
+        self.on_arrival: Callable[[int | None], None] = lambda _: None
+        """Called when all gradients of a step are there, or with the place of a parameter that has
+        got one more."""
+        self.has_begun = False
         self.handle: Handle | None = None
         """Of the all_reduce of dense gradients, once it has begun."""
         self.sent: list[Tensor] = []
-        """The parameters whose gradients are in it."""
+        """The parameters whose gradients are in it, but for those that lie in shared memory."""
         self.contexts: list[Any] = []
         """Of the compression, one for each of them."""
         self.sparse: list[tuple[Tensor, SparseSum]] = []
         """Gradients that travel on their own, with their parameters."""
-        self.reset(1)
+        arrived = WeakMethod(self._arrived)
+        self._arrivals = _C.ArrivalCounter(
+            self.parameters, lambda excess: (arrived() or _nobody)(excess)
+        )
+        self._home: _C.GradientHome | None = None
+        self._place = 0  # of the first parameter there
+        self.has_memory = False
+        """Whether gradients have a place in memory that ranks share."""
+
+    def live_in(self, home: _C.GradientHome, place: int) -> None:
+        """The parameters are those of ``home`` from ``place`` on."""
+        self._home, self._place = home, place
 
     def reset(self, passes: int) -> None:
         """A step begins, in which each parameter gets ``passes`` gradients."""
         self.has_begun = False
         self.handle, self.sent, self.contexts, self.sparse = None, [], [], []
-        self._passes_left = [passes] * len(self.parameters)
-        self._left = passes * len(self.parameters)
-        self._all = self._left
+        self._arrivals.reset(passes)
 
     @property
     def has_gradients(self) -> bool:
         """Whether gradients of this step have arrived, or are on their way."""
-        return self.has_begun or self._left < self._all
+        return self.has_begun or self._arrivals.has_arrivals()
 
-    def arrived(self, index: int) -> bool:
-        """Count a gradient of a parameter; whether it was the last one of the step.
+    def take_memory(self, memory: Tensor) -> None:
+        """Compute gradients in ``memory``, which ranks share, from the next backward on."""
+        assert self._home is not None
+        self._home.assign(self._place, memory)
+        self.has_memory = True
 
-        Raises:
-            ValueError: it is one more than the step's passes.
-        """
-        passes = self._passes_left[index]
-        if passes <= 0:
-            raise ValueError(index)
-        self._passes_left[index] = passes - 1
-        self._left -= 1
-        return self._left == 0
+    def gathered(self) -> Tensor | None:
+        """That memory, with all gradients in it; None if they cannot lie there."""
+        return None if self._home is None else self._home.gather(self._place)
+
+    def _arrived(self, excess: int | None) -> None:
+        self.on_arrival(excess)
+
+
+def _nobody(_: int | None) -> None:
+    """The unit is gone."""
 
 
 def plan_units(
@@ -85,6 +112,18 @@ def plan_units(
         if chosen:
             yield Unit(chosen)
     yield from map(Unit, _buckets(rest.items()))
+
+
+def make_home(units: Iterable[Unit]) -> None:
+    """Give the gradients of units that may have one a common home; nothing is allocated yet."""
+    uniform = [unit for unit in units if unit.is_uniform]
+    if not uniform:
+        return
+    home = _C.GradientHome([parameter for unit in uniform for parameter in unit.parameters])
+    place = 0
+    for unit in uniform:
+        unit.live_in(home, place)
+        place += len(unit.parameters)
 
 
 def names_of_groups(
@@ -115,9 +154,7 @@ def _place_of(name: str) -> list[str | int]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
-def _parts(
-    ordered: list[tuple[str, Tensor]], count: int
-) -> Iterator[list[tuple[str, Tensor]]]:
+def _parts(ordered: list[tuple[str, Tensor]], count: int) -> Iterator[list[tuple[str, Tensor]]]:
     """Of nearly equal lengths."""
     least, more = divmod(len(ordered), count)
     end = 0

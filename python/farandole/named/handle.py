@@ -12,7 +12,7 @@ class Handle:
     Threads: any may read it; the thread that drives the rounds alone completes it.
     """
 
-    __slots__ = ("done", "error", "name", "received_splits", "result")
+    __slots__ = ("done", "error", "memory", "name", "received_splits", "result")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -20,6 +20,8 @@ class Handle:
         self.error: BaseException | None = None
         self.result: list[Tensor] = []
         """One tensor for each of the request's."""
+        self.memory: Tensor | None = None
+        """That ranks share, if all of them wanted it; flat, as large as the result."""
         self.received_splits: list[int] = []
         """Of an all_to_all: rows that came from each rank."""
 

@@ -91,12 +91,12 @@ class NamedCollectives:
         self.rank = control.rank()
         self.world_size = control.size()
         self._settings = settings
-        self.shares_host = backend.local_world_size == self.world_size
-        """Whether all ranks are on one host."""
         self._agreement = Agreement(
             self.rank, self.world_size, Exchange(control), settings.capacity
         )
         self._execution = Execution(data, settings.fusion_bytes)
+        self.shares_host = self._execution.shares_memory
+        """Whether all ranks are on one host."""
         self._stalls = StallWatch(self._agreement, self.rank, settings)
         self._thread = threading.Thread(
             target=self._run, name="farandole-named-collectives", daemon=True
@@ -143,6 +143,11 @@ class NamedCollectives:
         """Let the own thread run what was asked for and is not yet waited for."""
         with self._lock:
             self._asked.notify()
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether requests may ask for memory that ranks share; the same on all ranks."""
+        return self._execution.shares_memory
 
     def new_name(self) -> str:
         """For what has none: ranks that call in one order since the last join() get the same."""

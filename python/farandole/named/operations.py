@@ -27,6 +27,8 @@ def all_reduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     in_place: bool = False,
+    joins: bool = False,
+    wants_memory: bool = False,
     will_wait: bool = False,
 ) -> Handle:
     """Reduce each tensor over the ranks.
@@ -40,10 +42,22 @@ def all_reduce(
         prescale: By which inputs are multiplied; integers in float64, rounded toward zero.
         postscale: By which results are.
         in_place: Whether results replace the inputs.
+        joins: Whether the tensors, of one dtype, count as one; other ranks may cut theirs
+            otherwise.
+        wants_memory: Whether the handle is to get memory that all ranks share, if all want it and
+            they can.
         will_wait: Whether the caller waits for it at once.
     """
     asked = Request(
-        request.ALL_REDUCE, tensors, op, 0, float(prescale), float(postscale), in_place=in_place
+        request.ALL_REDUCE,
+        tensors,
+        op,
+        0,
+        float(prescale),
+        float(postscale),
+        in_place=in_place,
+        joins=joins,
+        wants_memory=wants_memory,
     )
     return _submit(named, name, asked, will_wait)
 

@@ -38,12 +38,15 @@ class Signature(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     splits: tuple[int, ...]
     """Of an all_to_all: rows for each rank."""
+    wants_memory: bool = False
+    """Of an all_reduce: whether the rank wants memory that ranks share; may differ."""
 
     @classmethod
     def of_json(cls, fields: list[Any]) -> Signature:
         """What json made of one."""
-        *plain, dtypes, shapes, splits = fields
-        return cls._make([*plain, tuple(dtypes), tuple(map(tuple, shapes)), tuple(splits)])
+        *plain, dtypes, shapes, splits, wants_memory = fields
+        lists = (tuple(dtypes), tuple(map(tuple, shapes)), tuple(splits))
+        return cls._make([*plain, *lists, wants_memory])
 
 
 @dataclass(eq=False)
@@ -58,6 +61,10 @@ class Request:
     postscale: float = 1.0
     in_place: bool = False
     splits: tuple[int, ...] = ()
+    joins: bool = False
+    """Whether all tensors, of one dtype, count as one; other ranks may cut theirs otherwise."""
+    wants_memory: bool = False
+    """Whether the handle is to get memory that all ranks share, if all want it."""
     stream: torch.Stream | None = None
     """Of an accelerator: that of the thread that asked; submit() notes it."""
 
@@ -69,6 +76,10 @@ class Request:
     def signature(self) -> Signature:
         """What the other ranks are told."""
         inputs = self.inputs
+        dtypes = tuple([_name_of(tensor.dtype) for tensor in inputs])
+        shapes: tuple[tuple[int, ...], ...] = tuple([tensor.shape for tensor in inputs])
+        if self.joins:
+            dtypes, shapes = dtypes[:1], ((sum([tensor.numel() for tensor in inputs]),),)
         return Signature(
             self.operation,
             self.op,
@@ -76,9 +87,10 @@ class Request:
             self.prescale,
             self.postscale,
             inputs[0].device.type if inputs else "cpu",
-            tuple([_name_of(tensor.dtype) for tensor in inputs]),
-            tuple([tensor.shape for tensor in inputs]),
+            dtypes,
+            shapes,
             self.splits,
+            self.wants_memory,
         )
 
 
@@ -119,9 +131,10 @@ def conflict_of(signatures: Sequence[Signature | None]) -> str:
     return ""
 
 
-def _compared(signature: Signature) -> tuple[Any, ...]:
+def _compared(signature: Signature) -> Signature:
     """A signature without what may differ between ranks."""
-    if signature.operation not in _UNEVEN:
-        return signature
-    rows = tuple(("any", *shape[1:]) for shape in signature.shapes)
-    return (*signature[:-2], rows, ())
+    alike = signature._replace(wants_memory=False)
+    if signature.operation in _UNEVEN:
+        rows: Any = tuple(("any", *shape[1:]) for shape in signature.shapes)
+        alike = alike._replace(shapes=rows, splits=())
+    return alike
