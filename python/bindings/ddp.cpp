@@ -180,13 +180,13 @@ void bind_normalization(py::module_& module) {
       NoGil(), "A normalized batch of all ranks: output, mean, variance, count. Collective.");
 }
 
-ArrivalCounter::Callback callback_of(py::function function) {
-  // Without the GIL, std::function could not count references.
-  const std::shared_ptr<py::function> shared(new py::function(std::move(function)),
-                                             [](py::function* last) {
-                                               const py::gil_scoped_acquire gil;
-                                               delete last;
-                                             });
+/// Copies of a std::function are made without the GIL, so they share one reference.
+ArrivalCounter::Callback callback_of(py::object function) {
+  const auto drop = [](py::object* last) {
+    const py::gil_scoped_acquire gil;
+    delete last;
+  };
+  const std::shared_ptr<py::object> shared(new py::object(std::move(function)), drop);
   return [shared](std::optional<size_t> excess) {
     const py::gil_scoped_acquire gil;
     (*shared)(excess);
@@ -196,7 +196,7 @@ ArrivalCounter::Callback callback_of(py::function function) {
 void bind_arrivals(py::module_& module) {
   py::class_<ArrivalCounter, std::shared_ptr<ArrivalCounter>>(
       module, "ArrivalCounter", "Counts gradients of parameters until a step has all.")
-      .def(py::init([](const std::vector<at::Tensor>& parameters, py::function callback) {
+      .def(py::init([](const std::vector<at::Tensor>& parameters, py::object callback) {
              return ArrivalCounter::make(parameters, callback_of(std::move(callback)));
            }),
            py::arg("parameters"), py::arg("callback"),

@@ -729,7 +729,7 @@ class ArrivalCounter:
     """
     Counts gradients of parameters until a step has all.
     """
-    def __init__(self, parameters: collections.abc.Sequence[torch.Tensor], callback: collections.abc.Callable) -> None:
+    def __init__(self, parameters: collections.abc.Sequence[torch.Tensor], callback: typing.Any) -> None:
         """
         Call ``callback(None)`` then, and ``callback(index)`` of a parameter with one more.
         """

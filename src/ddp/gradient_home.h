@@ -16,9 +16,9 @@
 namespace farandole {
 
 /// Keeps p.grad of parameters in memory that ranks share, for whoever reduces it there. Gradients
-/// are computed in their slots where that can be predicted, as those of a Reducer, else copied there
-/// when they arrive. It reduces nothing, and nothing depends on it: p.grad that is elsewhere stays
-/// valid, and a p.grad that the program keeps beyond its step keeps its values.
+/// are computed in their slots where that can be predicted, as those of a Reducer, else copied
+/// there when they arrive. It reduces nothing, and nothing depends on it: p.grad that is elsewhere
+/// stays valid, and a p.grad that the program keeps beyond its step keeps its values.
 ///
 /// Threads: hooks come from the thread of the backward, all else from the caller's; calls wait for
 /// each other.

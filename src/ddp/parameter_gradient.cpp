@@ -88,12 +88,12 @@ void ParameterGradient::release_slot() {
   const at::Tensor kept = slot_.clone();
   c10::StorageImpl* const storage = slot_.storage().unsafeGetStorageImpl();
   // The memory that it leaves stays mapped for pointers into it.
-  auto* const both = new std::pair<at::Tensor, at::DataPtr>(kept, storage->set_data_ptr(at::DataPtr()));
-  storage->set_data_ptr_noswap({kept.mutable_data_ptr(), both,
-                                [](void* context) {
-                                  delete static_cast<std::pair<at::Tensor, at::DataPtr>*>(context);
-                                },
-                                kept.device()});
+  auto* const both =
+      new std::pair<at::Tensor, at::DataPtr>(kept, storage->set_data_ptr(at::DataPtr()));
+  storage->set_data_ptr_noswap(
+      {kept.mutable_data_ptr(), both,
+       [](void* context) { delete static_cast<std::pair<at::Tensor, at::DataPtr>*>(context); },
+       kept.device()});
   slot_ = make_slot_();
 }
 

@@ -31,6 +31,7 @@ from benchmarks.ddp.models import TASKS
 from benchmarks.harness import script
 from benchmarks.harness.groups import Groups
 from benchmarks.harness.ranks import UnavailableError
+from benchmarks.horovod import lanes as horovod
 from benchmarks.hosts import lanes as hosts_lanes
 from benchmarks.hosts import measure as hosts_measure
 from benchmarks.hosts import outcome as hosts_outcome
@@ -202,6 +203,16 @@ def test_quick_rounding_run_agrees_in_float64(tmp_path: Path) -> None:
     assert len(apart) == len(rows) == 10
     assert 0 < apart["ours_full", "float64"] < 1e-9
     assert apart["ours_full", "float64"] == apart["ours_shard", "float64"]
+
+
+def test_quick_horovod_run_verifies_all_lanes(tmp_path: Path) -> None:
+    printed = run("horovod.run", "--quick", "--output", str(tmp_path))
+    rows = rows_of(tmp_path / "horovod.jsonl")
+    lanes = {(each["task"], each["lane"]) for each in rows if each["part"] == "steps"}
+    assert lanes == {(task, lane) for task in horovod.TASKS for lane in horovod.STEPS}
+    assert {each["lane"] for each in rows if each["part"] == "all_reduce"} == {*horovod.ALL_REDUCES}
+    assert all(each["cpu_ms"] > 0 for each in rows if each["part"] == "steps")
+    assert "averages over 2 ranks" in printed
 
 
 def test_quick_report_run_tells_time_and_memory(tmp_path: Path) -> None:
