@@ -57,7 +57,8 @@ class Training:
         """Of one batch; or of the mean loss of several."""
         self._optimizer.zero_grad()
         for batch in batches:
-            (loss_of(self.model, batch) / len(batches)).backward()
+            loss = loss_of(self.model, batch) / len(batches)
+            loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
 
 

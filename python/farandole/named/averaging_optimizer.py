@@ -75,9 +75,12 @@ class AveragingOptimizer(Optimizer):
         self._should_synchronize = True
         self._units: list[Unit] = []
         self._frozen: list[Tensor] = []
-        groups = options.groups
-        if groups is not None and not isinstance(groups, int):
-            groups = names_of_groups(groups, self._parameter_names)
+        given = options.groups
+        groups = (
+            given
+            if given is None or isinstance(given, int)
+            else names_of_groups(given, self._parameter_names)
+        )
         self._take_in(self._all_parameters(), groups)
 
     @property

@@ -59,7 +59,7 @@ class Execution:
         self._rank = group.rank()
         self._world_size = group.size()
         backend: Any = _C.ProcessGroupFarandole.of(group)
-        self.shares_memory = backend.local_world_size == self._world_size
+        self.shares_memory: bool = backend.local_world_size == self._world_size
         """Whether ranks can, as far as is known."""
         cached = min(fusion_bytes, _CACHED_BYTES) if self.shares_memory else fusion_bytes
         self._most_bytes = {True: cached, False: fusion_bytes}  # by whether it is on the CPU

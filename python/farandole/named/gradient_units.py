@@ -103,8 +103,9 @@ def plan_units(
             or 0, is cut into buckets of BUCKET_BYTES.
     """
     ordered = sorted(named, key=lambda pair: _place_of(pair[0]))
-    if isinstance(groups, int) and groups > 0:
-        yield from map(Unit, filter(None, _parts(ordered, groups)))
+    if isinstance(groups, int):
+        parts = _parts(ordered, groups) if groups else _buckets(ordered)
+        yield from map(Unit, filter(None, parts))
         return
     rest = dict(ordered)
     for group in groups or ():
