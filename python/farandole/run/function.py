@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a function of this program on ranks that `farandole run` starts, and collects its results.
+
+The ranks are processes of their own, so it works from scripts, notebooks and drivers of Spark. They
+get the function and give their results through a socket, on which both sides prove that they know a
+key; TCP where ranks are on other hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
+
+from farandole.errors import Error, InvalidArgument, NotSupported, sentences
+from farandole.run.command_line import job_of, make_parser
+from farandole.run.failure import describe
+from farandole.run.function_meeting import Meeting, Report
+
+_PROGRAM = "farandole.run.function_rank"  # a module: what each rank runs
+_PATIENCE_S = 5.0
+"""How long ranks may take to end when this program is interrupted, and readers when all ended."""
+
+
+class RankError(Error):
+    """A rank of run_function() raised, or ended without a result. ``ranks`` are those that did."""
+
+
+def run_function(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    ranks: int,
+    options: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    python: str | None = None,
+    output: IO[str] | None = None,
+) -> list[Any]:
+    """Call ``function(*args, **kwargs)`` on each of ``ranks`` ranks; their results, in rank order.
+
+    Function, arguments and results travel by cloudpickle: functions of notebooks and of the script
+    by value, those of modules by name, which ranks import from the same paths. Ranks have the
+    variables of torchrun, so farandole.init_process_group() meets the others. If one fails, all are
+    ended. Returns when no rank is left; nothing else stays behind, also if this program is killed.
+
+    Args:
+        function: What each rank calls, in its main thread.
+        args: Of it.
+        kwargs: Of it.
+        ranks: How many, on all hosts.
+        options: More options of `farandole run`, as ["--hosts", "h1:2,h2:2"].
+        variables: For the ranks, beside those of this process.
+        python: Of the ranks, if it is not this one.
+        output: A text stream for what ranks print; None: the standard streams of this process.
+
+    Raises:
+        RankError: a rank raised, died, or could not be started. Its cause is what was raised.
+        InvalidArgument: an option is wrong, or the function cannot be pickled.
+        NotSupported: cloudpickle is missing.
+
+    Threads: any; calls may run at the same time.
+    """
+    payload = _pickled(function, tuple(args), dict(kwargs or {}))
+    program = [python or sys.executable, "-m", _PROGRAM]
+    arguments = ["-n", str(ranks), *options, *program]
+    job = job_of(make_parser().parse_args(arguments))
+    with contextlib.closing(Meeting(payload, across_hosts=bool(job.placed))) as meeting:
+        environment = {**os.environ, **(variables or {}), **meeting.variables()}
+        launcher = subprocess.Popen(
+            [sys.executable, "-m", "farandole", "run", *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # signals of the terminal reach it through this program alone
+        )
+        readers = _relay(launcher, output)
+        try:
+            status = launcher.wait()
+        except BaseException:
+            _end(launcher)
+            raise
+        finally:
+            for reader in readers:
+                reader.join(_PATIENCE_S)
+        return _results(meeting.reports(_PATIENCE_S), job.world_size, status)
+
+
+def _pickled(*values: Any) -> bytes:
+    try:
+        writer: Any = importlib.import_module("cloudpickle")
+    except ImportError as error:
+        raise NotSupported(
+            sentences(
+                "function-cloudpickle",
+                "run_function() was called, and cloudpickle is not installed.",
+                "it brings functions of a script or notebook to the ranks.",
+                "pip install cloudpickle, or put the function into a script and start that with "
+                "`farandole run`.",
+            )
+        ) from error
+    try:
+        data: bytes = writer.dumps(values)
+    except Exception as error:  # whatever the objects raise
+        raise InvalidArgument(
+            sentences(
+                "function-pickle",
+                f"run_function() cannot bring {values[0]!r} to the ranks.",
+                f"it, its arguments or what it uses cannot be pickled: {error}",
+                "make such objects (locks, files, groups) within the function.",
+            )
+        ) from error
+    return data
+
+
+def _relay(launcher: subprocess.Popen[bytes], output: IO[str] | None) -> list[threading.Thread]:
+    """Threads that print what the ranks do: sys.stdout may be that of a notebook."""
+    assert launcher.stdout is not None
+    assert launcher.stderr is not None
+    streams = ((launcher.stdout, output or sys.stdout), (launcher.stderr, output or sys.stderr))
+    threads = [threading.Thread(target=_copy, args=pair, daemon=True) for pair in streams]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _copy(source: IO[bytes], target: IO[str]) -> None:
+    for line in source:
+        try:
+            target.write(line.decode(errors="replace"))
+            target.flush()
+        except (OSError, ValueError):  # closed: nobody reads it, but the ranks go on
+            continue
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> None:
+    """As a user would: once to end the ranks in order, once more to kill them."""
+    for _ in range(2):
+        launcher.send_signal(signal.SIGINT)
+        try:
+            launcher.wait(_PATIENCE_S)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+    launcher.kill()
+    launcher.wait()
+
+
+def _results(reports: list[Report], world_size: int, status: int) -> list[Any]:
+    """By rank.
+
+    Raises:
+        RankError: one raised, or gave none.
+    """
+    raised = [each for each in reports if each.outcome is not None and each.outcome.error]
+    own = [each for each in raised if each.outcome and not each.outcome.is_consequence]
+    lost = [each for each in reports if each.outcome is None]
+    if own or (raised and not lost):
+        raise _raised((own or raised)[0], world_size)
+    if lost:
+        raise _died(lost, world_size, status)
+    if status != 0 or len(reports) < world_size:
+        raise RankError(
+            sentences(
+                "function-not-started",
+                f"run_function() got results of {len(reports)} of {world_size} ranks.",
+                f"`farandole run` could not start all of them, or one failed after its result: "
+                f"{_describe(status)}.",
+                "its lines above say more.",
+            )
+        )
+    found = {each.rank: each.outcome.result for each in reports if each.outcome is not None}
+    return [pickle.loads(found[rank]) for rank in range(world_size)]
+
+
+def _raised(report: Report, world_size: int) -> RankError:
+    outcome = report.outcome
+    assert outcome is not None
+    error = RankError(
+        sentences(
+            "function-raised",
+            f"rank {report.rank} of {world_size} raised {outcome.error}",
+            f"the function failed there:\n{outcome.traceback}",
+            "see that traceback; the other ranks were ended.",
+        )
+    )
+    error.ranks = (report.rank,)
+    error.__cause__ = outcome.cause()
+    return error
+
+
+def _died(lost: list[Report], world_size: int, status: int) -> RankError:
+    """Of the ranks that ended without a result, the first one is the cause."""
+    first = lost[0]
+    error = RankError(
+        sentences(
+            "function-died",
+            f"rank {first.rank} of {world_size} ended without a result (pid {first.pid}, host "
+            f"{first.host}): {_describe(status)}.",
+            "its process was killed, or left the function by an exit.",
+            "see its last lines above; the other ranks were ended.",
+        )
+    )
+    error.ranks = (first.rank,)
+    return error
+
+
+def _describe(status: int) -> str:
+    """What `farandole run` returned, as a shell does."""
+    return describe(128 - status if status > 128 else status)

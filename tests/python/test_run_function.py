@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""run_function(): functions of a program on ranks that `farandole run` starts."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import farandole
+import pytest
+from farandole.run.function import RankError, run_function
+
+import warm_python
+from run_command import DEADLINE_S, environment, wait_until_gone
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "run" / "function.py"
+
+
+def run(function: Callable[..., Any], *args: Any, ranks: int = 2, **options: Any) -> list[Any]:
+    python = str(warm_python.executable())
+    return run_function(function, args, ranks=ranks, python=python, **options)
+
+
+def test_results_come_back_in_the_order_of_ranks() -> None:
+    def function(base: int) -> tuple[int, str, object]:
+        class Local:
+            value = base
+
+        print("from rank", os.environ["RANK"])
+        return base + int(os.environ["RANK"]), os.environ["EXTRA"], Local
+
+    output = io.StringIO()
+    found = run(function, 10, ranks=3, variables={"EXTRA": "given"}, output=output)
+    assert [(number, extra) for number, extra, _ in found] == [(10 + r, "given") for r in range(3)]
+    assert found[0][2].value == 10
+    for rank in range(3):
+        assert f"[{rank}] from rank {rank}\n" in output.getvalue()
+
+
+def test_ranks_train_together() -> None:
+    def function() -> float:
+        import torch
+
+        farandole.init_process_group()
+        tensor = torch.tensor([1.0 + farandole.rank()])
+        farandole.all_reduce(tensor, op="sum")
+        return tensor.item()
+
+    assert run(function, output=io.StringIO()) == [3.0, 3.0]
+
+
+def test_what_a_rank_raises_comes_back_with_its_traceback() -> None:
+    def function() -> None:
+        farandole.init_process_group()
+        if farandole.rank() == 1:
+            raise ValueError("bad batch")
+        farandole.barrier()
+
+    output = io.StringIO()
+    with pytest.raises(RankError, match="rank 1 of 2 raised ValueError: bad batch") as caught:
+        run(function, output=output)
+    assert caught.value.rank == 1
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "in function\n" in str(caught.value)
+    assert "ValueError: bad batch" in output.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [("os.kill(os.getpid(), 9)", "killed by SIGKILL"), ("sys.exit(3)", "exit status 3")],
+)
+def test_a_rank_that_ends_is_named(end: str, how: str) -> None:
+    def function(end: str) -> None:
+        if os.environ["RANK"] == "1":
+            exec(f"import os, sys; {end}")
+        time.sleep(60)
+
+    began = time.monotonic()
+    with pytest.raises(RankError, match=r"rank 1 of 2 ended without a result .*") as caught:
+        run_function(function, (end,), ranks=2, output=io.StringIO())
+    assert how in str(caught.value)
+    assert time.monotonic() - began < DEADLINE_S
+
+
+def test_what_cannot_be_brought_is_told_on_both_ways() -> None:
+    with pytest.raises(farandole.InvalidArgument, match=r"\[function-pickle\]"):
+        run(threading.Lock().acquire)
+    with pytest.raises(RankError, match=r"rank 0 of 1 raised .*the function returned lock"):
+        run(threading.Lock, ranks=1, output=io.StringIO())
+    with pytest.raises(farandole.InvalidArgument, match="-n was '0'"):
+        run(print, ranks=0)
+    with pytest.raises(farandole.InvalidArgument, match=r"\[ranks-exceed-hosts\]"):
+        run(print, ranks=3, options=["--hosts", "localhost:2"])
+
+
+INTERRUPTED = """
+import os, sys, time
+from farandole.run.function import run_function
+
+def function():
+    print("ready", os.getpid(), flush=True)
+    time.sleep(60)
+
+run_function(function, ranks=2, python=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_a_program_that_is_ended(tmp_path: Path, number: signal.Signals) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(INTERRUPTED)
+    started = subprocess.Popen(
+        [sys.executable, str(program), str(warm_python.executable())],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert started.stdout
+    pids: list[int] = []
+    while len(pids) < 2:
+        line = started.stdout.readline()
+        assert line
+        pids += [int(line.split()[-1])] if " ready " in line else []
+    started.send_signal(number)
+    started.communicate(timeout=DEADLINE_S)
+    wait_until_gone(pids)
+
+
+def test_it_works_from_an_interactive_interpreter() -> None:
+    """Functions typed there belong to no file."""
+    typed = (
+        "from farandole.run.function import run_function\n"
+        "import os\n"
+        "def function(): return os.environ['RANK'] + helper()\n"
+        "\n"
+        "def helper(): return '!'\n"
+        "\n"
+        f"run_function(function, ranks=2, python={str(warm_python.executable())!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-i"],
+        input=typed,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert "['0!', '1!']" in done.stdout, done.stderr
+
+
+def test_the_example() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert "both ranks have the sum" in done.stdout, done.stderr
