@@ -110,6 +110,16 @@ for step in range(3):
 
 
 @needs_mpirun
+def test_hosts_may_have_different_numbers_of_ranks(tmp_path: Path) -> None:
+    agent = script(tmp_path, SSH, name="ssh")
+    done = run(
+        *("--hosts", "localhost:2,other:1", "--mpirun-args", f"--prtemca plm_ssh_agent {agent}"),
+        script(tmp_path, "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE"),
+    )
+    assert sorted(done.stdout.splitlines()) == ["[0] 0 of 2", "[1] 1 of 2", "[2] 0 of 1"]
+
+
+@needs_mpirun
 def test_training_on_two_hosts_and_its_failure(tmp_path: Path) -> None:
     """The second host is this one by another name, which a stand-in for ssh leads to."""
     program = tmp_path / "train.py"

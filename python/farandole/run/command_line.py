@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from farandole.errors import Error, InvalidArgument, sentences
 from farandole.run import cores, hosts, sagemaker
@@ -52,6 +53,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--no-bind", action="store_true", help="do not divide the cores among ranks")
     add("--no-prefix", action="store_true", help="print lines without the rank")
     add("--output-dir", metavar="FOLDER", help="also write each rank's output to FOLDER/rank-N.log")
+    add("--split-output", action="store_true", help="write FOLDER/rank.N/stdout and stderr instead")
+    add("--timestamps", action="store_true", help="begin each line with the time of day")
     add("-q", "--quiet", action="store_true", help="print no lines of its own but errors")
     add("--from-sagemaker", metavar="FILE", help="take hosts, ranks, script and its arguments "
         "from a job of SageMaker, as JSON; options given here count before it")  # fmt: skip
@@ -86,7 +89,11 @@ def main(arguments: list[str]) -> int:
     except Error as error:
         print(error, file=sys.stderr)
         return MISUSE
-    # The report stands last: what libraries print when the interpreter ends must not follow it.
+    return end_with(status)
+
+
+def end_with(status: int) -> NoReturn:
+    """Ends this process now: what libraries print at the end must not follow the report."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -118,6 +125,8 @@ def job_of(options: argparse.Namespace) -> Job:
     nodes = _nodes(options)
     if placed and nodes:
         raise _exclusive("--hosts", "--nnodes", "mpirun starts all ranks from one host.")
+    if options.split_output and not options.output_dir:
+        raise _needs("--split-output", "--output-dir", "it says how files lie in that folder.")
     restarts = _number("--max-restarts", options.max_restarts, least=0)
     if placed and restarts:
         raise _exclusive("--hosts", "--max-restarts", "mpirun does not restart ranks.")
@@ -137,6 +146,8 @@ def job_of(options: argparse.Namespace) -> Job:
         prefix=not options.no_prefix,
         output_folder=Path(options.output_dir) if options.output_dir else None,
         quiet=wants_quiet(options.quiet),
+        timestamps=options.timestamps,
+        split_output=options.split_output,
         variables=asked.variables,
         notes=notes,
     )
@@ -206,6 +217,17 @@ def _number(option: str, text: str, *, least: int, most: int | None = None) -> i
             f"{option} was '{text}'.",
             f"it is an integer of {limits}.",
             f"pass such a number; farandole run --help explains {option}.",
+        )
+    )
+
+
+def _needs(option: str, other: str, why: str) -> InvalidArgument:
+    return InvalidArgument(
+        sentences(
+            "option-alone",
+            f"{option} was given without {other}.",
+            why,
+            f"pass {other} too, or leave {option} out.",
         )
     )
 

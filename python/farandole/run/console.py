@@ -10,6 +10,7 @@ import select
 import shutil
 import time
 from collections import deque
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,10 +31,30 @@ class Console:
     output goes to standard output, and the same for standard error.
     """
 
-    def __init__(self, *, prefix: bool, folder: Path | None, quiet: bool) -> None:
+    def __init__(
+        self,
+        *,
+        prefix: bool,
+        folder: Path | None,
+        quiet: bool,
+        timestamps: bool = False,
+        split_digits: int | None = None,
+    ) -> None:
+        """Take the options of the command line.
+
+        Args:
+            prefix: Whether lines begin with their rank.
+            folder: For files of what each rank prints.
+            quiet: Whether lines that only inform are left out.
+            timestamps: Whether lines begin with the time of day.
+            split_digits: Digits of ranks in the names of folders, where each rank has a file for
+                each stream; None: it has one file.
+        """
         self._prefix = prefix
         self._folder = folder
         self._quiet = quiet
+        self._timestamps = timestamps
+        self._split_digits = split_digits
         self._cutters: dict[tuple[str, int], LineCutter] = {}
         self._last: dict[tuple[str, int], deque[str]] = {}
         self._files: dict[Path, BinaryIO] = {}
@@ -51,7 +72,7 @@ class Console:
         if cutter.shown is not None:
             self._update_bar(source, stream, cutter.shown)
         if self._folder is not None and source.isdigit():
-            self._keep(self._folder / f"rank-{source}.log", data)
+            self._keep(self._file_of(self._folder, source, stream), data)
 
     def end(self, source: str, stream: int) -> None:
         """Prints what ``source`` wrote to ``stream`` after its last line end."""
@@ -94,7 +115,15 @@ class Console:
         self._write(stream, b"".join(before + line + b"\n" for line in lines))
 
     def _prefix_of(self, source: str) -> bytes:
-        return f"[{source}] ".encode() if self._prefix or not source.isdigit() else b""
+        time_of_day = f"{datetime.now():%Y-%m-%d %H:%M:%S.%f} " if self._timestamps else ""
+        name = f"[{source}] " if self._prefix or not source.isdigit() else ""
+        return (time_of_day + name).encode()
+
+    def _file_of(self, folder: Path, rank: str, stream: int) -> Path:
+        if self._split_digits is None:
+            return folder / f"rank-{rank}.log"
+        name = "stdout" if stream == OUT else "stderr"
+        return folder / f"rank.{rank.zfill(self._split_digits)}" / name
 
     def _update_bar(self, source: str, stream: int, text: bytes) -> None:
         """Shows the state of a progress bar: in place on a terminal, else as a line at times."""
@@ -140,6 +169,7 @@ class Console:
             return
         try:
             if path not in self._files:
+                path.parent.mkdir(exist_ok=True)
                 self._files[path] = path.open("wb", buffering=0)
             left = memoryview(data)
             while left:

@@ -38,6 +38,10 @@ class Job:
     output_folder: Path | None
     quiet: bool
     """Whether lines that only inform are left out."""
+    timestamps: bool = False
+    """Whether lines begin with the time of day."""
+    split_output: bool = False
+    """Whether ranks have a file for each stream in the output folder."""
     variables: dict[str, str] = field(default_factory=dict)
     """For the ranks, beside those of this process."""
     notes: list[str] = field(default_factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -53,7 +54,13 @@ class Launcher(Protocol):
 def run(job: Job) -> int:
     """Runs the job; returns the exit status of the command."""
     _open_standard_streams()
-    console = Console(prefix=job.prefix, folder=_make(job.output_folder), quiet=job.quiet)
+    console = Console(
+        prefix=job.prefix,
+        folder=_make(job.output_folder),
+        quiet=job.quiet,
+        timestamps=job.timestamps,
+        split_digits=len(str(job.world_size - 1)) if job.split_output else None,
+    )
     for note in job.notes:
         console.inform(note)
     os.environ.update(job.variables)
@@ -182,7 +189,7 @@ def _make(folder: Path | None) -> Path | None:
         return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "rank-0.log").touch()
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise InvalidArgument(
             sentences(

@@ -31,7 +31,9 @@ _TAG = re.compile(rb"\[\d+,(\d+)\]<std(out|err)>: ")
 _BOX = re.compile(rb"-{70,}$")
 _EXITED = re.compile(r"Process name: \[\S+@\d+,(\d+)\]\s+Exit code:\s+(\d+)")
 _SIGNALED = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
-_PASSED_VARIABLES = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH_", "PYTHON")
+_PASSED_VARIABLES = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH_", "PYTHON", "HOROVOD_", "NCCL_")
+_MAPPINGS = ("map-by", "rank-by", "rankfile", "npernode")
+"""Options by which ranks are placed."""
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """Variables of torchrun that ranks would take for their own."""
 
@@ -69,15 +71,19 @@ class Mpirun:
         """The command line of mpirun."""
         hosts = ",".join(f"{name}:{ranks}" for name, ranks in self._job.placed.items())
         found = [self._program, "--host", hosts, "-n", str(self._job.ranks)]
-        found += ["--map-by", "slot", "--bind-to", "none", "--output", "tag"]
+        for option, value in (("--map-by", "slot"), ("--bind-to", "none")):
+            if option not in self._job.mpirun_arguments:  # mpirun takes each of them once
+                found += [option, value]
+        found += ["--output", "tag"]
         if os.geteuid() == 0:
             found.append("--allow-run-as-root")
         for name in sorted(environment):
-            passes = name in self._job.variables or name.startswith(_PASSED_VARIABLES)
-            if passes or _is_ours(name):
+            if name in self._job.variables or passes_by_itself(name):
                 found += ["-x", name]
         found += self._job.mpirun_arguments
         found += [sys.executable, "-I", "-S", RANK_PROGRAM, "--of-mpirun"]
+        if not maps_itself(self._job.mpirun_arguments):
+            found += ["--hosts", ",".join(map(str, self._job.placed.values()))]
         found += [
             option
             for option, chosen in (("--no-bind", not self._job.bind), ("--quiet", self._job.quiet))
@@ -147,6 +153,11 @@ class Mpirun:
             self._console.feed(self.name, ERR, b"".join(line + b"\n" for line in lines))
         elif self._failure is None:
             self._failure = found
+
+
+def maps_itself(arguments: list[str]) -> bool:
+    """Whether options of the user place ranks otherwise than in the order of hosts."""
+    return any(each.lstrip("-").startswith(_MAPPINGS) for each in arguments)
 
 
 def failure_in(text: str) -> Failure | None:
@@ -239,10 +250,10 @@ def _port(*, here: bool) -> int:
         return int(probe.getsockname()[1])
 
 
-def _is_ours(name: str) -> bool:
-    """FARANDOLE_HOST_ID names one host, so others must not get it."""
+def passes_by_itself(name: str) -> bool:
+    """Whether all ranks get a variable unasked; FARANDOLE_HOST_ID names one host."""
     ours = name.startswith("FARANDOLE_") and name != "FARANDOLE_HOST_ID"
-    return ours or name in ("MASTER_ADDR", "MASTER_PORT")
+    return ours or name.startswith(_PASSED_VARIABLES) or name in ("MASTER_ADDR", "MASTER_PORT")
 
 
 def _become(command: list[str], environment: dict[str, str]) -> int:

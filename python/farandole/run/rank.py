@@ -4,7 +4,7 @@
 So the program keeps the pid that the launcher knows, gets its signals, and gives its exit status.
 Run by path with `python -I -S`, and imports neither torch nor the package: it takes milliseconds.
 
-    rank.py [--socket NAME] [--of-mpirun] [--no-bind] [--quiet] -- program arguments...
+    rank.py [--socket NAME] [--of-mpirun] [--hosts 2,2] [--no-bind] [--quiet] -- program ...
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ NUMBERS = {
     "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
     "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
+RANKS_OF_HOSTS = "FARANDOLE_RANKS_OF_HOSTS"
+"""A variable with the number of ranks of each host, as "2,2": then scripts for Horovod find its
+variables."""
 CANNOT_RUN, NOT_FOUND = 126, 127  # exit statuses, as in shells
 
 
@@ -38,7 +41,11 @@ def main(arguments: list[str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if "--of-mpirun" in options:
         take_numbers()
+    if "--hosts" in options:
+        take_local_numbers(options[options.index("--hosts") + 1])
     rank = int(os.environ["RANK"])
+    if RANKS_OF_HOSTS in os.environ:
+        take_names_of_horovod(rank)
     end_with_the_launcher()
     if "--socket" in options:
         hand_over_output(options[options.index("--socket") + 1], rank)
@@ -54,6 +61,42 @@ def take_numbers() -> None:
     for name, of_mpirun in NUMBERS.items():
         if of_mpirun in os.environ:
             os.environ[name] = os.environ[of_mpirun]
+
+
+def take_local_numbers(text: str) -> None:
+    """Of this host, from the numbers of ranks of all: Open MPI 5 tells a wrong size if they differ.
+
+    (OMPI_COMM_WORLD_LOCAL_SIZE of every rank is that of the last host.)
+    """
+    counts = list(map(int, text.split(",")))
+    host, local_rank = place_of(int(os.environ["RANK"]), counts)
+    os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"] = str(local_rank), str(counts[host])
+
+
+def place_of(rank: int, counts: list[int]) -> tuple[int, int]:
+    """Its host, and its number there, if hosts with so many ranks are filled in order."""
+    host = 0
+    while rank >= counts[host]:
+        rank -= counts[host]
+        host += 1
+    return host, rank
+
+
+def take_names_of_horovod(rank: int) -> None:
+    """Sets the variables that horovodrun sets, which some scripts read."""
+    counts = list(map(int, os.environ.pop(RANKS_OF_HOSTS).split(",")))
+    host, local_rank = place_of(rank, counts)
+    peers = [index for index, count in enumerate(counts) if count > local_rank]
+    numbers = {
+        "RANK": rank,
+        "SIZE": sum(counts),
+        "LOCAL_RANK": local_rank,
+        "LOCAL_SIZE": counts[host],
+        "CROSS_RANK": peers.index(host),
+        "CROSS_SIZE": len(peers),
+    }
+    os.environ.update({f"HOROVOD_{name}": str(number) for name, number in numbers.items()})
+    os.environ["HOROVOD_HOSTNAME"] = socket.gethostname()
 
 
 def end_with_the_launcher() -> None:

@@ -11,7 +11,9 @@ import sys
 from typing import Any
 
 from farandole.errors import NotSupported, sentences
+from farandole.horovod.function import run
 
+__all__ = ["run"]
 __version__ = "0.28.1"
 """That of the interface, which scripts compare with."""
 
@@ -21,7 +23,7 @@ _NATIVE = {
     "horovod.mxnet": "train with torch: Farandole has no MXNet.",
     "horovod.spark": "start the ranks with torchrun or `farandole run` on the hosts.",
     "horovod.ray": "start the ranks with torchrun or `farandole run` on the hosts.",
-    "horovod.runner": "start the ranks with `farandole run -n 4 script.py`.",
+    "horovod.runner": "start ranks with horovodrun, horovod.run() or `farandole run`.",
     "horovod.torch.elastic": "start the ranks with `torchrun --max-restarts`, and load a "
     "checkpoint with farandole.resume_or_start().",
 }
@@ -50,16 +52,6 @@ def _missing(what: str, native: str) -> NotSupported:
             native,
         )
     )
-
-
-def run(*args: object, **kwargs: object) -> object:
-    """Refuse.
-
-    Raises:
-        NotSupported: ranks are started by a launcher.
-    """
-    del args, kwargs
-    raise _missing("horovod.run()", _NATIVE["horovod.runner"])
 
 
 sys.meta_path.append(_MissingModules())

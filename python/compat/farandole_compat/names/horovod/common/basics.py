@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from farandole import _C
 from farandole.errors import NotSupported, sentences
+from farandole.horovod import build
 from farandole.named import NamedCollectives, Settings
 from farandole.named.objects import all_gather_object
 
@@ -207,7 +208,7 @@ def mpi_enabled() -> bool:
 
 def mpi_built() -> bool:
     """Whether this build has the backend of MPI."""
-    return _is_built("mpi")
+    return build.has_backend("mpi")
 
 
 def gloo_enabled() -> bool:
@@ -222,11 +223,7 @@ def gloo_built() -> bool:
 
 def nccl_built() -> int:
     """The version of NCCL that torch has, if this build can use it; else 0."""
-    if not _is_built("nccl") or not torch.cuda.is_available():
-        return 0
-    version: Any = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-    major, minor, patch = (*version, 0, 0)[:3]
-    return int(major * 10000 + minor * 100 + patch)
+    return build.nccl_version()
 
 
 def ddl_built() -> bool:
@@ -241,13 +238,9 @@ def ccl_built() -> bool:
 
 def cuda_built() -> bool:
     """Whether this build serves tensors on CUDA devices, and torch does."""
-    return _is_built("nccl") and torch.version.cuda is not None
+    return build.has_backend("nccl") and torch.version.cuda is not None
 
 
 def rocm_built() -> bool:
     """No."""
     return False
-
-
-def _is_built(backend: str) -> bool:
-    return any(each.name == backend and each.built for each in _C.backends())
