@@ -80,6 +80,11 @@ def test_begins_and_ends_under_farandole_run(tmp_path: Path) -> None:
     check_begin_and_end(tmp_path, run_command.command("-n", "2"))
 
 
+def test_begins_and_ends_under_horovodrun(tmp_path: Path) -> None:
+    launcher = ["-m", "horovod.runner.launch", "-np", "2", str(warm_python.executable())]
+    check_begin_and_end(tmp_path, [sys.executable, *launcher])
+
+
 def test_begins_and_ends_under_torchrun(tmp_path: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     check_begin_and_end(tmp_path, [str(warm_python.executable()), *launcher])
@@ -125,16 +130,6 @@ def test_missing_modules_name_what_to_do(module: str) -> None:
     assert isinstance(caught.value, ImportError)
 
 
-def test_missing_functions_name_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_functions_name_what_to_do() -> None:
     with pytest.raises(farandole.NotSupported, match="max-restarts"):
         hvd.elastic  # noqa: B018
-    with pytest.raises(farandole.NotSupported, match=r"farandole\.profiler"):
-        hvd.start_timeline("file")
-    monkeypatch.setenv("HOROVOD_TIMELINE", "file")
-    with pytest.raises(farandole.NotSupported, match="HOROVOD_TIMELINE"):
-        hvd.init()
-    monkeypatch.delenv("HOROVOD_TIMELINE")
-    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "soon")
-    with pytest.raises(farandole.InvalidArgument, match="HOROVOD_CYCLE_TIME is 'soon'"):
-        hvd.init()
-    assert not hvd.is_initialized()

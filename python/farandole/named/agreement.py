@@ -93,6 +93,9 @@ class Agreement:
         self._signatures: dict[int, list[Signature | None]] = {}  # per number and rank: the last
         self._conflicts: dict[int, str] = {}  # of signatures as they are
         self._since: dict[int, float] = {}  # per open number: when it was first told
+        self.on_asked: Callable[[int, str, Signature | None], None] | None = None
+        """Called with a rank, a name and its signature when that rank waits for it; "join" has
+        none."""
 
     @property
     def waits(self) -> bool:
@@ -170,6 +173,11 @@ class Agreement:
             outcome.is_news = True
             self._joined[rank] = True
             self._last_joined = rank
+            if self.on_asked is not None:
+                self.on_asked(rank, "join", None)
+        if self.on_asked is not None:
+            for number in _bits(asked):
+                self.on_asked(rank, self._names.name_of(number), self._signatures[number][rank])
 
     def _ready(self) -> int:
         """The set of numbers that all ranks wait for."""

@@ -29,9 +29,11 @@ from farandole.named.agreement import Agreement, Decision, Outcome
 from farandole.named.exchange import Exchange
 from farandole.named.execution import Execution
 from farandole.named.handle import Handle
+from farandole.named.recorded_execution import RecordedExecution
 from farandole.named.request import Request, Signature
 from farandole.named.settings import Settings
 from farandole.named.stall_watch import StallWatch
+from farandole.named.timeline import Timeline
 
 _FOR_EVER = timedelta(days=3650)
 _SHORTEST_PAUSE_S = 0.0002
@@ -97,6 +99,7 @@ class NamedCollectives:
         self._execution = Execution(data, settings.fusion_bytes)
         self.shares_host = self._execution.shares_memory
         """Whether all ranks are on one host."""
+        self._timeline: Timeline | None = None
         self._stalls = StallWatch(self._agreement, self.rank, settings)
         self._thread = threading.Thread(
             target=self._run, name="farandole-named-collectives", daemon=True
@@ -200,6 +203,18 @@ class NamedCollectives:
             raise handle.error
         return handle.result
 
+    def record(self, timeline: Timeline | None) -> None:
+        """Write what is done from now on to a timeline; None: no more. Local."""
+        if not self.is_member:
+            return
+        self._timeline = timeline
+        self._agreement.on_asked = None if timeline is None else timeline.asked
+        before, options = self._execution, (self._data, self._settings.fusion_bytes)
+        self._execution = (
+            Execution(*options) if timeline is None else RecordedExecution(*options, timeline)
+        )
+        self._execution.zeros_index = before.zeros_index
+
     def close(self) -> None:
         """End it on this rank: other ranks' operations fail. Local."""
         if not self.is_member or os.getpid() != self._pid:
@@ -235,6 +250,8 @@ class NamedCollectives:
 
     def _run(self) -> None:
         """What the own thread does: rounds that nobody waits for."""
+        if self._settings.core is not None:
+            os.sched_setaffinity(threading.get_native_id(), [self._settings.core])
         while True:
             with self._lock:
                 if not self._has_work() and not self._is_over():
@@ -267,6 +284,8 @@ class NamedCollectives:
             fresh, joins = list(self._fresh.items()), self._joins
             self._fresh, self._joins = {}, False
         try:
+            if self._timeline is not None:
+                self._timeline.cycle()
             self._round_began = time.monotonic()
             outcome = self._agreement.round(fresh, joins, self._stalls.gives_up())
             self._round_began = 0.0
@@ -291,8 +310,17 @@ class NamedCollectives:
                 own, handle = self._requests.get(decision.name, (None, None))
                 work.append((decision, own, handle))
         runnable = [each for each in work if not each[0].conflict]
+        timeline = self._timeline
+        if timeline is not None:
+            for decision, _, _ in work:
+                timeline.decided(decision)
+            if outcome.last_joined is not None:
+                timeline.end_negotiation("join")
         if runnable:
             self._execution.run(runnable)
+        if timeline is not None:
+            for decision, _, handle in runnable:
+                timeline.done(decision.name, [] if handle is None else handle.result)
         with self._lock:
             for decision, _, handle in work:
                 self._requests.pop(decision.name, None)

@@ -21,6 +21,9 @@ class Settings:
     stall_shutdown_s: float = 0.0
     """After which waiting is an error; 0: never."""
 
+    core: int | None = None
+    """The core on which the thread runs; None: any that this process may use."""
+
     @property
     def heartbeat_s(self) -> float:
         """How long a rank that waits for nothing stays away."""

@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 import farandole
 import torch
 import torch.distributed as dist
 from farandole import _C
 from farandole.errors import NotSupported, sentences
-from farandole.horovod import build
+from farandole.horovod import build, variables
+from farandole.logs import LOGGER
 from farandole.named import NamedCollectives, Settings
 from farandole.named.objects import all_gather_object
+from farandole.named.timeline import Timeline
 
 from horovod.common import world as state
 from horovod.common.exceptions import as_horovod
@@ -26,7 +30,8 @@ from horovod.common.process_sets import (
     add_process_set,
     global_process_set,
 )
-from horovod.common.world import World, settings_of_environment, world
+from horovod.common.timeline import record
+from horovod.common.world import World, world
 
 
 def init(
@@ -39,22 +44,26 @@ def init(
 
     Raises:
         NotSupported: ``comm`` has some of the ranks alone.
+        InvalidArgument: a variable of Horovod has a wrong value.
+        SystemError: the file of HOROVOD_TIMELINE cannot be written.
         HorovodInternalError: a rank did not arrive.
     """
     if state.current is not None:
         return
-    _refuse_unknown_parts()
-    settings = settings_of_environment()
+    settings, timeline = _read_variables()
     with as_horovod():
         made = not dist.is_initialized()
-        if made:
-            farandole.init_process_group()
         try:
+            if made:
+                _make_group()
             state.current = _meet(made, settings)
         except BaseException:
-            if made:
+            if made and dist.is_initialized():
                 farandole.destroy()
+            if timeline is not None:
+                timeline.close()
             raise
+        record(state.current, timeline)
         try:
             _check_communicator(comm)
             for each in [] if isinstance(process_sets, str) else process_sets or []:
@@ -72,12 +81,54 @@ def shutdown() -> None:
     old, state.current = state.current, None
     for named in old.named.values():
         named.close()
+    if old.timeline is not None:
+        old.timeline.close()
     for each in old.process_sets.values():
         if each is not global_process_set:
             each.process_set_id = None
     if old.made_group and dist.is_initialized():
         farandole.destroy()
     atexit.unregister(shutdown)
+
+
+def _read_variables() -> tuple[Settings, Timeline | None]:
+    """What variables ask for, before ranks meet."""
+    given = os.environ
+    settings = variables.settings_of(given)
+    variables.start_timeout_of(given)
+    variables.take_over(given)
+    rank, *local = _place()
+    path = given.get("HOROVOD_TIMELINE", "")
+    settings = dataclasses.replace(settings, core=variables.core_of(given, *local))
+    if rank != 0:
+        return settings, None
+    if text := variables.told(given):
+        _warn_once(text)
+    if path in ("", "DYNAMIC"):
+        return settings, None
+    return settings, Timeline(path, variables.is_on(given, "TIMELINE_MARK_CYCLES"))
+
+
+def _place() -> tuple[int, int, int]:
+    """This rank, its number on its host, and how many are there."""
+    if dist.is_initialized():
+        return farandole.rank(), farandole.local_rank(), farandole.local_world_size()
+    launch = _C.find_launch()
+    return launch.rank, launch.local_rank, launch.local_world_size
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    LOGGER.warning("variables: %s. docs/horovod.md has them all.", text)
+
+
+def _make_group() -> None:
+    """HOROVOD_START_TIMEOUT is the patience of the start alone."""
+    patience_s = variables.start_timeout_of(os.environ)
+    group = farandole.init_process_group(timeout=patience_s)
+    if patience_s is not None:
+        backend: Any = _C.ProcessGroupFarandole.of(group)
+        backend.set_timeout(_C.Config.from_environment().timeout)
 
 
 def _meet(made: bool, settings: Settings) -> World:
@@ -98,6 +149,7 @@ def _meet(made: bool, settings: Settings) -> World:
         is_homogeneous=len(set(sizes.values())) == 1,
         named={0: named},
         process_sets={0: global_process_set},
+        settings=settings,
     )
 
 
@@ -114,19 +166,6 @@ def _check_communicator(comm: Iterable[int] | Any) -> None:
                 "call hvd.init(), and pass hvd.add_process_set(ranks) to operations.",
             )
         )
-
-
-def _refuse_unknown_parts() -> None:
-    for variable in ("HOROVOD_TIMELINE", "HOROVOD_AUTOTUNE"):
-        if os.environ.get(variable, "0") not in ("", "0", "DYNAMIC"):
-            raise NotSupported(
-                sentences(
-                    "horovod-variable-missing",
-                    f"{variable} is set.",
-                    "Farandole does not write Horovod's timeline, and has nothing to tune.",
-                    "unset it; farandole.profiler records a run.",
-                )
-            )
 
 
 def is_initialized() -> bool:
@@ -167,32 +206,6 @@ def cross_size() -> int:
 def is_homogeneous() -> bool:
     """Whether all hosts have as many ranks."""
     return world().is_homogeneous
-
-
-def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
-    """Refuse.
-
-    Raises:
-        NotSupported: farandole.profiler records runs.
-    """
-    del file_path, mark_cycles
-    _refuse_timeline("start_timeline")
-
-
-def stop_timeline() -> NoReturn:
-    """Refuse, as start_timeline()."""
-    _refuse_timeline("stop_timeline")
-
-
-def _refuse_timeline(function: str) -> NoReturn:
-    raise NotSupported(
-        sentences(
-            "horovod-timeline",
-            f"hvd.{function}() was called.",
-            "Farandole does not write Horovod's timeline.",
-            "record the run with farandole.profiler, and read it with `farandole report`.",
-        )
-    )
 
 
 def mpi_threads_supported() -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from farandole.errors import InvalidArgument, sentences
 from farandole.named import NamedCollectives
 
-from horovod.common.world import World, settings_of_environment, world
+from horovod.common.world import World, world
 
 
 class ProcessSet:
@@ -78,7 +78,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         )
     number = state.next_process_set
     state.next_process_set += 1
-    state.named[number] = NamedCollectives(ranks, settings_of_environment())
+    state.named[number] = NamedCollectives(ranks, state.settings)
+    state.named[number].record(state.timeline)
     state.process_sets[number] = process_set
     process_set.process_set_id = number
     return process_set

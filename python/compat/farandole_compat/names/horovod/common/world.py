@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from farandole.errors import InvalidArgument, sentences
 from farandole.named import NamedCollectives, Settings
+from farandole.named.timeline import Timeline
 
 if TYPE_CHECKING:
     from horovod.common.process_sets import ProcessSet
@@ -31,6 +31,9 @@ class World:
     named: dict[int, NamedCollectives] = field(default_factory=dict)
     process_sets: dict[int, ProcessSet] = field(default_factory=dict)
     next_process_set: int = 1
+    settings: Settings = field(default_factory=Settings)
+    timeline: Timeline | None = None
+    """What is recorded, on rank 0."""
 
 
 current: World | None = None
@@ -52,36 +55,3 @@ def world() -> World:
             )
         )
     return current
-
-
-def settings_of_environment() -> Settings:
-    """HOROVOD_* variables that say how operations wait and are joined."""
-    plain = Settings()
-    checks_stalls = os.environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") in ("", "0")
-    warning_s = _number("HOROVOD_STALL_CHECK_TIME_SECONDS", plain.stall_warning_s)
-    shutdown_s = _number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", plain.stall_shutdown_s)
-    return Settings(
-        cycle_s=_number("HOROVOD_CYCLE_TIME", plain.cycle_s * 1000) / 1000,
-        fusion_bytes=int(_number("HOROVOD_FUSION_THRESHOLD", plain.fusion_bytes)),
-        capacity=int(_number("HOROVOD_CACHE_CAPACITY", plain.capacity)),
-        stall_warning_s=warning_s if checks_stalls else 0.0,
-        stall_shutdown_s=shutdown_s if checks_stalls else 0.0,
-    )
-
-
-def _number(name: str, default: float) -> float:
-    text = os.environ.get(name, "")
-    try:
-        number = float(text) if text else default
-    except ValueError:
-        number = -1.0
-    if number < 0:
-        raise InvalidArgument(
-            sentences(
-                "horovod-variable",
-                f"{name} is '{text}'.",
-                "it takes a number that is not negative.",
-                "set such a number, the same on all ranks.",
-            )
-        )
-    return number

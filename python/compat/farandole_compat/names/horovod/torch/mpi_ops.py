@@ -26,8 +26,6 @@ from horovod.common.basics import (
     rocm_built,
     shutdown,
     size,
-    start_timeline,
-    stop_timeline,
 )
 from horovod.common.exceptions import HorovodInternalError, as_horovod
 from horovod.common.process_sets import (
@@ -37,6 +35,7 @@ from horovod.common.process_sets import (
     named_of,
     remove_process_set,
 )
+from horovod.common.timeline import start_timeline, stop_timeline
 from horovod.torch.compression import Compression
 from horovod.torch.moves import (
     allgather,
