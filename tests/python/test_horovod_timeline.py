@@ -81,6 +81,8 @@ def operations(rank: int) -> None:
     hvd.broadcast_(torch.ones(4), 0, name="start")
     hvd.alltoall(torch.ones(4), name="all")
     hvd.reducescatter(torch.ones(4), name="share")
+    time.sleep(0.3 * (1 - rank))  # rank 0 is late, which writes the timeline
+    hvd.allreduce(torch.ones(2), name="second")
     hvd.join()
 
 
@@ -101,9 +103,12 @@ def test_each_name_has_a_track_with_its_phases(tmp_path: Path) -> None:
         (1, "FARANDOLE_ALLREDUCE"),
     ]
     assert gradient[-1]["args"] == {"dtype": "float32", "shape": "[2, 3]"}
-    early, late = (event for event in gradient if event["ph"] == "X")
-    assert (early["name"], late["name"], late["dur"]) == ("0", "1", 0)
-    assert late["ts"] - early["ts"] > 100_000
+    for name, order in (("gradient", ["0", "1"]), ("second", ["1", "0"])):
+        begin, early, late, end = found[f"allreduce.{name}"][:4]
+        assert [early["name"], late["name"]] == order
+        assert begin["ts"] == early["ts"]
+        assert 100_000 < late["ts"] - early["ts"] < 30_000_000
+        assert (early["dur"], end["ph"]) == (0, "E")
     for track in found.values():
         assert sorted(ticks(track)) == ["0", "1"]
     for k in range(3):  # in place: nothing is copied

@@ -31,8 +31,9 @@ bit, some 1000 in the block), and takes a rank one or two microseconds a name.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from farandole.named.name_table import NameTable
 from farandole.named.request import Signature, conflict_of
@@ -93,9 +94,9 @@ class Agreement:
         self._signatures: dict[int, list[Signature | None]] = {}  # per number and rank: the last
         self._conflicts: dict[int, str] = {}  # of signatures as they are
         self._since: dict[int, float] = {}  # per open number: when it was first told
-        self.on_asked: Callable[[int, str, Signature | None], None] | None = None
-        """Called with a rank, a name and its signature when that rank waits for it; "join" has
-        none."""
+        self.on_asked: Callable[[int, str, Signature | None, int | None], None] | None = None
+        """Called with a rank, a name that it waits for, its signature and RoundMessage.times_us;
+        "join" has neither."""
 
     @property
     def waits(self) -> bool:
@@ -113,9 +114,16 @@ class Agreement:
         requests: Iterable[tuple[str, Signature]],
         joins: bool = False,
         gives_up: bool = False,
+        times_us: Mapping[str, int] | None = None,
     ) -> Outcome:
-        """Tell new requests, hear those of the others, and decide. Collective."""
+        """Tell new requests, hear those of the others, and decide. Collective.
+
+        With ``times_us`` of all requests, the others are told when the program asked.
+        """
         message = self._message(requests, joins or self._joined[self._rank])
+        if times_us:
+            names = [*map(self._names.name_of, _bits(message.known)), *dict(message.fresh)]
+            message.times_us = [times_us[name] for name in names]
         message.gives_up = gives_up
         outcome = Outcome()
         for rank, data in enumerate(self._exchange(message.encode())):
@@ -174,10 +182,12 @@ class Agreement:
             self._joined[rank] = True
             self._last_joined = rank
             if self.on_asked is not None:
-                self.on_asked(rank, "join", None)
+                self.on_asked(rank, "join", None, None)
         if self.on_asked is not None:
-            for number in _bits(asked):
-                self.on_asked(rank, self._names.name_of(number), self._signatures[number][rank])
+            names = [*map(self._names.name_of, _bits(message.known)), *dict(message.fresh)]
+            for name, time_us in zip_longest(names, message.times_us):
+                number = self._names.open(name)
+                self.on_asked(rank, name, self._signatures[number][rank], time_us)
 
     def _ready(self) -> int:
         """The set of numbers that all ranks wait for."""

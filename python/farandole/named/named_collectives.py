@@ -100,6 +100,7 @@ class NamedCollectives:
         self.shares_host = self._execution.shares_memory
         """Whether all ranks are on one host."""
         self._timeline: Timeline | None = None
+        self._times: dict[str, float] | None = None  # guarded by _lock; of _fresh, for a timeline
         self._stalls = StallWatch(self._agreement, self.rank, settings)
         self._thread = threading.Thread(
             target=self._run, name="farandole-named-collectives", daemon=True
@@ -138,6 +139,8 @@ class NamedCollectives:
                     )
                 )
             self._fresh[name] = signature
+            if self._times is not None:
+                self._times[name] = time.monotonic()
             self._requests[name] = (request, handle)
             self._wake(will_wait)
         return handle
@@ -203,17 +206,31 @@ class NamedCollectives:
             raise handle.error
         return handle.result
 
-    def record(self, timeline: Timeline | None) -> None:
-        """Write what is done from now on to a timeline; None: no more. Local."""
+    def record(self, timeline: Timeline | None, tells_times: bool) -> None:
+        """Write what is done from now on to a timeline; None: no more. Local.
+
+        Args:
+            timeline: Of this rank; one rank is enough.
+            tells_times: Whether this rank tells when its program asks, for timelines of any rank.
+        """
         if not self.is_member:
             return
+        with self._lock:
+            self._times = dict.fromkeys(self._fresh, time.monotonic()) if tells_times else None
         self._timeline = timeline
-        self._agreement.on_asked = None if timeline is None else timeline.asked
+        self._agreement.on_asked = None if timeline is None else self._note_asked
         before, options = self._execution, (self._data, self._settings.fusion_bytes)
         self._execution = (
             Execution(*options) if timeline is None else RecordedExecution(*options, timeline)
         )
         self._execution.zeros_index = before.zeros_index
+
+    def _note_asked(
+        self, rank: int, name: str, signature: Signature | None, time_us: int | None
+    ) -> None:
+        if self._timeline is not None:
+            seconds = time.monotonic() if time_us is None else self._last_round + time_us / 1e6
+            self._timeline.asked(rank, name, signature, seconds)
 
     def close(self) -> None:
         """End it on this rank: other ranks' operations fail. Local."""
@@ -283,11 +300,12 @@ class NamedCollectives:
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             fresh, joins = list(self._fresh.items()), self._joins
             self._fresh, self._joins = {}, False
+            times_us = self._take_times()
         try:
             if self._timeline is not None:
                 self._timeline.cycle()
             self._round_began = time.monotonic()
-            outcome = self._agreement.round(fresh, joins, self._stalls.gives_up())
+            outcome = self._agreement.round(fresh, joins, self._stalls.gives_up(), times_us)
             self._round_began = 0.0
             self._last_round = time.monotonic()
             if outcome.is_news:
@@ -303,6 +321,13 @@ class NamedCollectives:
             if not isinstance(error, Exception):  # the user interrupts the program
                 raise
 
+    def _take_times(self) -> dict[str, int]:
+        """Of what is told in the next round."""
+        if not self._times:
+            return {}
+        times, self._times = self._times, {}
+        return {name: int((at - self._last_round) * 1e6) for name, at in times.items()}
+
     def _execute(self, outcome: Outcome) -> None:
         work: list[tuple[Decision, Request | None, Handle | None]] = []
         with self._lock:
@@ -312,6 +337,7 @@ class NamedCollectives:
         runnable = [each for each in work if not each[0].conflict]
         timeline = self._timeline
         if timeline is not None:
+            timeline.heard()
             for decision, _, _ in work:
                 timeline.decided(decision)
             if outcome.last_joined is not None:

@@ -66,7 +66,9 @@ class Timeline:
         self.marks_cycles = mark_cycles
         self._began_ns = time.monotonic_ns()
         self._tracks: dict[str, int] = {}  # the number of each name
-        self._state: dict[str, str] = {}  # per name in progress: what is open, outermost first
+        self._asked: dict[str, list[tuple[int, int, str]]] = {}  # per name: time, rank, operation
+        self._negotiated: dict[str, int] = {}  # per name that is negotiated: its last event
+        self._state: dict[str, str] = {}  # per name that is run: "operation", "activity" within it
         self._lock = threading.Lock()
         self._events: list[dict[str, object]] = []  # guarded by _lock; not yet written
         self._ends = threading.Event()
@@ -94,14 +96,23 @@ class Timeline:
         if self.marks_cycles:
             self._add({"ph": "i", "name": "CYCLE_START", "ts": self._now_us(), "s": "g"})
 
-    def asked(self, rank: int, name: str, signature: Signature | None) -> None:
-        """A rank waits for a name from now on; without a signature it has joined."""
-        if name not in self._state:
-            self._state[name] = "negotiation"
-            kind = "JOIN" if signature is None else _kind_of(signature)
-            self._event(name, "B", name=f"NEGOTIATE_{kind}")
-        if self._state[name] == "negotiation":
-            self._event(name, "X", name=str(rank), dur=0)
+    def asked(self, rank: int, name: str, signature: Signature | None, seconds: float) -> None:
+        """A rank waits for a name since then (monotonic); without a signature it has joined."""
+        kind = "JOIN" if signature is None else _kind_of(signature)
+        ts = max(0, min(int(seconds * 1e6) - self._began_ns // 1000, self._now_us()))
+        self._asked.setdefault(name, []).append((ts, rank, kind))
+
+    def heard(self) -> None:
+        """All ranks have told what they wait for."""
+        for name, asked in self._asked.items():
+            for ts, rank, kind in sorted(asked):
+                if name not in self._negotiated:
+                    self._negotiated[name] = ts
+                    self._event(name, "B", name=f"NEGOTIATE_{kind}", ts=ts)
+                # Who told it in a later round may have asked a little earlier.
+                self._negotiated[name] = max(ts, self._negotiated[name])
+                self._event(name, "X", name=str(rank), dur=0, ts=self._negotiated[name])
+        self._asked.clear()
 
     def decided(self, decision: Decision) -> None:
         """All ranks wait for it; it runs next, or is an error."""
@@ -115,7 +126,7 @@ class Timeline:
 
     def end_negotiation(self, name: str) -> None:
         """The ranks agree."""
-        if self._state.pop(name, None) == "negotiation":
+        if self._negotiated.pop(name, None) is not None:
             self._event(name, "E")
 
     def activity(self, name: str, what: str) -> None:

@@ -63,7 +63,8 @@ def init(
             if timeline is not None:
                 timeline.close()
             raise
-        record(state.current, timeline)
+        asks = os.environ.get("HOROVOD_TIMELINE", "") not in ("", "DYNAMIC")
+        record(state.current, timeline, tells_times=asks)
         try:
             _check_communicator(comm)
             for each in [] if isinstance(process_sets, str) else process_sets or []:

@@ -79,7 +79,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     number = state.next_process_set
     state.next_process_set += 1
     state.named[number] = NamedCollectives(ranks, state.settings)
-    state.named[number].record(state.timeline)
+    state.named[number].record(state.timeline, state.tells_times)
     state.process_sets[number] = process_set
     process_set.process_set_id = number
     return process_set

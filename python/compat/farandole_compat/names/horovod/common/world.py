@@ -34,6 +34,8 @@ class World:
     settings: Settings = field(default_factory=Settings)
     timeline: Timeline | None = None
     """What is recorded, on rank 0."""
+    tells_times: bool = False
+    """Whether rank 0 is told when this rank asks."""
 
 
 current: World | None = None
