@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,9 +18,11 @@ from typing import Any
 import farandole
 import pytest
 from farandole.run.function import RankError, run_function
+from farandole.run.function_meeting import Meeting
 
 import warm_python
-from run_command import DEADLINE_S, environment, wait_until_gone
+from run_command import DEADLINE_S, environment, script, wait_until_gone
+from test_run_hosts import needs_mpirun
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "run" / "function.py"
 
@@ -99,6 +102,49 @@ def test_what_cannot_be_brought_is_told_on_both_ways() -> None:
         run(print, ranks=0)
     with pytest.raises(farandole.InvalidArgument, match=r"\[ranks-exceed-hosts\]"):
         run(print, ranks=3, options=["--hosts", "localhost:2"])
+
+
+SSH = """
+while [ "$1" != other ]; do shift; done
+export FARANDOLE_HOST_ID=$1
+shift
+exec env -u FARANDOLE_FUNCTION_KEY -u FARANDOLE_FUNCTION_ADDRESS sh -c "$*"
+"""
+
+
+@needs_mpirun
+def test_ranks_on_other_hosts_get_the_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARANDOLE_NETWORK_INTERFACE", "lo")
+    agent = script(tmp_path, SSH, name="ssh")
+    found = run(
+        len,
+        "x" * 3_000_000,
+        options=[
+            *("--hosts", "localhost:1,other:1"),
+            *("--mpirun-args", f"--prtemca plm_ssh_agent {agent}"),
+        ],
+        output=io.StringIO(),
+    )
+    assert found == [3_000_000] * 2
+
+
+def test_strangers_are_turned_away() -> None:
+    meeting = Meeting(b"secret", across_hosts=False)
+    try:
+        (address,) = (name for name in meeting.variables().values() if name.startswith("@"))
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.settimeout(DEADLINE_S)
+            stranger.connect("\0" + address[1:])
+            asked = stranger.recv(1000)
+            assert b"#CHALLENGE#" in asked
+            stranger.sendall(b"\0\0\0\x10" + bytes(16))
+            answer = b"".join(iter(lambda: stranger.recv(1000), b""))
+        assert b"secret" not in answer
+        assert meeting.reports(DEADLINE_S) == []
+    finally:
+        meeting.close()
 
 
 INTERRUPTED = """
