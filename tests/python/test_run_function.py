@@ -87,9 +87,10 @@ def test_a_rank_that_ends_is_named(end: str, how: str) -> None:
         time.sleep(60)
 
     began = time.monotonic()
-    with pytest.raises(RankError, match=r"rank 1 of 2 ended without a result .*") as caught:
+    with pytest.raises(RankError, match="rank 1 of 2 failed: ") as caught:
         run_function(function, (end,), ranks=2, output=io.StringIO())
     assert how in str(caught.value)
+    assert caught.value.rank == 1
     assert time.monotonic() - began < DEADLINE_S
 
 
@@ -102,6 +103,13 @@ def test_what_cannot_be_brought_is_told_on_both_ways() -> None:
         run(print, ranks=0)
     with pytest.raises(farandole.InvalidArgument, match=r"\[ranks-exceed-hosts\]"):
         run(print, ranks=3, options=["--hosts", "localhost:2"])
+
+
+def test_a_rank_that_cannot_begin_is_named(tmp_path: Path) -> None:
+    python = script(tmp_path, f'[ "$RANK" = 1 ] && exit 5; exec {warm_python.executable()} "$@"')
+    with pytest.raises(RankError, match="rank 1 of 2 failed: exit status 5") as caught:
+        run_function(time.sleep, (60,), ranks=2, python=str(python), output=io.StringIO())
+    assert caught.value.rank == 1
 
 
 SSH = """

@@ -14,6 +14,8 @@ _CONSEQUENCE = re.compile(r"\bfarandole(?:\.|::)(?:PeerFailure|AbortedError)\b")
 """In the last lines of a rank that ended because another one did."""
 _OTHER_RANK = re.compile(r"\brank (\d+) \(pid ")
 """How an error names the rank that ended or gave up; the last one in its first line."""
+FAILED = re.compile(r"farandole run: (rank (\d+) of \d+ (?:failed|ended first).*)")
+"""The line of report() that names the rank."""
 _LAST_OUTPUT, _LAST_ERRORS = 5, 25
 """Lines of standard output and standard error in the report."""
 _MOST_OTHERS = 8

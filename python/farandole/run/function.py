@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import IO, Any
 
 from farandole.errors import Error, InvalidArgument, NotSupported, sentences
 from farandole.run.command_line import job_of, make_parser
-from farandole.run.failure import describe
+from farandole.run.failure import FAILED, describe
 from farandole.run.function_meeting import Meeting, Report
 
 _PROGRAM = "farandole.run.function_rank"  # a module: what each rank runs
@@ -82,7 +83,8 @@ def run_function(
             stderr=subprocess.PIPE,
             start_new_session=True,  # signals of the terminal reach it through this program alone
         )
-        readers = _relay(launcher, output)
+        failed: list[re.Match[str]] = []
+        readers = _relay(launcher, output, failed)
         try:
             status = launcher.wait()
         except BaseException:
@@ -91,7 +93,7 @@ def run_function(
         finally:
             for reader in readers:
                 reader.join(_PATIENCE_S)
-        return _results(meeting.reports(_PATIENCE_S), job.world_size, status)
+        return _results(meeting.reports(_PATIENCE_S), job.world_size, status, failed)
 
 
 def _pickled(*values: Any) -> bytes:
@@ -121,21 +123,31 @@ def _pickled(*values: Any) -> bytes:
     return data
 
 
-def _relay(launcher: subprocess.Popen[bytes], output: IO[str] | None) -> list[threading.Thread]:
-    """Threads that print what the ranks do: sys.stdout may be that of a notebook."""
+def _relay(
+    launcher: subprocess.Popen[bytes], output: IO[str] | None, failed: list[re.Match[str]]
+) -> list[threading.Thread]:
+    """Threads that print what the ranks do: sys.stdout may be that of a notebook.
+
+    Lines of `farandole run` that name a failed rank are added to ``failed``.
+    """
     assert launcher.stdout is not None
     assert launcher.stderr is not None
     streams = ((launcher.stdout, output or sys.stdout), (launcher.stderr, output or sys.stderr))
-    threads = [threading.Thread(target=_copy, args=pair, daemon=True) for pair in streams]
+    threads = [
+        threading.Thread(target=_copy, args=(*pair, failed), daemon=True) for pair in streams
+    ]
     for thread in threads:
         thread.start()
     return threads
 
 
-def _copy(source: IO[bytes], target: IO[str]) -> None:
-    for line in source:
+def _copy(source: IO[bytes], target: IO[str], failed: list[re.Match[str]]) -> None:
+    for data in source:
+        line = data.decode(errors="replace")
+        if found := FAILED.match(line):
+            failed.append(found)
         try:
-            target.write(line.decode(errors="replace"))
+            target.write(line)
             target.flush()
         except (OSError, ValueError):  # closed: nobody reads it, but the ranks go on
             continue
@@ -154,7 +166,9 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
     launcher.wait()
 
 
-def _results(reports: list[Report], world_size: int, status: int) -> list[Any]:
+def _results(
+    reports: list[Report], world_size: int, status: int, failed: list[re.Match[str]]
+) -> list[Any]:
     """By rank.
 
     Raises:
@@ -165,18 +179,8 @@ def _results(reports: list[Report], world_size: int, status: int) -> list[Any]:
     lost = [each for each in reports if each.outcome is None]
     if own or (raised and not lost):
         raise _raised((own or raised)[0], world_size)
-    if lost:
-        raise _died(lost, world_size, status)
-    if status != 0 or len(reports) < world_size:
-        raise RankError(
-            sentences(
-                "function-not-started",
-                f"run_function() got results of {len(reports)} of {world_size} ranks.",
-                f"`farandole run` could not start all of them, or one failed after its result: "
-                f"{_describe(status)}.",
-                "its lines above say more.",
-            )
-        )
+    if status != 0 or len(reports) - len(lost) < world_size:
+        raise _died(failed, lost, world_size, status)
     found = {each.rank: each.outcome.result for each in reports if each.outcome is not None}
     return [pickle.loads(found[rank]) for rank in range(world_size)]
 
@@ -197,22 +201,23 @@ def _raised(report: Report, world_size: int) -> RankError:
     return error
 
 
-def _died(lost: list[Report], world_size: int, status: int) -> RankError:
-    """Of the ranks that ended without a result, the first one is the cause."""
-    first = lost[0]
+def _died(
+    failed: list[re.Match[str]], lost: list[Report], world_size: int, status: int
+) -> RankError:
+    """Of the rank that `farandole run` names, else of the first that ended without a result."""
+    how = describe(128 - status if status > 128 else status)  # as a shell has it
+    what, ranks = f"`farandole run` ended with {how}.", tuple[int, ...]()
+    if failed:
+        what, ranks = failed[-1][1], (int(failed[-1][2]),)
+    elif lost:
+        what, ranks = f"rank {lost[0].rank} of {world_size} ended: {how}.", (lost[0].rank,)
     error = RankError(
         sentences(
             "function-died",
-            f"rank {first.rank} of {world_size} ended without a result (pid {first.pid}, host "
-            f"{first.host}): {_describe(status)}.",
-            "its process was killed, or left the function by an exit.",
-            "see its last lines above; the other ranks were ended.",
+            f"run_function() got no result: {what}",
+            "a rank was killed, left the function by an exit, or could not begin.",
+            "see its last lines above.",
         )
     )
-    error.ranks = (first.rank,)
+    error.ranks = ranks
     return error
-
-
-def _describe(status: int) -> str:
-    """What `farandole run` returned, as a shell does."""
-    return describe(128 - status if status > 128 else status)
