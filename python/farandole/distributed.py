@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypeAlias
+from datetime import timedelta
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torch._C._distributed_c10d import Store
 from farandole import _C, arguments
 from farandole.arguments import Timeout, default_group
 from farandole.c10d import BACKEND
+from farandole.elastic_meeting import form, is_elastic
 from farandole.errors import InvalidArgument, NotSupported, sentences
 from farandole.mpi_meeting import meet_through_mpi
 
@@ -36,7 +38,8 @@ def init_process_group(
     It is torch.distributed's default group; if there is one already and no argument says where
     ranks meet, that one is returned. Without such arguments the ranks find each other through the
     variables of torchrun, mpirun (OpenMPI, MPICH, Intel MPI, MVAPICH) or srun; without those this
-    process is rank 0 of 1. One line in the log says which.
+    process is rank 0 of 1. One line in the log says which. Under an elastic launcher
+    (farandole.elastic) the ranks are those that it names then.
 
     Args:
         backend: "farandole" or None.
@@ -74,29 +77,41 @@ def init_process_group(
                 "call destroy() first, or call it without arguments to get the existing group.",
             )
         )
+    books = dist.distributed_c10d._world
+    made = books.group_count
+
+    def begin(
+        store: Store | None, rank: int, world_size: int, timeout: timedelta | None = limit
+    ) -> Group:
+        try:
+            dist.init_process_group(
+                BACKEND,
+                init_method=init_method,
+                rank=rank,
+                world_size=world_size,
+                store=store,
+                timeout=timeout,
+                group_name=group_name,
+                pg_options=pg_options,
+                device_id=None if _is_cpu(device_id) else device_id,
+            )
+        except BaseException:
+            # torch counts this try, and ranks meet below the count: another rank may be at its
+            # first.
+            books.group_count = made
+            raise
+        return default_group()
+
+    if plain and is_elastic():
+        group = form(begin)
+        formed: Any = _C.ProcessGroupFarandole.of(group)
+        formed.set_timeout(limit or _C.ProcessGroupFarandole.Options().timeout)
+        return group
     if plain and not _is_restarted_by_torch():
         store, rank, world_size = meet_through_mpi() or _C.meet(limit)
     elif not plain:
         _check_place(init_method, rank, world_size, store)
-    books = dist.distributed_c10d._world
-    made = books.group_count
-    try:
-        dist.init_process_group(
-            BACKEND,
-            init_method=init_method,
-            rank=rank,
-            world_size=world_size,
-            store=store,
-            timeout=limit,
-            group_name=group_name,
-            pg_options=pg_options,
-            device_id=None if _is_cpu(device_id) else device_id,
-        )
-    except BaseException:
-        # torch counts this try, and ranks meet below the count: another rank may be at its first.
-        books.group_count = made
-        raise
-    return default_group()
+    return begin(store, rank, world_size)
 
 
 def _is_restarted_by_torch() -> bool:

@@ -83,7 +83,8 @@ def main(arguments: list[str]) -> int:
             signal.signal(number, lambda number, _: os.kill(pid, number))
         code = int(answers.readline())
     if code < 0:  # the program died of a signal; so does this
-        signal.signal(-code, signal.SIG_DFL)
+        with contextlib.suppress(OSError):  # of SIGKILL, which cannot be caught
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
 

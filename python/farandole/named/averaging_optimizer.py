@@ -177,7 +177,7 @@ class AveragingOptimizer(Optimizer):
     ) -> None:
         """Average the gradients of these from now on; of frozen ones once they are not any more."""
         named = self._averaging.named
-        if not named.is_member or named.world_size == 1:
+        if not named.is_member or named.stays_alone:
             return
         trained = [each for each in parameters if each.requires_grad]
         known = {*trained, *(each for unit in self._units for each in unit.parameters)}
@@ -213,17 +213,6 @@ class AveragingOptimizer(Optimizer):
         self._begin(unit, will_wait=True)
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(named.wake)  # at the end of this backward
-
-    def _too_many_passes(self, name: str) -> UnfinishedStep:
-        return UnfinishedStep(
-            sentences(
-                "averaging-passes",
-                f"the gradient of '{name}' was computed more than "
-                f"{self._averaging.passes_per_step} times before step().",
-                "it is on its way to the other ranks after so many passes.",
-                "pass a larger backward_passes_per_step to add up gradients of more passes.",
-            )
-        )
 
     def _begin(self, unit: Unit, will_wait: bool) -> None:
         options = self._averaging

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from farandole import _C, distributed
+from farandole import _C, distributed, elastic_meeting
 from farandole.errors import (
     CommError,
     Error,
@@ -61,7 +61,18 @@ class NamedCollectives:
 
         Collective for the default group, as farandole.new_group().
         """
-        settings = settings or Settings()
+        self._open(ranks, settings or Settings())
+
+    def reopen(self, settings: Settings | None = None) -> None:
+        """Make it anew over all ranks of the default group of now, after close(). Collective.
+
+        So optimizers and others that have this object go on with ranks that have changed.
+        """
+        if self.is_member:
+            self._thread.join()  # close() has ended its groups, so it waits for nothing
+        self._open(None, settings or Settings())
+
+    def _open(self, ranks: Sequence[int] | None, settings: Settings) -> None:
         control = distributed.new_group(ranks)
         data = distributed.new_group(ranks)
         self.is_member = control is not None and data is not None
@@ -106,6 +117,11 @@ class NamedCollectives:
             target=self._run, name="farandole-named-collectives", daemon=True
         )
         self._thread.start()
+
+    @property
+    def stays_alone(self) -> bool:
+        """Whether there is one rank, and an elastic launcher brings no others later."""
+        return self.world_size == 1 and not elastic_meeting.is_elastic()
 
     def submit(self, name: str, request: Request, will_wait: bool = False) -> Handle:
         """Ask for an operation; it is done when all ranks have asked for that name.

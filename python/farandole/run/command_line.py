@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from farandole.errors import Error, InvalidArgument, sentences
-from farandole.run import cores, hosts, sagemaker
+from farandole.run import cores, elastic, hosts, sagemaker
+from farandole.run.elastic import options as elastic_options
 from farandole.run.job import Job, Nodes, wants_quiet
 from farandole.run.program import command_of
 
@@ -26,6 +27,7 @@ examples:
   farandole run --hostfile hosts.txt train.py       the same; lines as "h1 slots=2"
   farandole run -n 2 --nnodes 2 --node-rank 0 --master-addr h1 train.py
                                                     on each host, with its --node-rank; no ssh
+  farandole run -n 4 --min-ranks 2 train.py         goes on while 2 are left (farandole.elastic)
   farandole run --from-sagemaker job.json           as SageMaker's estimator would start it
 
 Each line of output begins with its rank. If a rank fails, the others are ended, and the rank, its
@@ -70,6 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--master-addr", metavar="HOST", help="name or address of host 0")
     add("--master-port", metavar="PORT", default="29500", help="a free port of host 0; "
         "default: 29500")  # fmt: skip
+    elastic_options.add_options(parser)
     # One positional: with two, argparse would drop a "--" between them.
     parser.add_argument("program", nargs=argparse.PARSER, help=argparse.SUPPRESS)
     return parser
@@ -121,6 +124,8 @@ def job_of(options: argparse.Namespace) -> Job:
     notes = [f"without effect here: {', '.join(asked.unused)}"] if asked.unused else []
     if options.hosts is not None and options.hostfile is not None:
         raise _exclusive("--hosts", "--hostfile", "both name the hosts.")
+    if elastic_options.is_elastic(options):
+        return _elastic_job(options)
     placed = _placed(options)
     nodes = _nodes(options)
     if placed and nodes:
@@ -153,13 +158,30 @@ def job_of(options: argparse.Namespace) -> Job:
     )
 
 
+def _elastic_job(options: argparse.Namespace) -> Job:
+    elastic_options.check_others(options)
+    program, *arguments = options.program[options.program[0] == "--" :]
+    command = command_of(program, arguments, module=options.module)
+    options.quiet = wants_quiet(options.quiet)
+    found = elastic_options.settings_of(
+        options, command, _hosts(options), _number, cores.usable_cores()
+    )
+    return elastic.job_of(found)
+
+
+def _hosts(options: argparse.Namespace) -> list[hosts.Host]:
+    """Those of --hosts or --hostfile."""
+    if options.hosts is not None:
+        return hosts.parse_hosts(options.hosts)
+    if options.hostfile is not None:
+        return hosts.read_hostfile(Path(options.hostfile))
+    return []
+
+
 def _placed(options: argparse.Namespace) -> dict[str, int]:
     """Ranks of each host of --hosts or --hostfile; empty without them."""
-    if options.hosts is not None:
-        return hosts.place(hosts.parse_hosts(options.hosts), _ranks(options))
-    if options.hostfile is not None:
-        return hosts.place(hosts.read_hostfile(Path(options.hostfile)), _ranks(options))
-    return {}
+    named = _hosts(options)
+    return hosts.place(named, _ranks(options)) if named else {}
 
 
 def _ranks(options: argparse.Namespace) -> int | None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from farandole.errors import InvalidArgument, sentences
 
-_ENTRY = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[1-9][0-9]*))?")
-_LINE = re.compile(rf"{_ENTRY.pattern}(?:\s+slots\s*=\s*(?P<more>[1-9][0-9]*))?")
+ENTRY = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[1-9][0-9]*))?")
+_LINE = re.compile(rf"{ENTRY.pattern}(?:\s+slots\s*=\s*(?P<more>[1-9][0-9]*))?")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def parse_hosts(text: str) -> list[Host]:
     """
     hosts = []
     for entry in text.split(","):
-        found = _ENTRY.fullmatch(entry.strip())
+        found = ENTRY.fullmatch(entry.strip())
         if not found:
             raise InvalidArgument(
                 sentences(
@@ -138,6 +138,15 @@ def _fill(slots: dict[str, int], ranks: int) -> dict[str, int]:
 
 def _text_of(placed: dict[str, int]) -> str:
     return ", ".join(f"{name}:{count}" for name, count in placed.items())
+
+
+def address_for_others(name: str) -> str:
+    """The name of this host, or an address of it if that name means loopback."""
+    if name != "localhost" and not name.startswith("127."):
+        return name
+    from farandole import _C
+
+    return _C.address_of_this_host()
 
 
 def is_this_host(name: str) -> bool:

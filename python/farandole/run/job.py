@@ -6,6 +6,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from farandole.run.elastic.settings import ElasticSettings
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Job:
     """For the ranks, beside those of this process."""
     notes: list[str] = field(default_factory=list)
     """Lines that inform, to be printed first."""
+    elastic: ElasticSettings | None = None
+    """If ranks may be lost and may come; then it says all but what is printed."""
 
     @property
     def world_size(self) -> int:

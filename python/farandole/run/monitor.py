@@ -14,6 +14,7 @@ from farandole.errors import InvalidArgument, sentences
 from farandole.run import cores
 from farandole.run.child import FORWARDED
 from farandole.run.console import Console
+from farandole.run.elastic.launcher import ElasticLauncher
 from farandole.run.failure import Failure, describe, report, shell_status, signal_name
 from farandole.run.job import Job
 from farandole.run.loop import Loop
@@ -69,7 +70,12 @@ def run(job: Job) -> int:
     count = (
         f"{job.ranks} rank{'s' * (job.ranks > 1)}{' (one for each core)' * job.ranks_by_default}"
     )
-    if job.placed:
+    if job.elastic is not None:
+        division = cores.divide_this_host(job.ranks)
+        launcher = ElasticLauncher(job, job.elastic, division, console, loop)
+        numbers = f"{job.elastic.min_ranks} to {job.elastic.max_ranks}"
+        console.inform(f"{numbers} ranks, {job.elastic.ranks} at first, not bound to cores")
+    elif job.placed:
         launcher = Mpirun(job, console, loop)
         hosts = ", ".join(f"{ranks} on {name}" for name, ranks in job.placed.items())
         console.inform(f"{count} started by mpirun, {hosts}")

@@ -20,7 +20,7 @@ from farandole.errors import NotSupported, sentences
 from farandole.run.child import start_child
 from farandole.run.console import ERR, OUT, Console
 from farandole.run.failure import Failure
-from farandole.run.hosts import is_this_host
+from farandole.run.hosts import address_for_others, is_this_host
 from farandole.run.job import Job
 from farandole.run.lines import LineCutter
 from farandole.run.loop import Loop
@@ -220,7 +220,7 @@ def meeting_place(placed: dict[str, int], console: Console) -> dict[str, str]:
     here = is_this_host(first)
     address = first
     if here:
-        address = _address_for_others(first) if len(placed) > 1 else "127.0.0.1"
+        address = address_for_others(first) if len(placed) > 1 else "127.0.0.1"
     found = {"MASTER_ADDR": address, "MASTER_PORT": str(_port(here=here)), **given}
     sure = (
         ""
@@ -230,15 +230,6 @@ def meeting_place(placed: dict[str, int], console: Console) -> dict[str, str]:
     if len(placed) > 1 or sure:
         console.inform(f"ranks meet at {found['MASTER_ADDR']}:{found['MASTER_PORT']}{sure}")
     return found
-
-
-def _address_for_others(name: str) -> str:
-    """This host's name, or an address of it if that name means loopback."""
-    if name != "localhost" and not name.startswith("127."):
-        return name
-    from farandole import _C
-
-    return _C.address_of_this_host()
 
 
 def _port(*, here: bool) -> int:

@@ -24,8 +24,6 @@ _NATIVE = {
     "horovod.spark": "start the ranks with torchrun or `farandole run` on the hosts.",
     "horovod.ray": "start the ranks with torchrun or `farandole run` on the hosts.",
     "horovod.runner": "start ranks with horovodrun, horovod.run() or `farandole run`.",
-    "horovod.torch.elastic": "start the ranks with `torchrun --max-restarts`, and load a "
-    "checkpoint with farandole.resume_or_start().",
 }
 
 

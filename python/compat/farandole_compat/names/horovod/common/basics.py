@@ -14,7 +14,7 @@ from typing import Any
 import farandole
 import torch
 import torch.distributed as dist
-from farandole import _C
+from farandole import _C, elastic_meeting
 from farandole.errors import NotSupported, sentences
 from farandole.horovod import build, variables
 from farandole.logs import LOGGER
@@ -50,28 +50,16 @@ def init(
     """
     if state.current is not None:
         return
-    settings, timeline = _read_variables()
-    with as_horovod():
-        made = not dist.is_initialized()
-        try:
-            if made:
-                _make_group()
-            state.current = _meet(made, settings)
-        except BaseException:
-            if made and dist.is_initialized():
-                farandole.destroy()
-            if timeline is not None:
-                timeline.close()
-            raise
-        asks = os.environ.get("HOROVOD_TIMELINE", "") not in ("", "DYNAMIC")
-        record(state.current, timeline, tells_times=asks)
-        try:
-            _check_communicator(comm)
-            for each in [] if isinstance(process_sets, str) else process_sets or []:
-                add_process_set(each)
-        except BaseException:
-            shutdown()
-            raise
+    settings = _read_variables()
+    # Under an elastic launcher ranks have no numbers before they meet.
+    timeline = None if elastic_meeting.is_elastic() else _start_timeline(_place()[0])
+    try:
+        with as_horovod():
+            elastic_meeting.until_formed(lambda: _begin(comm, process_sets, settings, timeline))
+    except BaseException:
+        if timeline is not None:
+            timeline.close()
+        raise
     atexit.register(shutdown)
 
 
@@ -92,22 +80,26 @@ def shutdown() -> None:
     atexit.unregister(shutdown)
 
 
-def _read_variables() -> tuple[Settings, Timeline | None]:
+def _read_variables() -> Settings:
     """What variables ask for, before ranks meet."""
     given = os.environ
     settings = variables.settings_of(given)
     variables.start_timeout_of(given)
     variables.take_over(given)
-    rank, *local = _place()
-    path = given.get("HOROVOD_TIMELINE", "")
-    settings = dataclasses.replace(settings, core=variables.core_of(given, *local))
+    return dataclasses.replace(settings, core=variables.core_of(given, *_place()[1:]))
+
+
+def _start_timeline(rank: int) -> Timeline | None:
+    """What HOROVOD_TIMELINE asks for; of rank 0, which also tells what variables do not do."""
+    given = os.environ
     if rank != 0:
-        return settings, None
+        return None
     if text := variables.told(given):
         _warn_once(text)
+    path = given.get("HOROVOD_TIMELINE", "")
     if path in ("", "DYNAMIC"):
-        return settings, None
-    return settings, Timeline(path, variables.is_on(given, "TIMELINE_MARK_CYCLES"))
+        return None
+    return Timeline(path, variables.is_on(given, "TIMELINE_MARK_CYCLES"))
 
 
 def _place() -> tuple[int, int, int]:
@@ -123,6 +115,35 @@ def _warn_once(text: str) -> None:
     LOGGER.warning("variables: %s. docs/horovod.md has them all.", text)
 
 
+def _begin(
+    comm: Iterable[int] | Any,
+    process_sets: Iterable[ProcessSet] | str | None,
+    settings: Settings,
+    timeline: Timeline | None,
+) -> None:
+    made = not dist.is_initialized()
+    try:
+        if made:
+            _make_group()
+        state.current = _meet(made, settings)
+        if elastic_meeting.is_elastic():
+            timeline = _start_timeline(state.current.rank)
+    except BaseException:
+        state.current = None
+        if made and dist.is_initialized():
+            farandole.destroy()
+        raise
+    asks = os.environ.get("HOROVOD_TIMELINE", "") not in ("", "DYNAMIC")
+    record(state.current, timeline, tells_times=asks)
+    try:
+        _check_communicator(comm)
+        for each in [] if isinstance(process_sets, str) else process_sets or []:
+            add_process_set(each)
+    except BaseException:
+        shutdown()
+        raise
+
+
 def _make_group() -> None:
     """HOROVOD_START_TIMEOUT is the patience of the start alone."""
     patience_s = variables.start_timeout_of(os.environ)
@@ -133,7 +154,11 @@ def _make_group() -> None:
 
 
 def _meet(made: bool, settings: Settings) -> World:
-    named = NamedCollectives(settings=settings)
+    if state.everyone is None:
+        state.everyone = NamedCollectives(settings=settings)
+    else:
+        state.everyone.reopen(settings)
+    named = state.everyone
     backend = _C.ProcessGroupFarandole.of(named.group)
     places = all_gather_object(named, (backend.host, backend.local_rank), "places")
     sizes = Counter(host for host, _ in places)

@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from farandole.elastic.interrupt import HostsUpdatedInterrupt
 from farandole.errors import CommError
+
+__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "as_horovod"]
 
 
 class HorovodInternalError(CommError):

@@ -39,6 +39,8 @@ class World:
 
 
 current: World | None = None
+everyone: NamedCollectives | None = None
+"""Those of all ranks. Optimizers have them, so they outlive shutdown() and are opened again."""
 
 
 def world() -> World:

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-from horovod import MissingModule, _missing
-from horovod.torch import mpi_ops
+from horovod import MissingModule
+from horovod.torch import elastic, mpi_ops
 from horovod.torch.compression import Compression
 from horovod.torch.functions import (
     allgather_object,
@@ -28,14 +26,5 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "elastic",
 ]
-
-
-def __getattr__(name: str) -> NoReturn:
-    if name == "elastic":
-        raise _missing(
-            "horovod.torch.elastic",
-            "start the ranks with `torchrun --max-restarts`, and load a checkpoint with "
-            "farandole.resume_or_start().",
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

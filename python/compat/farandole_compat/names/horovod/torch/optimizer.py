@@ -36,7 +36,7 @@ def DistributedOptimizer(  # noqa: N802
         groups = num_groups if groups is None else groups
     _check(optimizer, backward_passes_per_step, op, gradient_predivide_factor, groups)
     named = named_of(process_set)
-    if op == Adasum and named.is_member and named.world_size > 1:
+    if op == Adasum and named.is_member and not named.stays_alone:
         if process_set is not global_process_set:
             raise NotSupported(
                 sentences(

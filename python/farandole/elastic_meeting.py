@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a rank and its elastic launcher agree on who is in the group.
+
+`farandole run --min-ranks` starts ranks and serves a store. A rank that needs a group, at first or
+after a failure, asks there; when all ranks that live have asked, the launcher answers each with its
+place in a new group. So ranks need not know who was lost.
+
+Keys of the store: "asks", a counter; "ask/<number of the rank's process>", the newest question with
+its serial number; "answer/<number>/<serial>"; "news", what has changed since the last answers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import DistError
+
+from farandole.errors import CommError, SystemError, sentences
+
+VARIABLE = "FARANDOLE_ELASTIC"
+"""Where the launcher's store is, and the number of this process: "host:port/number"."""
+_FORMING = timedelta(seconds=30)
+"""All ranks of a place have just asked for it, so none is late; one may die before it is seen."""
+_CONNECT = timedelta(seconds=60)
+_PAUSE_S = 0.02
+_T = TypeVar("_T")
+_logger = logging.getLogger("farandole")
+
+
+@dataclass
+class Standing:
+    """What the launcher is told when this process asks for its next place."""
+
+    commits: int = 0
+    """Of the training so far: rank 0 becomes a process that has the newest."""
+    needs_sync: bool = True
+    """Whether its state may differ from the others'; in the answer, whether anyone's may."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    generation: int
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    sync: bool
+    news: int
+    members: list[int]
+
+
+class _Launcher:
+    """The connection to the launcher's store. Used by one thread."""
+
+    def __init__(self, place: str) -> None:
+        address, _, number = place.rpartition("/")
+        host, _, port = address.rpartition(":")
+        self.number = int(number)
+        self._address = address
+        self._serial = 0
+        self._news = 0
+        self.members: list[int] = []
+        with _reaching(address):
+            self.store = TCPStore(host, int(port), is_master=False, timeout=_CONNECT)
+
+    def ask(self, standing: Standing) -> _Place:
+        """Waits for this process's place in the next group."""
+        self._serial += 1
+        asked = {"serial": self._serial, "commits": standing.commits, "sync": standing.needs_sync}
+        key = f"answer/{self.number}/{self._serial}"
+        with _reaching(self._address):
+            self.store.set(f"ask/{self.number}", json.dumps(asked))
+            self.store.add("asks", 1)
+            while not self.store.check([key]):
+                time.sleep(_PAUSE_S)
+            answer = json.loads(self.store.get(key))
+        if answer.get("released"):
+            _logger.info("this rank has no place in the next group, and ends.")
+            raise SystemExit(0)
+        if "end" in answer:
+            global _is_over
+            _is_over = True
+            raise CommError(answer["end"])
+        place = _Place(**answer)
+        self._news, self.members = place.news, place.members
+        standing.needs_sync = place.sync
+        return place
+
+    def news(self) -> tuple[int, int] | None:
+        """A number of what has changed since it was last asked, and the HostUpdateResult."""
+        with _reaching(self._address):
+            if not self.store.check(["news"]):
+                return None
+            number, result = json.loads(self.store.get("news"))
+        if number <= self._news:
+            return None
+        self._news = number
+        return number, result
+
+
+@contextmanager
+def _reaching(address: str) -> Iterator[None]:
+    """Make torch's errors of the launcher's store a SystemError."""
+    global _is_over
+    try:
+        yield
+    except DistError as error:
+        _is_over = True
+        raise SystemError(
+            sentences(
+                "elastic-launcher-lost",
+                f"the elastic launcher cannot be reached at {address}.",
+                f"{first_line_of(error)}.",
+                "see whether `farandole run` has ended; it holds the places of all ranks.",
+            )
+        ) from error
+
+
+standing = Standing()
+_launcher: _Launcher | None = None
+_is_over = False
+
+
+def is_elastic() -> bool:
+    """Whether an elastic launcher started this process."""
+    return VARIABLE in os.environ
+
+
+def members() -> list[int]:
+    """The numbers of the processes of the group, in rank order; empty without a launcher."""
+    return [] if _launcher is None else _launcher.members
+
+
+def news() -> tuple[int, int] | None:
+    """What has changed among the places for ranks, told once; None without a launcher. Local."""
+    return None if _launcher is None else _launcher.news()
+
+
+def form(begin: Callable[[Store, int, int, timedelta], _T]) -> _T:
+    """Forms a group of those that the launcher names: by ``begin``, until it succeeds.
+
+    Args:
+        begin: Makes the group of a store, a rank, the number of ranks and a timeout for forming.
+
+    Raises:
+        SystemExit: this process has no place any more; its exit status is 0.
+        CommError: the launcher ends the job; the text says why.
+        SystemError: the launcher is gone.
+    """
+    global _launcher
+    if _launcher is None:
+        _launcher = _Launcher(os.environ[VARIABLE])
+    while True:
+        place = _launcher.ask(standing)
+        os.environ.update(
+            RANK=str(place.rank),
+            WORLD_SIZE=str(place.size),
+            LOCAL_RANK=str(place.local_rank),
+            LOCAL_WORLD_SIZE=str(place.local_size),
+        )
+        store = PrefixStore(f"generation/{place.generation}", _launcher.store)
+        try:
+            return begin(store, place.rank, place.size, _FORMING)
+        except CommError as error:
+            _logger.info("the group did not form, and is tried again: %s", first_line_of(error))
+
+
+def until_formed(make: Callable[[], _T]) -> _T:
+    """What ``make`` returns; again while ranks are lost meanwhile, if there is a launcher."""
+    while True:
+        try:
+            return make()
+        except CommError as error:
+            if _is_over or not is_elastic():
+                raise
+            _logger.info("a rank was lost while ranks met again: %s", first_line_of(error))
+
+
+def is_over() -> bool:
+    """Whether the launcher has ended the job, or is gone."""
+    return _is_over
+
+
+def first_line_of(error: BaseException) -> str:
+    """What has happened, without why and how to fix it."""
+    return str(error).partition("\n")[0]

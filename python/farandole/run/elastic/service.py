@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that drives an elastic job: it starts workers, and serves the store they meet in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from types import FrameType
+
+from farandole.run.child import FORWARDED
+from farandole.run.elastic.board import StoreBoard
+from farandole.run.elastic.discovery import Discovery
+from farandole.run.elastic.driver import Driver
+from farandole.run.elastic.settings import ElasticSettings
+from farandole.run.elastic.workers import WorkerProcess, WorkerStarter
+from farandole.run.hosts import address_for_others, is_this_host
+
+_PERIOD_S = 0.05
+_ENDING_S = 30.0
+"""How long workers may take to end after a signal, as under torchrun."""
+_LOOPBACK = "127.0.0.1"
+
+
+class Service:
+    """One job. Used by the main thread of the process; a signal handler notes signals."""
+
+    def __init__(
+        self, settings: ElasticSettings, hosts: dict[str, int], socket_name: str, report: int
+    ) -> None:
+        """Take the first hosts, where outputs go to, and a pipe for what is to be said."""
+        self._settings, self._report = settings, report
+        self._fixed = hosts
+        self._discovery: Discovery | None = None
+        if settings.discovery_script is not None:
+            self._discovery = Discovery(settings.discovery_script, settings.slots_per_host, hosts)
+        self._board = StoreBoard(_address(settings, hosts))
+        self._starter = WorkerStarter(settings, self._board, socket_name)
+        self._started: list[WorkerProcess] = []
+        self._signal = 0
+        self._trouble = ""
+
+    def run(self, threads: int) -> int:
+        """Runs the job to its end, with so many threads for each worker; the exit status."""
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        for number in FORWARDED:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
+        driver = Driver(self._settings, self._hosts, self._board, self._start, self._say)
+        while (outcome := driver.step()) is None:
+            if self._signal:
+                return self._end()
+            self._tell_trouble()
+            time.sleep(_PERIOD_S)
+        statuses = {} if outcome.succeeded else outcome.statuses
+        self._tell(why=outcome.why, statuses=statuses)
+        return 0 if outcome.succeeded else 1
+
+    def _hosts(self) -> dict[str, int]:
+        return self._fixed if self._discovery is None else self._discovery.hosts
+
+    def _start(self, number: int, host: str) -> WorkerProcess:
+        worker = self._starter.start(number, host, self._hosts().get(host, 1))
+        self._started.append(worker)
+        return worker
+
+    def _end(self) -> int:
+        """Passes a signal on to all workers and waits for their end; the exit status."""
+        for worker in self._started:
+            worker.send(self._signal)
+        deadline_s = time.monotonic() + _ENDING_S
+        while any(worker.poll() is None for worker in self._started):
+            if time.monotonic() > deadline_s:
+                for worker in self._started:
+                    worker.kill()
+            time.sleep(_PERIOD_S)
+        return 128 + self._signal
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._signal = number
+
+    def _tell_trouble(self) -> None:
+        """Says once that the host discovery script fails."""
+        trouble = "" if self._discovery is None else self._discovery.trouble
+        if trouble and trouble != self._trouble:
+            self._say(trouble)
+        self._trouble = trouble
+
+    def _say(self, line: str) -> None:
+        self._tell(line=line)
+
+    def _tell(self, **what: object) -> None:
+        os.write(self._report, json.dumps(what).encode() + b"\n")
+
+
+def _address(settings: ElasticSettings, hosts: dict[str, int]) -> str:
+    """At which workers reach this host: loopback, if they can be nowhere else."""
+    if settings.discovery_script is None and all(map(is_this_host, hosts)):
+        return _LOOPBACK
+    here = next((host for host in hosts if is_this_host(host)), None)
+    return address_for_others(here or "localhost")

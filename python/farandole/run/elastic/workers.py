@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts workers: here, or by ssh on other hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from farandole.elastic_meeting import VARIABLE
+from farandole.run.elastic.board import StoreBoard
+from farandole.run.elastic.settings import ElasticSettings
+from farandole.run.hosts import is_this_host
+from farandole.run.torchrun import RANK_PROGRAM
+
+_PASSED = ("FARANDOLE_", "HOROVOD_", "OMP_", "MKL_", "KMP_", "GOMP_", "TORCH_", "PYTHON")
+"""Beginnings of the names of variables that workers of other hosts get."""
+_WATCHED = (
+    "exec 3<&0; {command} 3<&- & worker=$!; "
+    "{{ cat <&3 >/dev/null; kill -TERM $worker; sleep 5; kill -KILL $worker; }} 2>/dev/null & "
+    "watch=$!; exec 3<&-; wait $worker; status=$?; kill $watch 2>/dev/null; exit $status"
+)
+"""Of another host's shell: ends the worker when the connection of ssh ends."""
+
+
+class WorkerProcess:
+    """A worker, or the ssh that leads to it. It leads a process group of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs. ssh has 128 and more for signals."""
+        return self._process.poll()
+
+    def send(self, number: int) -> None:
+        """Sends a signal to it and what it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def kill(self) -> None:
+        """Kills it and what it has started."""
+        self.send(signal.SIGKILL)
+
+
+class WorkerStarter:
+    """Starts the workers of a job. Used by the main thread, whose end is theirs."""
+
+    def __init__(self, settings: ElasticSettings, board: StoreBoard, socket_name: str) -> None:
+        self._settings, self._board, self._socket_name = settings, board, socket_name
+        self._on_host: dict[str, int] = {}
+
+    def start(self, number: int, host: str, places: int) -> WorkerProcess:
+        """Starts a worker on a host that has so many places."""
+        settings = self._settings
+        local_rank = self._on_host[host] = self._on_host.get(host, -1) + 1
+        # Where the program looks at them before it joins, as after torchrun.
+        variables = {
+            **settings.variables,
+            VARIABLE: f"{self._board.address}/{number}",
+            "RANK": str(number),
+            "WORLD_SIZE": str(max(settings.ranks, number + 1)),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(max(places, local_rank + 1)),
+            "MASTER_ADDR": self._board.host,
+            "MASTER_PORT": str(self._board.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_HOSTNAME": host,
+        }
+        command = [sys.executable, "-I", "-S", RANK_PROGRAM, "--no-bind", "--quiet", "--"]
+        command += settings.command
+        outputs, errors = os.pipe(), os.pipe()
+        is_here = is_this_host(host)
+        process = subprocess.Popen(
+            command if is_here else self._by_ssh(host, command, variables),
+            env={**os.environ, **variables} if is_here else None,
+            stdin=subprocess.DEVNULL if is_here else subprocess.PIPE,
+            stdout=outputs[1],
+            stderr=errors[1],
+            start_new_session=True,
+        )
+        self._hand_over([outputs[0], errors[0]], number, process.pid)
+        for file in (*outputs, *errors):
+            os.close(file)
+        return WorkerProcess(process)
+
+    def _by_ssh(self, host: str, command: list[str], variables: Mapping[str, str]) -> list[str]:
+        settings = self._settings
+        passed = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(_PASSED) and name != "FARANDOLE_HOST_ID"
+        }
+        texts = [shlex.quote(f"{name}={value}") for name, value in {**passed, **variables}.items()]
+        line = f"env {' '.join(texts)} {shlex.join(command)}"
+        script = f"cd {shlex.quote(str(Path.cwd()))} && {{ {_WATCHED.format(command=line)}; }}"
+        options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
+        options += ["-p", str(settings.ssh_port)] if settings.ssh_port else []
+        options += ["-i", settings.ssh_identity_file] if settings.ssh_identity_file else []
+        return ["ssh", *options, host, script]
+
+    def _hand_over(self, files: list[int], number: int, pid: int) -> None:
+        """Gives the outputs to `farandole run`, as rank.py does under torchrun."""
+        with contextlib.suppress(OSError):  # an old kernel
+            files = [*files, os.pidfd_open(pid)]
+        hello = {"rank": number, "pid": pid, "attempt": 0}
+        with socket.socket(socket.AF_UNIX) as monitor:
+            monitor.connect("\0" + self._socket_name)
+            socket.send_fds(monitor, [json.dumps(hello).encode()], files)
+        for process in files[2:]:
+            os.close(process)
