@@ -4,7 +4,12 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import re
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ import pytest
 
 import elastic_training
 import run_command
+import warm_python
 
 TRAINING = Path(elastic_training.__file__)
 DEADLINE_S = 100
@@ -104,3 +110,170 @@ def test_ranks_come_and_go_in_order(tmp_path: Path) -> None:
     epochs = found[0]["history"][-1][0] + 1
     check_epochs(found[0]["history"], epochs)
     assert "back to commit" not in done.stderr  # nobody has lost a step
+
+
+def test_a_lost_rank_is_replaced_after_the_cooldown(tmp_path: Path) -> None:
+    done = run(
+        *("-n", "2", "--min-ranks", "1", "--cooldown", "1", "1", TRAINING, tmp_path),
+        *("--kill", "0", "1", "1", "step", "--hosts", '["", "", ""]', "--pause", "0.05"),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = results(tmp_path)
+    assert found[0]["sizes"] == [2, 1, 2]
+    assert [each["rank"] for each in found] == [0, 1]
+    check_epochs(found[0]["history"], found[0]["history"][-1][0] + 1)
+
+
+def test_one_rank_alone_gets_another(tmp_path: Path) -> None:
+    script = discovery(tmp_path, "localhost:1")
+    done = run(
+        *("-n", "1", "--max-ranks", "2", "--host-discovery-script", script, TRAINING, tmp_path),
+        *("--hosts", '["localhost:1", "localhost:2"]', "--pause", "0.05"),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = results(tmp_path)
+    assert found[0]["sizes"] == [1, 2]
+    assert [each["rank"] for each in found] == [0, 1]
+
+
+SSH = """
+while [ "${1#-}" != "$1" ]; do [ "$1" = -o ] && shift; shift; done
+echo "$1" >> "$0.hosts"
+shift
+exec sh -c "$*"
+"""
+
+
+def test_ranks_on_another_host_are_started_by_ssh(tmp_path: Path) -> None:
+    """The second host is this one by another name, which a stand-in for ssh leads to."""
+    ssh = run_command.script(tmp_path, SSH, name="ssh")
+    path = f"{tmp_path}:{run_command.environment()['PATH']}"
+    done = run(
+        *("--hosts", "localhost:1,other:2", "-n", "3", "--min-ranks", "2", TRAINING, tmp_path),
+        *("--kill", "1", "1", "1", "backward"),
+        PATH=path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert Path(f"{ssh}.hosts").read_text() == "other\nother\n"
+    assert "rank process 1 on other was lost" in done.stderr
+    assert [each["rank"] for each in results(tmp_path)] == [0, 1]
+
+
+def test_a_signal_ends_all_ranks(tmp_path: Path) -> None:
+    script = run_command.script(tmp_path, 'echo " ready $$"; exec sleep 60')
+    started = run_command.start("-n", "2", "--min-ranks", "1", script)
+    pids = run_command.pids_of_ranks(started, 2)
+    started.send_signal(signal.SIGTERM)
+    _, errors = started.communicate(timeout=DEADLINE_S)
+    assert started.returncode == 143
+    assert errors.endswith("ended by SIGTERM; no rank is left\n")
+    run_command.wait_until_gone(pids)
+
+
+def test_a_kill_ends_all_ranks(tmp_path: Path) -> None:
+    script = run_command.script(tmp_path, 'echo " ready $$"; exec sleep 60')
+    started = run_command.start("-n", "2", "--min-ranks", "1", script)
+    pids = run_command.pids_of_ranks(started, 2)
+    started.kill()
+    started.communicate(timeout=DEADLINE_S)
+    run_command.wait_until_gone(pids)
+
+
+def test_programs_that_know_nothing_of_it_run(tmp_path: Path) -> None:
+    script = run_command.script(tmp_path, "echo $RANK of $WORLD_SIZE, $LOCAL_RANK")
+    done = run("-n", "2", "--min-ranks", "1", script)
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == ["[0] 0 of 2, 0", "[1] 1 of 2, 1"]
+    script = run_command.script(tmp_path, "exit 3")
+    done = run("-n", "2", "--min-ranks", "1", script)
+    assert done.returncode == 3
+    assert "failed: exit status 3" in done.stderr
+
+
+def torchrun(folder: Path, *options: str, environment: dict[str, str]) -> str:
+    """Two ranks of torchrun, which starts them again once; what they print."""
+    command = [warm_python.executable(), "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"]
+    done = subprocess.run(
+        [*command, str(TRAINING), str(folder), *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
+
+
+def kept_files() -> set[Path]:
+    return set(Path("/dev/shm").glob("farandole-commits-*"))
+
+
+@pytest.mark.parametrize(("victim", "place"), [(0, "backward"), (1, "commit")])
+def test_commits_outlive_ranks_that_torchrun_starts_again(
+    victim: int, place: str, tmp_path: Path
+) -> None:
+    before = kept_files()
+    kill = ("--kill", str(victim), "1", "2", place)
+    printed = torchrun(tmp_path, *kill, environment=run_command.environment())
+    assert re.search(r"goes on from commit [78] of before the restart", printed)
+    (first, second) = results(tmp_path)
+    assert first["sizes"] == second["sizes"] == [2, 2]
+    assert first["commits"] == len(first["history"]) == 18
+    check_epochs(first["history"], 3)
+    assert kept_files() <= before
+
+
+def test_what_a_killed_job_has_kept_is_removed_by_the_next(tmp_path: Path) -> None:
+    folder = Path(f"/dev/shm/farandole-commits-{os.getuid()}-999999999-1")
+    folder.mkdir()
+    (folder / "0").write_bytes(b"x")
+    torchrun(tmp_path, environment=run_command.environment())
+    assert not folder.exists()
+
+
+def test_ranks_that_are_killed_at_random_moments(tmp_path: Path) -> None:
+    """Each has a place that comes back; at the end all committed steps are right."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    command = run_command.command(
+        *("-n", "3", "--min-ranks", "1", "--cooldown", "1", "2", TRAINING, folder),
+        *("--pause", "0.05", "--epochs", "12"),
+    )
+    draw = random.Random(5)
+    with subprocess.Popen(
+        command,
+        env=run_command.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=(tmp_path / "printed").open("w"),
+        start_new_session=True,
+    ) as job:
+        deadline_s = time.monotonic() + DEADLINE_S
+        kills = 0
+        while job.poll() is None and time.monotonic() < deadline_s:
+            time.sleep(draw.uniform(0.5, 3.0))
+            pids = ranks_of(folder)
+            if len(pids) > 1 and kills < 6:
+                os.kill(draw.choice(pids), signal.SIGKILL)
+                kills += 1
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+    printed = (tmp_path / "printed").read_text()
+    assert job.returncode == 0, printed[-4000:]
+    assert results(folder), printed[-4000:]
+    assert printed.count("was lost") >= 1
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """The processes of a training that writes there."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if "\0RANK=" in path.read_text(errors="replace") and str(folder) in (
+                path.with_name("cmdline").read_text(errors="replace")
+            ):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from farandole.errors import InvalidArgument, sentences
 
-ENTRY = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[1-9][0-9]*))?")
-_LINE = re.compile(rf"{ENTRY.pattern}(?:\s+slots\s*=\s*(?P<more>[1-9][0-9]*))?")
+_ENTRY = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[1-9][0-9]*))?")
+_LINE = re.compile(rf"{_ENTRY.pattern}(?:\s+slots\s*=\s*(?P<more>[1-9][0-9]*))?")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def parse_hosts(text: str) -> list[Host]:
     """
     hosts = []
     for entry in text.split(","):
-        found = ENTRY.fullmatch(entry.strip())
+        found = _ENTRY.fullmatch(entry.strip())
         if not found:
             raise InvalidArgument(
                 sentences(

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 import time
 
 from farandole.errors import SystemError, sentences
-from farandole.run.hosts import ENTRY
 
+_LINE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[0-9]+))?")
 _PERIOD_S = 1.0
 _LONGEST_S = 60.0
 
@@ -36,7 +37,7 @@ def find_hosts(script: str, slots_per_host: int | None) -> dict[str, int]:
         raise _failed(script, f"its exit status was {done.returncode}, and it printed: {last}.")
     hosts: dict[str, int] = {}
     for line in filter(None, map(str.strip, done.stdout.splitlines())):
-        entry = ENTRY.fullmatch(line)
+        entry = _LINE.fullmatch(line)
         slots = (entry["slots"] or slots_per_host) if entry else None
         if entry is None or slots is None:
             raise _failed(script, f"it printed '{line}'.")

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver of an elastic job decides: with workers, a store and a clock that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import farandole
+import pytest
+from farandole.run.command_line import job_of, make_parser
+from farandole.run.elastic.discovery import find_hosts
+from farandole.run.elastic.driver import Driver, Outcome
+from farandole.run.elastic.places import Places
+from farandole.run.elastic.settings import ElasticSettings
+
+
+class Job:
+    """A driver and all around it."""
+
+    def __init__(self, *, ranks: int, least: int, most: int, **more: Any) -> None:
+        self.now = 0.0
+        self.hosts: dict[str, int] = more.pop("hosts", {"here": most})
+        script = more.pop("discovery_script", None)
+        settings = ElasticSettings(
+            command=["x"],
+            ranks=ranks,
+            min_ranks=least,
+            max_ranks=most,
+            hosts={} if script else self.hosts,
+            discovery_script=script,
+            **more,
+        )
+        self.statuses: dict[int, int | None] = {}
+        self.places: dict[int, str] = {}
+        self.questions: dict[int, dict[str, Any]] = {}
+        self.answers: dict[int, dict[str, Any]] = {}
+        self.news: list[tuple[int, int]] = []
+        self.lines: list[str] = []
+        self.driver = Driver(
+            settings, lambda: self.hosts, self, self.start, self.lines.append, lambda: self.now
+        )
+
+    def start(self, number: int, host: str) -> Any:
+        self.statuses[number], self.places[number] = None, host
+        job = self
+
+        class Process:
+            def poll(self) -> int | None:
+                return job.statuses[number]
+
+            def kill(self) -> None:
+                job.statuses[number] = -9
+
+        return Process()
+
+    def asks(self, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
+        return {number: self.questions[number] for number in numbers if number in self.questions}
+
+    def answer(self, number: int, serial: int, answer: dict[str, Any]) -> None:
+        assert self.questions[number]["serial"] == serial
+        self.answers[number] = answer
+
+    def tell(self, news: int, result: int) -> None:
+        self.news.append((news, result))
+
+    def ask(self, *numbers: int, commits: int = 0, sync: bool = True) -> None:
+        for number in numbers:
+            serial = self.questions.get(number, {"serial": 0})["serial"] + 1
+            self.questions[number] = {"serial": serial, "commits": commits, "sync": sync}
+        self.answers.clear()
+
+    def step(self) -> Outcome | None:
+        outcome = self.driver.step()
+        return outcome or self.driver.step()
+
+    def ranks(self) -> dict[int, int]:
+        return {number: answer["rank"] for number, answer in sorted(self.answers.items())}
+
+    def begin(self) -> None:
+        self.step()
+        self.ask(*self.statuses)
+        self.step()
+
+
+def test_survivors_get_new_ranks_when_all_have_asked() -> None:
+    job = Job(ranks=3, least=2, most=3)
+    job.begin()
+    assert job.ranks() == {0: 0, 1: 1, 2: 2}
+    job.statuses[0] = -9
+    job.ask(1, commits=4)
+    assert job.step() is None
+    assert not job.answers
+    job.ask(2, commits=5)
+    job.step()
+    assert job.ranks() == {1: 1, 2: 0}  # who has the newest commit is rank 0
+    assert job.answers[1]["sync"]
+    assert job.answers[1]["members"] == [2, 1]
+    assert len(job.statuses) == 3  # no place is used again
+    job.statuses.update({1: 0, 2: 0})
+    assert job.step() == Outcome("")
+
+
+def test_a_rank_that_dies_before_it_asks_is_not_waited_for() -> None:
+    job = Job(ranks=2, least=1, most=2)
+    job.step()
+    job.ask(1)
+    job.step()
+    assert not job.answers
+    job.statuses[0] = 1
+    job.step()
+    assert job.ranks() == {1: 0}
+
+
+def test_too_few_ranks_end_the_job() -> None:
+    job = Job(ranks=2, least=2, most=2)
+    job.begin()
+    job.statuses[1] = 3
+    job.ask(0)
+    job.step()
+    assert "1 ranks are left, and the job needs 2." in job.answers[0]["end"]
+    assert "[elastic-below-minimum]" in job.answers[0]["end"]
+    job.statuses[0] = 1
+    outcome = job.step()
+    assert outcome is not None
+    assert outcome.statuses == {1: 3}
+    assert not outcome.succeeded
+
+
+def test_too_few_ranks_wait_for_hosts_until_the_timeout() -> None:
+    job = Job(ranks=2, least=2, most=4, discovery_script="x", elastic_timeout_s=100)
+    job.hosts = {"here": 2}
+    job.begin()
+    job.statuses[1] = -9
+    job.ask(0)
+    job.now = 99.0
+    job.step()
+    assert not job.answers
+    job.hosts = {"here": 2, "there": 1}
+    job.step()
+    assert job.places[2] == "there"
+    job.ask(2)
+    job.step()
+    assert job.ranks() == {0: 0, 2: 1}
+    job.statuses[2] = -9
+    job.ask(0)
+    job.step()
+    job.now = 300.0
+    job.step()
+    assert "[elastic-below-minimum]" in job.answers[0]["end"]
+
+
+def test_new_ranks_are_announced_when_they_are_ready() -> None:
+    job = Job(ranks=1, least=1, most=3, hosts={"here": 1}, discovery_script="x")
+    job.begin()
+    job.hosts = {"here": 2}
+    job.step()
+    assert job.places == {0: "here", 1: "here"}
+    assert not job.news
+    job.ask(1)
+    job.step()
+    assert job.news == [(1, 2)]
+    assert not job.answers
+    job.ask(0, commits=3, sync=False)
+    job.step()
+    assert job.ranks() == {0: 0, 1: 1}
+    assert job.answers[0]["sync"]  # the new one has nothing
+    assert job.answers[1]["news"] == 1
+
+
+def test_ranks_of_a_host_that_goes_are_released() -> None:
+    hosts = {"a": 1, "b": 2}
+    job = Job(ranks=3, least=1, most=3, hosts=hosts, discovery_script="x")
+    job.begin()
+    assert job.places == {0: "a", 1: "b", 2: "b"}
+    job.hosts = {"b": 2}
+    job.step()
+    assert job.news == [(1, 1)]
+    job.ask(0, 1, 2, sync=False)
+    job.step()
+    assert job.answers[0] == {"released": True}
+    assert [job.answers[number]["rank"] for number in (1, 2)] == [0, 1]
+    assert not job.answers[1]["sync"]
+    job.now += 31
+    job.step()
+    assert job.statuses[0] == -9  # it has not ended
+    job.statuses.update({1: 0, 2: 0})
+    assert job.step() == Outcome("")
+
+
+def test_ranks_of_a_host_follow_each_other() -> None:
+    job = Job(ranks=4, least=1, most=4, hosts={"a": 2, "b": 2})
+    job.begin()
+    job.statuses[1] = 1
+    job.ask(0, commits=1)
+    job.ask(2, commits=2)
+    job.ask(3, commits=1)
+    job.step()
+    assert job.ranks() == {0: 2, 2: 0, 3: 1}
+    assert [job.answers[number]["local_rank"] for number in (0, 2, 3)] == [0, 0, 1]
+    assert [job.answers[number]["local_size"] for number in (0, 2, 3)] == [1, 2, 2]
+
+
+def test_the_reset_limit_ends_the_job_and_stops_its_growth() -> None:
+    job = Job(ranks=3, least=1, most=4, hosts={"here": 3}, discovery_script="x", reset_limit=1)
+    job.begin()
+    job.statuses[2] = 1
+    job.ask(0, 1)
+    job.step()
+    assert job.ranks() == {0: 0, 1: 1}
+    job.hosts = {"here": 4}
+    job.step()
+    assert len(job.statuses) == 3
+    job.statuses[1] = 1
+    job.ask(0)
+    job.step()
+    assert "[elastic-reset-limit]" in job.answers[0]["end"]
+
+
+def test_who_does_not_meet_the_others_is_killed() -> None:
+    job = Job(ranks=3, least=2, most=3, elastic_timeout_s=10)
+    job.begin()
+    job.statuses[0] = -9
+    job.ask(1)
+    job.step()
+    job.now = 11.0
+    job.step()
+    assert job.statuses[2] == -9
+    job.step()
+    assert "[elastic-below-minimum]" in job.answers[1]["end"]
+
+
+def test_when_one_has_finished_the_others_that_ask_go() -> None:
+    job = Job(ranks=2, least=1, most=2)
+    job.begin()
+    job.statuses[0] = 0
+    job.ask(1)
+    job.step()
+    assert job.answers[1] == {"released": True}
+    job.statuses[1] = 0
+    assert job.step() == Outcome("")
+
+
+def test_when_all_members_are_lost_nobody_has_the_state() -> None:
+    job = Job(ranks=1, least=1, most=2, hosts={"here": 1}, discovery_script="x")
+    job.begin()
+    job.hosts = {"here": 2}
+    job.step()
+    job.ask(1)
+    job.statuses[0] = -11
+    job.step()
+    assert "[elastic-below-minimum]" in job.answers[1]["end"]
+
+
+def test_places_come_back_after_a_cooldown_that_grows() -> None:
+    now = [0.0]
+    places = Places((10, 40), lambda: now[0])
+    waits = []
+    for _ in range(4):
+        places.lose("a")
+        assert places.of({"a": 2, "b": 1}) == {"a": 1, "b": 1}
+        assert places.some_come_back({"a": 2})
+        begun = now[0]
+        while places.of({"a": 2})["a"] == 1:
+            now[0] += 1
+        waits.append(now[0] - begun)
+    assert 10 <= waits[0] <= 21
+    assert 20 <= waits[1] <= 31
+    assert waits[2:] == [40, 40]
+
+
+def test_a_lost_place_is_used_again_after_the_cooldown() -> None:
+    job = Job(ranks=2, least=1, most=2, cooldown_s=(5, 5))
+    job.begin()
+    job.statuses[1] = -9
+    job.ask(0)
+    job.step()
+    assert job.ranks() == {0: 0}
+    job.now = 6.0
+    job.step()
+    assert job.statuses == {0: None, 1: -9, 2: None}
+
+
+def test_host_discovery_scripts(tmp_path: Path) -> None:
+    script = tmp_path / "hosts"
+    script.write_text("#!/bin/sh\necho h1:4; echo; echo $1\n")
+    script.chmod(0o700)
+    assert find_hosts(f"{script} h2", 3) == {"h1": 4, "h2": 3}
+    with pytest.raises(farandole.SystemError, match="printed 'h2'"):
+        find_hosts(f"{script} h2", None)
+    assert find_hosts("echo a:0", None) == {"a": 0}
+    for text in ("echo fault >&2; exit 3", "/does/not/exist", "echo a:b", "echo a b"):
+        with pytest.raises(farandole.SystemError, match="could not be used"):
+            find_hosts(text, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["-n", "2", "--min-ranks", "3"], "elastic-settings"),
+        (["-n", "4", "--max-ranks", "3"], "elastic-settings"),
+        (["--min-ranks", "0"], "option-not-a-number"),
+        (["--min-ranks", "1", "--cooldown", "0", "5"], "option-not-a-number"),
+        (["--min-ranks", "1", "--cooldown", "9", "5"], "elastic-settings"),
+        (["--min-ranks", "1", "--nnodes", "2"], "elastic-options"),
+        (["--min-ranks", "1", "--max-restarts", "2"], "elastic-options"),
+        (["--host-discovery-script", "x", "--hosts", "a:1"], "elastic-settings"),
+        (["--min-ranks", "1", "--elastic-timeout", "0"], "option-not-a-number"),
+    ],
+)
+def test_wrong_options_are_told(options: list[str], name: str) -> None:
+    with pytest.raises(farandole.InvalidArgument) as caught:
+        job_of(make_parser().parse_args([*options, __file__]))
+    assert f"[{name}]" in str(caught.value)
+
+
+def test_options_have_defaults() -> None:
+    job = job_of(make_parser().parse_args(["-n", "4", "--min-ranks", "2", __file__]))
+    assert job.elastic is not None
+    assert (job.elastic.ranks, job.elastic.max_ranks) == (4, 4)
+    assert job.elastic.hosts == {"localhost": 4}
+    job = job_of(
+        make_parser().parse_args(["--hosts", "a:2,b", "--max-ranks", "8", "-n", "2", __file__])
+    )
+    assert job.elastic is not None
+    assert (job.elastic.min_ranks, job.elastic.hosts) == (2, {"a": 2, "b": 1})
