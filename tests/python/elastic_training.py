@@ -16,6 +16,7 @@ import signal
 import time
 from pathlib import Path
 
+import farandole
 import horovod.torch as hvd
 import torch
 from torch.utils.data import DataLoader
@@ -110,7 +111,7 @@ def main() -> None:
         "sizes": state.sizes,
         "resets": resets,
         "rank": hvd.rank(),
-        "commits": state.commits,
+        "commits": farandole.elastic_meeting.standing.commits,
     }
     (options.folder / f"result-{begun}-{os.getpid()}").write_text(json.dumps(result))
     hvd.shutdown()

@@ -242,6 +242,19 @@ def test_when_one_has_finished_the_others_that_ask_go() -> None:
     assert job.step() == Outcome("")
 
 
+def test_an_error_at_the_end_is_one_of_the_job() -> None:
+    job = Job(ranks=2, least=1, most=2)
+    job.begin()
+    job.statuses.update({0: 0, 1: 1})
+    outcome = job.step()
+    assert outcome is not None
+    assert outcome.statuses == {1: 1}
+    job = Job(ranks=2, least=1, most=2)
+    job.begin()
+    job.statuses.update({0: 0, 1: -9})
+    assert job.step() == Outcome("")
+
+
 def test_when_all_members_are_lost_nobody_has_the_state() -> None:
     job = Job(ranks=1, least=1, most=2, hosts={"here": 1}, discovery_script="x")
     job.begin()

@@ -128,24 +128,3 @@ def test_missing_modules_name_what_to_do(module: str) -> None:
     with pytest.raises(farandole.NotSupported, match=r"\[horovod-missing\]") as caught:
         __import__(f"horovod.{module}")
     assert isinstance(caught.value, ImportError)
-
-
-<<<<<<< HEAD
-def test_missing_functions_name_what_to_do() -> None:
-    with pytest.raises(farandole.NotSupported, match="max-restarts"):
-        hvd.elastic  # noqa: B018
-=======
-def test_missing_functions_name_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(farandole.NotSupported, match="farandole run"):
-        horovod.run(print)
-    with pytest.raises(farandole.NotSupported, match=r"farandole\.profiler"):
-        hvd.start_timeline("file")
-    monkeypatch.setenv("HOROVOD_TIMELINE", "file")
-    with pytest.raises(farandole.NotSupported, match="HOROVOD_TIMELINE"):
-        hvd.init()
-    monkeypatch.delenv("HOROVOD_TIMELINE")
-    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "soon")
-    with pytest.raises(farandole.InvalidArgument, match="HOROVOD_CYCLE_TIME is 'soon'"):
-        hvd.init()
-    assert not hvd.is_initialized()
->>>>>>> c4f9dc5 (elastic: a training goes on when ranks are lost and when new ones come)

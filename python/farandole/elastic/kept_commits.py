@@ -25,7 +25,7 @@ import torch
 from farandole import distributed
 from farandole.elastic.broadcasting import broadcast_object
 from farandole.elastic.state import State
-from farandole.elastic_meeting import is_elastic
+from farandole.elastic_meeting import is_elastic, standing
 from farandole.torch_names import all_gather_object
 
 _FOLDERS = Path("/dev/shm")
@@ -44,11 +44,11 @@ class KeptCommits:
         """Replace the file by the state's newest commit, on the first rank of the host."""
         if self._local_rank != 0:
             return
-        kept = state.kept()
+        kept = state._kept()
         if kept is None:
-            self._tell(f"{type(state).__name__} has nothing to keep (kept() is None)")
+            self._tell(f"{type(state).__name__} has nothing to keep")
             return
-        data = io.BytesIO(state.commits.to_bytes(_COUNT_BYTES, "little"))
+        data = io.BytesIO(standing.commits.to_bytes(_COUNT_BYTES, "little"))
         data.seek(0, os.SEEK_END)
         torch.save(kept, data)
         new = self._folder / "new"
@@ -79,9 +79,10 @@ class KeptCommits:
         data = broadcast_object(data, root)
         # Of this user's own files: they hold any objects of the program.
         kept: Any = torch.load(io.BytesIO(data[_COUNT_BYTES:]), weights_only=False)
-        state.take_kept(kept, int.from_bytes(data[:_COUNT_BYTES], "little"))
+        state._take_kept(kept)
+        standing.commits = int.from_bytes(data[:_COUNT_BYTES], "little")
         if distributed.rank() == 0:
-            _logger.info("elastic: goes on from commit %d of before the restart.", state.commits)
+            _logger.info("elastic: goes on from commit %d of before the restart.", standing.commits)
 
     def end_with_this_process(self) -> None:
         """Remove the file when the last rank of this host has ended without an error."""

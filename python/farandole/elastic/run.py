@@ -83,7 +83,7 @@ class _Course:
         self._failed: tuple[int, list[int]] | None = None  # at which commit, and with whom
         meeting.standing.needs_sync = True
         if self._kept is not None:
-            state.call_after_commits(self._kept.write)
+            state._after_commit = self._kept.write
 
     def sync(self) -> None:
         """Begin where rank 0 is, unless all are there already. Collective."""
@@ -93,21 +93,25 @@ class _Course:
             self._kept.recover(self._state)
             self._is_recovered = True
         self._state.sync()
-        self._state.sync_commits()
+        standing = meeting.standing
+        standing.commits = self._state._bcast_object(standing.commits)
 
     def go_back(self, error: CommError) -> None:
         """Restore the last commit; raise the error if it has come twice there."""
-        failed = (self._state.commits, meeting.members())
+        commits = meeting.standing.commits
+        failed = (commits, meeting.members())
         if failed == self._failed or meeting.is_over():
             raise error
-        _logger.info("elastic: back to commit %d: %s", self._state.commits, first_line_of(error))
+        _logger.info(
+            "elastic: back to commit %d: %s", meeting.standing.commits, first_line_of(error)
+        )
         self._failed = failed
         self._state.restore()
         meeting.standing.needs_sync = True
 
     def stay(self, interrupt: HostsUpdatedInterrupt) -> None:
         """Go on from where the state is."""
-        _logger.info("elastic: hosts have changed after commit %d.", self._state.commits)
+        _logger.info("elastic: hosts have changed after commit %d.", meeting.standing.commits)
         meeting.standing.needs_sync = not (interrupt.skip_sync and meeting.is_elastic())
 
     def end(self) -> None:

@@ -27,13 +27,7 @@ class State:
         self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
         self._last_updated_timestamp = 0.0
         self._reset_callbacks: list[Callable[[], Any]] = []
-        self._commits = 0
-        self._after_commits: Callable[[State], Any] | None = None
-
-    @property
-    def commits(self) -> int:
-        """How many there have been in this training, on whichever ranks."""
-        return self._commits
+        self._after_commit: Callable[[State], Any] | None = None
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Add functions that are called when ranks have met again, before the next sync()."""
@@ -57,10 +51,9 @@ class State:
             HostsUpdatedInterrupt: on all ranks, if hosts have changed.
         """
         self.save()
-        self._commits += 1
-        meeting.standing.commits = self._commits
-        if self._after_commits is not None:
-            self._after_commits(self)
+        meeting.standing.commits += 1
+        if self._after_commit is not None:
+            self._after_commit(self)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -97,22 +90,13 @@ class State:
     def reset(self) -> None:
         """Fit what depends on the ranks to the new ones; before sync()."""
 
-    def kept(self) -> Any:
+    def _kept(self) -> Any:
         """What save() has kept, to be pickled for processes that start later; None: it cannot."""
         return None
 
-    def take_kept(self, kept: Any, commits: int) -> None:
-        """Become what another process has kept after so many commits."""
-        del kept
-        self._commits = commits
-
-    def sync_commits(self) -> None:
-        """Take the number of commits from rank 0. Collective."""
-        self._commits = meeting.standing.commits = self._bcast_object(self._commits)
-
-    def call_after_commits(self, function: Callable[[State], Any]) -> None:
-        """Let a function have the state after each save() of a commit."""
-        self._after_commits = function
+    def _take_kept(self, kept: Any) -> None:
+        """Become what another process has kept."""
+        raise NotImplementedError
 
 
 class ObjectState(State):
@@ -149,13 +133,10 @@ class ObjectState(State):
             self._saved_state = self._bcast_object(self._saved_state)
             self._set_attributes()
 
-    def kept(self) -> Any:
-        """The values that save() has kept."""
+    def _kept(self) -> Any:
         return self._saved_state
 
-    def take_kept(self, kept: Any, commits: int) -> None:
-        """Take those of another process."""
-        super().take_kept(kept, commits)
+    def _take_kept(self, kept: Any) -> None:
         self._saved_state = kept
         self._set_attributes()
 

@@ -65,18 +65,17 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.on_reset()
 
-    def kept(self) -> Any:
-        """Copies of all attributes; None if a handler of the program's own has none."""
+    def _kept(self) -> Any:
+        """None if a handler of the program's own has no copy."""
         copies = {name: handler.saved for name, handler in self._handlers.items()}
-        return None if None in copies.values() else (copies, super().kept())
+        return None if None in copies.values() else (copies, super()._kept())
 
-    def take_kept(self, kept: Any, commits: int) -> None:
-        """Take those of another process."""
+    def _take_kept(self, kept: Any) -> None:
         copies, others = kept
         for name, handler in self._handlers.items():
             handler.saved = copies[name]
             handler.restore()
-        super().take_kept(others, commits)
+        super()._take_kept(others)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """A new value of an attribute with a handler is kept at once."""

@@ -23,6 +23,8 @@ from farandole.run.elastic.worker import Board, Process, Worker
 from farandole.run.failure import describe
 
 REMOVED, ADDED = 1, 2  # bits, as farandole.elastic.HostUpdateResult has them
+_ERRORS = range(1, 128)
+"""Exit statuses of programs that fail, and not because something kills them."""
 _LEAVING_S = 30.0
 """How long a worker without a place may take to end."""
 
@@ -65,6 +67,7 @@ class Driver:
         self._waiting_since: float | None = clock()  # for places or for members
         self._news = 0
         self._told: tuple[int, ...] = ()  # whom the last news was about
+        self._last_failed_in = -1  # of which generation a worker had an error of its own last
         self._end = ""
 
     def step(self) -> Outcome | None:
@@ -77,7 +80,8 @@ class Driver:
         self._send_away()
         if self.workers or (self._started == 0 and not self._end):
             return None
-        if self._finished and not self._end:
+        failed_at_the_end = self._last_failed_in == self._generation
+        if self._finished and not self._end and not failed_at_the_end:
             return Outcome("")
         return Outcome(self._end, self._statuses)
 
@@ -104,12 +108,12 @@ class Driver:
                 self._finished = True
                 continue
             self._statuses[worker.number] = status
+            self._last_failed_in = worker.generation if status in _ERRORS else -1
             self._places.lose(worker.host)
-            if not self._finished:
-                self._say(
-                    f"rank process {worker.number} on {worker.host} was lost "
-                    f"({describe(status)}); {len(self._living())} are left"
-                )
+            self._say(
+                f"rank process {worker.number} on {worker.host} was lost ({describe(status)}); "
+                f"{len(self._living())} are left"
+            )
 
     def _read_asks(self) -> None:
         for number, ask in self._board.asks(self.workers).items():

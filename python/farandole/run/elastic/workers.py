@@ -74,6 +74,8 @@ class WorkerStarter:
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "HOROVOD_ELASTIC": "1",
             "HOROVOD_HOSTNAME": host,
+            "HOROVOD_RANK": str(number),
+            "HOROVOD_LOCAL_RANK": str(local_rank),
         }
         command = [sys.executable, "-I", "-S", RANK_PROGRAM, "--no-bind", "--quiet", "--"]
         command += settings.command
