@@ -277,3 +277,52 @@ def ranks_of(folder: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_examples_are_one_training() -> None:
+    losses = []
+    for script in ("elastic/train.py", "horovod/elastic.py"):
+        done = run("-n", "2", "--min-ranks", "1", EXAMPLES / script)
+        assert done.returncode == 0, done.stderr[-3000:]
+        losses.append([float(each) for each in re.findall(r"loss ([0-9.]+)", done.stdout)])
+    assert len(losses[0]) == 3
+    assert losses[0][2] < losses[0][0]
+    assert losses[0] == pytest.approx(losses[1], abs=2e-4)
+
+
+STOPPED = """
+import os, signal, sys
+import farandole, torch
+from farandole import elastic
+
+farandole.init_process_group()
+begun = farandole.rank()
+state = elastic.TorchState(step=0)
+
+@elastic.run
+def train(state):
+    while state.step < 6:
+        if (state.step, begun) == (3, 1):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        farandole.all_reduce(torch.ones(1))
+        state.step += 1
+        state.commit()
+    print("done", farandole.rank(), farandole.world_size())
+
+train(state)
+"""
+
+
+def test_a_rank_that_has_stopped_is_killed(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(STOPPED)
+    options = ("-n", "3", "--min-ranks", "2", "--elastic-timeout", "3")
+    done = run(*options, program, FARANDOLE_TIMEOUT_S="4")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (
+        "rank process 1 on localhost has not met the others for 3 s, and is killed" in done.stderr
+    )
+    assert sorted(done.stdout.splitlines()) == ["[0] done 0 2", "[2] done 1 2"]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import Any
 
 import farandole
@@ -16,7 +18,17 @@ from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrup
 
 import ranks
 
-OWN_GROUP = ranks.Setup(backend=None)
+
+def launched() -> ranks.Setup:
+    """Ranks that make their group themselves, as a launcher's variables say."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    return ranks.Setup(backend=None, env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+
+
+def take_place(rank: int, world_size: int) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
 
 
 def state_of(rank: int, **more: Any) -> elastic.TorchState:
@@ -110,6 +122,7 @@ class Box(list[int]):
 
 
 def of_horovod(rank: int, world_size: int) -> None:
+    take_place(rank, world_size)
     hvd.init()
     before = list(handlers.get_handler_registry())
     handlers.set_handler_registry([*before, (Box, Counted)])
@@ -147,13 +160,15 @@ def of_horovod(rank: int, world_size: int) -> None:
 
 
 def test_horovods_names_and_handlers_of_the_program() -> None:
-    ranks.run(of_horovod, 2)
+    ranks.run(of_horovod, 2, setup=launched())
     assert issubclass(HostsUpdatedInterrupt, RuntimeError)
     assert HostsUpdatedInterrupt(True).skip_sync
     assert horovod.common.elastic.State is elastic.State
 
 
 def repeated(rank: int, world_size: int) -> None:
+    take_place(rank, world_size)
+    farandole.init_process_group()
     state = elastic.TorchState(batch=0)
     passes = []
 
@@ -168,10 +183,24 @@ def repeated(rank: int, world_size: int) -> None:
     with pytest.raises(farandole.MismatchError):
         train(state)
     assert passes == [0, 0, 1]
+    farandole.destroy()
 
 
 def test_an_error_that_comes_again_without_a_commit_is_raised() -> None:
-    ranks.run(repeated, 2)
+    ranks.run(repeated, 2, setup=launched())
+
+
+def nowhere(rank: int, world_size: int) -> None:
+    @elastic.run
+    def train(state: elastic.TorchState) -> None:
+        farandole.all_reduce(torch.ones(2 + rank))
+
+    with pytest.raises(farandole.NotSupported, match=r"\[elastic-no-launcher\]"):
+        train(elastic.TorchState())
+
+
+def test_ranks_that_cannot_meet_again_are_told() -> None:
+    ranks.run(nowhere, 2)
 
 
 class Own(elastic.State):

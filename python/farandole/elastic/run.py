@@ -14,7 +14,7 @@ from farandole.elastic import kept_commits
 from farandole.elastic.interrupt import HostsUpdatedInterrupt
 from farandole.elastic.state import State
 from farandole.elastic_meeting import first_line_of
-from farandole.errors import CommError
+from farandole.errors import CommError, NotSupported, sentences
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -69,8 +69,25 @@ def run(
 
 
 def _meet_again(reset: Callable[[], None], state: State) -> None:
+    if distributed.is_initialized() and distributed.world_size() > 1:
+        _check_place()
     reset()
     state.on_reset()
+
+
+def _check_place() -> None:
+    """Fail where each rank would find itself alone."""
+    if meeting.is_elastic() or distributed.is_launched():
+        return
+    raise NotSupported(
+        sentences(
+            "elastic-no-launcher",
+            "the ranks cannot meet again.",
+            "the program has told them where to meet, and no launcher's variables do.",
+            "start it with `farandole run` or torchrun, and call init_process_group() without "
+            "arguments.",
+        )
+    )
 
 
 class _Course:
