@@ -105,7 +105,7 @@ def init_process_group(
     if plain and is_elastic():
         group = form(begin)
         formed: Any = _C.ProcessGroupFarandole.of(group)
-        formed.set_timeout(limit or _C.ProcessGroupFarandole.Options().timeout)
+        formed.set_timeout(limit or _C.Config.from_environment().timeout)
         return group
     if plain and not _is_restarted_by_torch():
         store, rank, world_size = meet_through_mpi() or _C.meet(limit)
