@@ -13,7 +13,7 @@ from typing import Any
 import farandole
 import horovod
 import pytest
-from farandole.horovod import command_line, elastic
+from farandole.horovod import command_line
 from farandole.horovod.plan import Plan, plan_of
 from farandole.run.function import RankError
 
@@ -110,10 +110,9 @@ def test_flags_that_mean_nothing_are_named(flags: str) -> None:
         (["-np", "2", "-H", "a b", "x"], "hosts-malformed"),
         (["-np", "2", "--mpi", "--mpi-args", "'", "x"], "horovodrun-quotes"),
         (["-np", "2", "no-such-program"], "program-missing"),
-        (["-np", "2", "--min-np", "3", "x"], "horovodrun-elastic-range"),
-        (["-np", "2", "--min-np", "1", "--max-np", "1", "x"], "horovodrun-elastic-range"),
-        (["-np", "2", "--min-np", "1", "--slots-per-host", "0", "x"], "horovodrun-elastic-range"),
-        (["-np", "2", "--min-np", "1", "x"], "horovodrun-elastic"),
+        (["-np", "2", "--min-np", "3", "python"], "elastic-settings"),
+        (["-np", "2", "--min-np", "1", "--max-np", "1", "python"], "elastic-settings"),
+        (["-np", "2", "--min-np", "1", "--slots-per-host", "0", "python"], "--slots-per-host"),
         (["-np", "2", "--config-file", "/none", "x"], "it cannot be read"),
     ],
 )
@@ -124,31 +123,27 @@ def test_wrong_flags_are_explained(
     assert message in capsys.readouterr().err
 
 
-def test_elastic_flags_are_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[elastic.ElasticSettings] = []
-
-    def take(settings: elastic.ElasticSettings) -> None:
-        found.append(settings)
-        raise farandole.NotSupported("taken")
-
-    monkeypatch.setattr(elastic, "run_elastic", take)
+def test_elastic_flags_are_those_of_farandole_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "77")
     arguments = [
-        *("-np", "4", "--min-np", "2", "--max-np", "8", "--slots-per-host", "1"),
+        *("-np", "4", "--min-np", "2", "--max-np", "8", "--slots-per-host", "1", "-p", "2222"),
         *("--reset-limit", "10", "--blacklist-cooldown-range", "120", "600"),
-        *("--host-discovery-script", "./hosts.sh", "--cycle-time-ms", "5", "python", "train.py"),
+        *("--host-discovery-script", "./hosts.sh", "--cycle-time-ms", "5", sys.executable, "x.py"),
     ]
-    assert command_line.main(arguments, "0") == 2
-    (settings,) = found
-    assert settings.program == ["python", "train.py"]
-    assert (settings.min_ranks, settings.plan.ranks, settings.max_ranks) == (2, 4, 8)
+    settings = command_line.job_of_flags(command_line.parse(arguments, "0")).elastic
+    assert settings is not None
+    assert settings.command == [sys.executable, "x.py"]
+    assert (settings.min_ranks, settings.ranks, settings.max_ranks) == (2, 4, 8)
     assert settings.discovery_script == "./hosts.sh"
     assert (settings.slots_per_host, settings.reset_limit) == (1, 10)
     assert (settings.elastic_timeout_s, settings.cooldown_s) == (77, (120, 600))
-    assert settings.plan.variables["HOROVOD_CYCLE_TIME"] == "5.0"
-    with pytest.raises(farandole.NotSupported, match="taken"):
+    assert settings.variables["HOROVOD_CYCLE_TIME"] == "5.0"
+    assert settings.ssh_port == 2222
+
+
+def test_functions_do_not_come_and_go() -> None:
+    with pytest.raises(farandole.NotSupported, match="horovod-run-elastic"):
         horovod.run(print, num_proc=4, min_num_proc=2)
-    assert found[1].min_ranks == 2
 
 
 CONFIG = """

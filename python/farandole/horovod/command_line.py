@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 from farandole.errors import Error, InvalidArgument, sentences
-from farandole.horovod import elastic
 from farandole.horovod import flags as flags_of_horovod
 from farandole.horovod.build import check_build
 from farandole.horovod.config_file import fill_in
 from farandole.horovod.flags import Flags
-from farandole.horovod.plan import is_elastic, plan_of
+from farandole.horovod.plan import plan_of
 from farandole.run.command_line import MISUSE, end_with, job_of, make_parser
+from farandole.run.job import Job
 
 
 def main(arguments: list[str], version: str) -> int:
@@ -50,6 +50,18 @@ def parse(arguments: list[str], version: str) -> Flags:
 
 
 def _run(flags: Flags) -> int:
+    from farandole.run.monitor import run
+
+    return run(job_of_flags(flags))
+
+
+def job_of_flags(flags: Flags) -> Job:
+    """What `farandole run` is asked for.
+
+    Raises:
+        InvalidArgument: flags are missing, or do not go together.
+        NotSupported: jsrun is to start the ranks.
+    """
     program = list(flags.command or [])
     program = program[program[:1] == ["--"] :]
     plan = plan_of(flags)
@@ -62,14 +74,16 @@ def _run(flags: Flags) -> int:
                 "put it behind the flags, as in `horovodrun -np 4 python train.py`.",
             )
         )
-    if is_elastic(flags):
-        elastic.run_elastic(elastic.settings_of(flags, plan, program))
     options = make_parser().parse_args([*plan.command()[2:], *program])
     notes = [f"without effect here: {note}" for note in plan.notes]
     if flags.verbose:
         words = [f"{name}={value}" for name, value in plan.variables.items()]
         notes.append(f"this is {shlex.join([*words, *plan.command(), *program])}")
-    job = dataclasses.replace(job_of(options), variables=plan.variables, notes=notes)
-    from farandole.run.monitor import run
-
-    return run(job)
+    job = job_of(options)
+    elastic = job.elastic and dataclasses.replace(
+        job.elastic,
+        variables=plan.variables,
+        ssh_port=flags.ssh_port,
+        ssh_identity_file=flags.ssh_identity_file,
+    )
+    return dataclasses.replace(job, variables=plan.variables, notes=notes, elastic=elastic)

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from farandole.errors import InvalidArgument, sentences
-from farandole.horovod import elastic
+from farandole.errors import InvalidArgument, NotSupported, sentences
 from farandole.horovod.flags import Flags
 from farandole.horovod.plan import is_elastic, plan_of
 from farandole.run.function import run_function
@@ -52,6 +50,7 @@ def run(
     Raises:
         RankError: a rank raised, or died.
         InvalidArgument: arguments exclude each other.
+        NotSupported: ranks are to come and go.
     """
     num_proc = np if np is not None and num_proc == 1 else num_proc
     _tell_old_names(np=np, min_np=min_np, max_np=max_np, network_interface=network_interface)
@@ -78,10 +77,17 @@ def run(
         mpi_args=mpi_args,
         nics=[nics] if isinstance(nics, str) else nics,
     )
-    plan = plan_of(flags)
     if is_elastic(flags):
-        program = [executable or sys.executable]
-        elastic.run_elastic(elastic.settings_of(flags, plan, program))
+        raise NotSupported(
+            sentences(
+                "horovod-run-elastic",
+                "horovod.run() was asked for ranks that come and go.",
+                "a rank that is lost has no result to give back.",
+                "put the function into a script that uses hvd.elastic.run, and start it with "
+                "`horovodrun -np 4 --min-np 2 python train.py`.",
+            )
+        )
+    plan = plan_of(flags)
     for note in plan.notes:
         warnings.warn(f"horovod.run(): without effect here: {note}", stacklevel=2)
     return run_function(

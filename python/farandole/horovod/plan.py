@@ -80,7 +80,10 @@ def plan_of(flags: Flags) -> Plan:
         )
     plan = Plan(flags.num_proc)
     _take_variables(plan, flags)
-    _take_hosts(plan, flags)
+    if is_elastic(flags):
+        _take_elastic(plan, flags)
+    else:
+        _take_hosts(plan, flags)
     if flags.output_filename:
         plan.options += ["--output-dir", flags.output_filename, "--split-output"]
     if flags.timestamps:
@@ -138,6 +141,29 @@ def _take_hosts(plan: Plan, flags: Flags) -> None:
         del plan.variables[RANKS_OF_HOSTS]
     if arguments:
         plan.options += ["--mpirun-args", shlex.join(arguments)]
+
+
+def _take_elastic(plan: Plan, flags: Flags) -> None:
+    """`farandole run` checks whether numbers fit together."""
+    timeout = flags.elastic_timeout or os.environ.get("HOROVOD_ELASTIC_TIMEOUT")
+    given = {
+        "--min-ranks": plan.ranks if flags.min_num_proc is None else flags.min_num_proc,
+        "--max-ranks": flags.max_num_proc,
+        "--host-discovery-script": flags.host_discovery_script,
+        "--slots-per-host": flags.slots,
+        "--elastic-timeout": timeout,
+        "--reset-limit": flags.reset_limit,
+        "--hosts": flags.hosts,
+        "--hostfile": flags.hostfile,
+    }
+    for option, value in given.items():
+        if value is not None:
+            plan.options += [option, str(value)]
+    if flags.cooldown_range:
+        plan.options += ["--cooldown", *map(str, flags.cooldown_range)]
+    for name, flag in {"mpi_args": "--mpi-args", "binding_args": "--binding-args"}.items():
+        if getattr(flags, name):
+            plan.notes.append(f"{flag}: ranks that come and go are not started by mpirun")
 
 
 def _mpirun_arguments(flags: Flags) -> list[str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch.distributed as dist
 
@@ -35,7 +35,7 @@ class RecordedExecution(Execution):
 
     def _parts(
         self, decision: Decision, own: Request | None, handle: Handle | None
-    ) -> Iterable[Part]:
+    ) -> Iterator[Part]:
         if own is not None and not own.in_place:
             self._timeline.activity(decision.name, COPY)
         for part in super()._parts(decision, own, handle):
