@@ -270,6 +270,59 @@ def lost(rank: int, world_size: int) -> None:
     hvd.shutdown()
 
 
+def refused(rank: int, world_size: int) -> None:
+    ones: Any = torch.ones(2)
+    with horovod():
+        for refuse in (
+            lambda: hvd.allreduce(torch.tensor([True])),
+            lambda: hvd.allreduce(ones.to_sparse(), op=hvd.Sum),
+            lambda: hvd.allgather(ones.to_sparse()),
+            lambda: hvd.broadcast_(ones.to("meta"), 0),
+        ):
+            with pytest.raises(farandole.NotSupported, match="named-tensor"):
+                refuse()
+        for wrong in (3.0, [1.0], None):
+            for operation in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
+                with pytest.raises(farandole.InvalidArgument, match="a torch.Tensor"):
+                    operation(wrong)  # type: ignore[arg-type,operator]
+        number: Any = 5
+        for misuse in (
+            lambda: hvd.allreduce(ones, process_set=number),
+            lambda: hvd.synchronize(number),
+            lambda: hvd.poll(number),
+            lambda: hvd.broadcast_optimizer_state(number, 0),
+            lambda: hvd.sparse_allreduce_async(ones, "a", hvd.Sum),
+            lambda: hvd.sparse_allreduce_async(ones.to_sparse(), "b", hvd.Max),
+        ):
+            with pytest.raises(farandole.InvalidArgument, match="argument-type"):
+                misuse()
+        assert hvd.allreduce(torch.tensor([rank == 0, False]), op=hvd.Max).tolist() == [True, False]
+        assert hvd.allreduce(ones, op=hvd.Sum).tolist() == [world_size] * 2
+
+
+def test_what_no_rank_can_run_is_refused_before_anything_is_sent() -> None:
+    ranks.run(refused, 2)
+
+
+def with_settings_that_differ(rank: int, world_size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CACHE_CAPACITY"):
+            patch.setenv(variable, str(1000 + rank))
+            with pytest.raises(HorovodInternalError, match=rf"(?s){variable} to differ.*1000, 1001"):
+                hvd.init()
+            patch.delenv(variable)
+        for text in ("inf", "nan", "-1", "many"):
+            patch.setenv("HOROVOD_CYCLE_TIME", text)
+            with pytest.raises(farandole.InvalidArgument, match="HOROVOD_CYCLE_TIME"):
+                hvd.init()
+    with horovod():
+        assert hvd.size() == world_size
+
+
+def test_variables_that_are_wrong_or_differ_between_ranks() -> None:
+    ranks.run(with_settings_that_differ, 2)
+
+
 def test_a_rank_that_leaves_is_an_error_for_the_others() -> None:
     ranks.run(lost, 2)
 

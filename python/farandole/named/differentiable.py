@@ -115,8 +115,9 @@ class _AllGather(torch.autograd.Function):
         ctx: Any, named: NamedCollectives, name: str | None, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.named = named
+        handle = operations.all_gather(named, tensors, name, will_wait=True)
         ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
-        return tuple(named.wait(operations.all_gather(named, tensors, name, will_wait=True)))
+        return tuple(named.wait(handle))
 
     @staticmethod
     @once_differentiable

@@ -100,8 +100,9 @@ def all_to_all(
     Raises:
         InvalidArgument: the splits are not those of the tensor's rows.
     """
-    rows = _rows_of_splits(tensor, splits, named.world_size if named.is_member else 1)
-    return _submit(named, name, Request(request.ALL_TO_ALL, [tensor], splits=rows), will_wait)
+    asked = Request(request.ALL_TO_ALL, [tensor])
+    asked.splits = _rows_of_splits(tensor, splits, named.world_size if named.is_member else 1)
+    return _submit(named, name, asked, will_wait)
 
 
 def reduce_scatter(

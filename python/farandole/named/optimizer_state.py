@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from farandole import arguments
 from farandole.named import operations
 from farandole.named.named_collectives import NamedCollectives
 from farandole.named.objects import broadcast_object
@@ -27,8 +28,15 @@ def broadcast_optimizer_state(
     """Give ``optimizer`` the state and the options that it has on rank ``root``. Collective.
 
     Other ranks need not have a state. Tensors travel as they are, the rest is pickled.
+
+    Raises:
+        InvalidArgument: it is no optimizer, or this rank is not in the group.
     """
-    is_root = named.rank == root
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise arguments.wrong(
+            "broadcast_optimizer_state", "optimizer", optimizer, "a torch.optim.Optimizer"
+        )
+    is_root = named.is_member and named.rank == root
     tensors: list[Tensor] = []
     state = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
     state, places = broadcast_object(named, (state, [_Place(each) for each in tensors]), root)

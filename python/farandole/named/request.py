@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from farandole.named import operands
+
 ALL_REDUCE = "all_reduce"
 ALL_GATHER = "all_gather"
 BROADCAST = "broadcast"
@@ -67,6 +69,10 @@ class Request:
     """Whether the handle is to get memory that all ranks share, if all want it."""
     stream: torch.Stream | None = None
     """Of an accelerator: that of the thread that asked; submit() notes it."""
+
+    def __post_init__(self) -> None:
+        """Raises what operands.check() does."""
+        operands.check(self.operation, self.op, self.inputs)
 
     def note_stream(self) -> None:
         """Take the caller's stream: another thread may run the operation."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from farandole import arguments
 from farandole.named import operations
 from farandole.named.handle import Handle
 from farandole.named.named_collectives import NamedCollectives
@@ -34,7 +35,15 @@ class SparseSum(NamedTuple):
 def sparse_all_reduce(
     named: NamedCollectives, tensor: Tensor, name: str | None = None, *, op: str = "average"
 ) -> SparseSum:
-    """Begin to add sparse tensors of one shape; ``op`` is "average" or "sum"."""
+    """Begin to add sparse tensors of one shape; ``op`` is "average" or "sum".
+
+    Raises:
+        InvalidArgument: the tensor has another layout than torch.sparse_coo, or ``op`` is another.
+    """
+    if not isinstance(tensor, Tensor) or tensor.layout is not torch.sparse_coo:
+        raise arguments.wrong("sparse_all_reduce", "tensor", tensor, "a torch.Tensor in COO format")
+    if op not in ("average", "sum"):
+        raise arguments.wrong("sparse_all_reduce", "op", op, '"average" or "sum"')
     parts = (tensor._values(), tensor._indices().t().contiguous())
     names = (None, None) if name is None else (f"{name}.values", f"{name}.indices")
     values, indices = (

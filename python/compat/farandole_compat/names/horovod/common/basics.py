@@ -8,14 +8,14 @@ import dataclasses
 import functools
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import farandole
 import torch
 import torch.distributed as dist
 from farandole import _C, elastic_meeting
-from farandole.errors import NotSupported, sentences
+from farandole.errors import MismatchError, NotSupported, sentences
 from farandole.horovod import build, variables
 from farandole.logs import LOGGER
 from farandole.named import NamedCollectives, Settings
@@ -32,6 +32,12 @@ from horovod.common.process_sets import (
 )
 from horovod.common.timeline import record
 from horovod.common.world import World, world
+
+
+_VARIABLE_OF = {
+    "fusion_bytes": "HOROVOD_FUSION_THRESHOLD",
+    "capacity": "HOROVOD_CACHE_CAPACITY",
+}
 
 
 def init(
@@ -160,7 +166,13 @@ def _meet(made: bool, settings: Settings) -> World:
         state.everyone.reopen(settings)
     named = state.everyone
     backend = _C.ProcessGroupFarandole.of(named.group)
-    places = all_gather_object(named, (backend.host, backend.local_rank), "places")
+    told = all_gather_object(named, (backend.host, backend.local_rank, settings), "places")
+    try:
+        _check_settings([each for *_, each in told])
+    except MismatchError:
+        named.close()
+        raise
+    places = [(host, local_rank) for host, local_rank, _ in told]
     sizes = Counter(host for host, _ in places)
     peers = [host for host, local_rank in places if local_rank == backend.local_rank]
     global_process_set.ranks = list(range(named.world_size))
@@ -177,6 +189,21 @@ def _meet(made: bool, settings: Settings) -> World:
         process_sets={0: global_process_set},
         settings=settings,
     )
+
+
+def _check_settings(settings: Sequence[Settings]) -> None:
+    """What the ranks do together depends on these, which must be the same on all of them."""
+    for name in ("fusion_bytes", "capacity"):
+        values = [getattr(each, name) for each in settings]
+        if len(set(values)) > 1:
+            raise MismatchError(
+                sentences(
+                    "horovod-settings",
+                    f"hvd.init() found {_VARIABLE_OF[name]} to differ: {values}, by rank.",
+                    "it decides which tensors travel together, on all ranks.",
+                    "set the variable to one value on all ranks, or unset it.",
+                )
+            )
 
 
 def _check_communicator(comm: Iterable[int] | Any) -> None:

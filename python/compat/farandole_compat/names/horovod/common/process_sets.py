@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from farandole import arguments
 from farandole.errors import InvalidArgument, sentences
 from farandole.named import NamedCollectives
 
@@ -100,8 +101,10 @@ def named_of(process_set: ProcessSet) -> NamedCollectives:
     """The collectives of a set.
 
     Raises:
-        InvalidArgument: it is not in use, or this rank is not in it.
+        InvalidArgument: it is no ProcessSet, is not in use, or this rank is not in it.
     """
+    if not isinstance(process_set, ProcessSet):
+        raise arguments.wrong("an operation", "process_set", process_set, "an hvd.ProcessSet")
     state: World = world()
     named = state.named.get(
         -1 if process_set.process_set_id is None else process_set.process_set_id

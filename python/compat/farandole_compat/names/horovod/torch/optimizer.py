@@ -8,8 +8,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from farandole.errors import InvalidArgument, NotSupported, sentences
-from farandole.named.adasum_optimizer import adasum_optimizer
-from farandole.named.averaging_optimizer import AveragingOptions, averaging_optimizer
+from farandole.named.adasum_optimizer import AdasumOptimizer, adasum_optimizer
+from farandole.named.averaging_optimizer import (
+    AveragingOptimizer,
+    AveragingOptions,
+    averaging_optimizer,
+)
 from farandole.named.compression import Compressor
 from torch import Tensor
 
@@ -34,7 +38,7 @@ def DistributedOptimizer(  # noqa: N802
     if num_groups:
         warnings.warn("num_groups is the old name of groups.", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
-    _check(optimizer, backward_passes_per_step, op, gradient_predivide_factor, groups)
+    _check(optimizer, compression, backward_passes_per_step, op, gradient_predivide_factor, groups)
     named = named_of(process_set)
     if op == Adasum and named.is_member and not named.stays_alone:
         if process_set is not global_process_set:
@@ -64,6 +68,7 @@ def DistributedOptimizer(  # noqa: N802
 
 def _check(
     optimizer: object,
+    compression: object,
     passes: int,
     op: int,
     predivide: float,
@@ -72,8 +77,14 @@ def _check(
     wrong = ""
     if not isinstance(optimizer, torch.optim.Optimizer):
         wrong = "the optimizer is none of torch's"
-    elif passes <= 0:
-        wrong = f"backward_passes_per_step is {passes}, and must be > 0"
+    elif isinstance(optimizer, (AdasumOptimizer, AveragingOptimizer)):
+        wrong = "the optimizer is a DistributedOptimizer already"
+    elif not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        wrong = f"compression is {compression!r}, and must be one of hvd.Compression"
+    elif not isinstance(passes, int) or passes <= 0:
+        wrong = f"backward_passes_per_step is {passes!r}, and must be a whole number > 0"
+    elif predivide == 0.0:
+        wrong = "gradient_predivide_factor is 0"
     elif predivide != 1.0 and op != Average:
         wrong = "gradient_predivide_factor is not supported with op != Average"
     elif groups is not None and not isinstance(groups, (int, list, tuple)):

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from farandole import arguments
 from farandole.errors import InvalidArgument, sentences
 from farandole.named import Handle, NamedCollectives
 from torch import Tensor
@@ -77,6 +78,8 @@ def op_name(op: int | None, average: bool | None = None) -> str:
 
 def poll(handle: Running) -> bool:
     """Whether synchronize() would return at once."""
+    if not isinstance(handle, Running):
+        raise arguments.wrong("poll", "handle", handle, "what an asynchronous operation returned")
     return handle.handle.done
 
 
@@ -84,7 +87,12 @@ def synchronize(handle: Running | Callable[[], Tensor]) -> Any:
     """Wait for an asynchronous operation; its result, and None the second time.
 
     Raises:
+        InvalidArgument: it is no handle.
         HorovodInternalError: the ranks' calls do not fit together, or a rank was lost.
     """
+    if not isinstance(handle, Running) and not callable(handle):
+        raise arguments.wrong(
+            "synchronize", "handle", handle, "what an asynchronous operation returned"
+        )
     with as_horovod():
         return handle.take() if isinstance(handle, Running) else handle()
