@@ -397,6 +397,25 @@ def test_a_hook_is_made_of_sagemakers_json(tmp_path: Path) -> None:
         Hook.create_from_json_file(path)
 
 
+def test_a_parameter_of_the_json_that_has_no_effect_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config: dict[str, Any] = {
+        "LocalPath": str(tmp_path / "out"),
+        "HookParameters": {"save_intervall": "2", "eval.save_interval": "1"},
+        "CollectionConfigurations": [
+            {"CollectionName": "biases", "CollectionParameters": {"norm": "l2"}}
+        ],
+    }
+    path = tmp_path / "hook.json"
+    path.write_text(json.dumps(config))
+    Hook.create_from_json_file(path)
+    assert [each.getMessage() for each in caplog.records] == [
+        "the debugger's configuration: HookParameters has no parameter save_intervall",
+        "the debugger's configuration: the collection 'biases' has no parameter norm",
+    ]
+
+
 def misuse() -> list[tuple[str, Any]]:
     def hook() -> Hook:
         return Hook("unused", dry_run=True)

@@ -107,6 +107,16 @@ def test_what_was_not_saved_is_told(tmp_path: Path) -> None:
         trial.tensor_names(regex="x", collection="weights")
     with pytest.raises(farandole.InvalidArgument, match="no collection 'y'"):
         trial.tensor_names(collection="y")
+    mode: Any = "TRAIN"
+    for ask in (
+        lambda: trial.steps(mode=mode),
+        lambda: trial.tensor_names(mode=mode),
+        lambda: trial.wait_for_steps([1], mode),
+        lambda: weight.steps(mode),
+        lambda: weight.value(1, mode=mode),
+    ):
+        with pytest.raises(farandole.InvalidArgument, match="a member of ModeKeys"):
+            ask()
 
 
 def trial_every_second(path: Path) -> farandole.debugger.Trial:

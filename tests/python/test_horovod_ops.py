@@ -283,7 +283,7 @@ def refused(rank: int, world_size: int) -> None:
                 refuse()
         for wrong in (3.0, [1.0], None):
             for operation in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
-                with pytest.raises(farandole.InvalidArgument, match="a torch.Tensor"):
+                with pytest.raises(farandole.InvalidArgument, match=r"a torch\.Tensor"):
                     operation(wrong)  # type: ignore[arg-type,operator]
         number: Any = 5
         for misuse in (
@@ -308,7 +308,9 @@ def with_settings_that_differ(rank: int, world_size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CACHE_CAPACITY"):
             patch.setenv(variable, str(1000 + rank))
-            with pytest.raises(HorovodInternalError, match=rf"(?s){variable} to differ.*1000, 1001"):
+            with pytest.raises(
+                HorovodInternalError, match=rf"(?s){variable} to differ.*1000, 1001"
+            ):
                 hvd.init()
             patch.delenv(variable)
         for text in ("inf", "nan", "-1", "many"):

@@ -174,12 +174,18 @@ def misused(rank: int, world_size: int) -> None:
             {"named_parameters": list(model.parameters())},
             {"backward_passes_per_step": 0},
             {"gradient_predivide_factor": 2.0, "op": hvd.Sum},
+            {"gradient_predivide_factor": 0.0},
+            {"backward_passes_per_step": 1.5},
+            {"compression": "fp16"},
             {"groups": -1},
             {"groups": [["0.weight"]]},
             {"groups": [[pairs[0][1]], [pairs[0][1]]]},
         ):
             with pytest.raises(ValueError, match=r"optimizer got|DistributedOptimizer\(\):"):
                 hvd.DistributedOptimizer(plain, **wrong)
+        for wrapped in (optimizer, hvd.DistributedOptimizer(plain, pairs, op=hvd.Adasum)):
+            with pytest.raises(ValueError, match="is a DistributedOptimizer already"):
+                hvd.DistributedOptimizer(wrapped, pairs)
         with pytest.raises(ValueError, match="LBFGS"):
             hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
 

@@ -126,6 +126,8 @@ def test_without_a_distribution_there_is_one_rank() -> None:
         ([1], "it has a list"),
         ({"instance_count": "two"}, "sagemaker-file"),
         ({"hyperparameters": ["lr"]}, "sagemaker-file"),
+        ({"hyperparameters": [1]}, "sagemaker-file"),
+        ({"instance_count": 0}, "sagemaker-hosts"),
         ({"distribution": "smddp"}, "sagemaker-file"),
         (
             {"entry_point": "train.py", "distribution": {"mpi": {"enabled": True,

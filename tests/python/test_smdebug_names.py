@@ -112,6 +112,9 @@ def test_the_configuration_of_the_container(
     monkeypatch.setattr(places, "TENSORS", tmp_path / "file" / "tensors")
     with pytest.raises(farandole.NotSupported, match=r"(?s)file/tensors.*pass out_dir"):
         smd.Hook()
+    for misuse in ({"out_dir": "s3://bucket/run"}, {"tensorboard_dir": "s3://bucket/run"}):
+        with pytest.raises(farandole.NotSupported, match=r"(?s)'s3://bucket/run'.*into a folder"):
+            smd.Hook(**{"out_dir": tmp_path, **misuse})
     with pytest.raises(exceptions.SMDebugTypeError, match=r"argument-type"):
         smd.set_hook("no hook")
     with pytest.raises(farandole.NotSupported, match=r"(?s)trace_events.*annotate"):

@@ -16,12 +16,20 @@ from farandole.debugger.modes import ModeKeys
 from farandole.debugger.reduction_config import ReductionConfig
 from farandole.debugger.save_config import SaveConfig, SaveConfigMode
 from farandole.errors import InvalidArgument, sentences
+from farandole.logs import LOGGER
 
 if TYPE_CHECKING:
     from farandole.debugger.hook import Hook
 
 _Hook = TypeVar("_Hook", bound="Hook")
 _STEP_KEYS = ("save_interval", "start_step", "end_step")
+_OF_STEPS = {
+    f"{prefix}{key}"
+    for prefix in ("", *(f"{mode.name.lower()}." for mode in ModeKeys))
+    for key in (*_STEP_KEYS, "save_steps")
+}
+_OF_BOTH = {"include_regex", "reductions", "save_raw_tensor"} | _OF_STEPS
+_OF_A_HOOK = {"export_tensorboard", "tensorboard_dir", "save_all", "include_workers"} | _OF_BOTH
 
 
 def hook_of_json(cls: type[_Hook], path: Path, out_dir: Path | None = None) -> _Hook:
@@ -47,6 +55,7 @@ def hook_of_json(cls: type[_Hook], path: Path, out_dir: Path | None = None) -> _
 def _hook_of(cls: type[_Hook], config: dict[str, Any]) -> _Hook:
     parameters = config.get("HookParameters") or {}
     collections = config.get("CollectionConfigurations")
+    _warn_of_unknown("HookParameters", parameters, _OF_A_HOOK)
     hook = cls(
         config["LocalPath"],
         export_tensorboard=_truth(parameters.get("export_tensorboard")),
@@ -60,11 +69,18 @@ def _hook_of(cls: type[_Hook], config: dict[str, Any]) -> _Hook:
     )
     for each in collections or ():
         own = each.get("CollectionParameters") or {}
+        _warn_of_unknown(f"the collection {each['CollectionName']!r}", own, _OF_BOTH)
         collection = hook.get_collection(each["CollectionName"])
         collection.include(_words(own.get("include_regex")))
         collection.save_config = _steps(own, parameters)
         collection.reduction_config = _reductions(own) or collection.reduction_config
     return hook
+
+
+def _warn_of_unknown(where: str, parameters: dict[str, Any], known: set[str]) -> None:
+    unknown = ", ".join(sorted(parameters.keys() - known))
+    if unknown:
+        LOGGER.warning("the debugger's configuration: %s has no parameter %s", where, unknown)
 
 
 def _words(text: str | None) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import bisect
 from typing import NamedTuple
 
+from farandole import arguments
 from farandole.debugger.modes import ModeKeys
 
 
@@ -35,18 +36,24 @@ class StepIndex:
         self._global_of[place.mode, place.step] = global_step
 
     def steps(self, mode: ModeKeys) -> list[int]:
-        """The steps of a mode, ascending. Not to be changed."""
+        """The steps of a mode, ascending. Not to be changed.
+
+        Raises:
+            InvalidArgument: it is no mode.
+        """
+        if not isinstance(mode, ModeKeys):
+            raise arguments.wrong("a method of a trial", "mode", mode, "a member of ModeKeys")
         return self._steps[mode]
 
     def first_from(self, mode: ModeKeys, step: int) -> int | None:
         """The first step of a mode that is not before ``step``; None if there is none."""
-        steps = self._steps[mode]
+        steps = self.steps(mode)
         place = bisect.bisect_left(steps, step)
         return steps[place] if place < len(steps) else None
 
     def up_to(self, mode: ModeKeys, step: int) -> int:
         """How many steps of a mode are not after ``step``."""
-        return bisect.bisect_right(self._steps[mode], step)
+        return bisect.bisect_right(self.steps(mode), step)
 
     def global_step(self, mode: ModeKeys, step: int) -> int | None:
         """The global step that is ``step`` of ``mode``; None if there is none."""

@@ -153,9 +153,10 @@ def _take_hosts(
     job: SageMakerJob, description: dict[str, Any], variables: Mapping[str, str]
 ) -> None:
     hosts = [str(host) for host in _json(variables, "SM_HOSTS", [])]
-    count = int(description.get("instance_count") or len(hosts) or 1)
+    count = int(description.get("instance_count", len(hosts) or 1))
     current = variables.get("SM_CURRENT_HOST")
-    if count > 1 and (len(hosts) != count or current not in (None, *hosts)):
+    is_named = len(hosts) == count and current in (None, *hosts)
+    if count < 1 or (count > 1 and not is_named):
         raise InvalidArgument(
             sentences(
                 "sagemaker-hosts",
@@ -178,8 +179,8 @@ def _take_program(
     if entry:
         job.program = str(Path(description.get("source_dir") or ".") / entry)
     hyperparameters = description.get("hyperparameters") or _json(variables, "SM_HPS", {})
-    for name in sorted(hyperparameters):
-        text = _text(hyperparameters[name])
+    for name, value in sorted(hyperparameters.items()):
+        text = _text(value)
         job.arguments += [f"--{name}" if len(name) > 1 else f"-{name}", text]
         job.variables[f"SM_HP_{name.upper().replace('-', '_')}"] = text
     job.variables.setdefault("SM_HPS", json.dumps(hyperparameters))
@@ -210,7 +211,7 @@ def _take_distribution(job: SageMakerJob, distribution: dict[str, Any], path: Pa
         job.ranks_per_host = 1  # as SageMaker does: the script is on its own
         return
     ((kind, options),) = chosen.items()
-    job.ranks_per_host = options.get("processes_per_host") or job.ranks_per_host
+    job.ranks_per_host = options.get("processes_per_host", job.ranks_per_host)
     if "communication_options" in options:
         job.unused.append("communication_options")
     _take_mpi_options(job, options.get("custom_mpi_options") or "")

@@ -43,8 +43,14 @@ class Hook(debugger.Hook):
 
         Raises:
             InvalidArgument: an argument that cannot be.
-            NotSupported: there is no out_dir, and the default one cannot be written.
+            NotSupported: a path of S3; or there is no out_dir, and the default one cannot be
+                written.
         """
+        for path in (out_dir, tensorboard_dir):
+            if path is not None:
+                places.refuse_s3(
+                    path, "a hook writes into a folder", "pass a folder, and copy it afterwards"
+                )
         super().__init__(
             out_dir or places.writable(places.TENSORS, "pass out_dir"),
             export_tensorboard,

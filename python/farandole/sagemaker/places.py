@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from farandole.errors import InvalidArgument, NotSupported, sentences
+from farandole.sagemaker.absent import not_offered
 
 PROFILER_CONFIG = "SMPROFILER_CONFIG_FILE_PATH"
 DEBUGGER_CONFIG = "SMDEBUG_CONFIG_FILE_PATH"
@@ -47,6 +48,22 @@ def profiler_folder() -> Path:
                 f"write a JSON object with LocalPath there, or unset {PROFILER_CONFIG}.",
             )
         ) from error
+
+
+def refuse_s3(path: str | os.PathLike[str], why: str, instead: str) -> None:
+    """Raise for a path of S3, which would otherwise be the name of a folder here.
+
+    Args:
+        path: Any.
+        why: It is not offered; half a sentence.
+        instead: What to do; half a sentence.
+
+    Raises:
+        NotSupported: it is one of S3.
+    """
+    text = os.fspath(path)
+    if text.startswith(("s3://", "https://s3")):
+        raise not_offered(f"the path {text!r}", why, f"{instead}, or mount the bucket")
 
 
 def writable(folder: Path, native: str) -> Path:

@@ -15,9 +15,9 @@ from farandole.debugger.modes import ModeKeys
 from farandole.debugger.saved_value import Array
 from farandole.debugger.trial import Trial as OurTrial
 from farandole.logs import LOGGER
+from farandole.sagemaker import places
 from farandole.sagemaker.absent import not_offered
 
-_OF_S3 = ("s3://", "https://s3")
 _WITHOUT_EFFECT = ("parallel", "check", "index_mode", "cache")
 
 
@@ -91,12 +91,7 @@ def create_trial(
     """
     del output_dir
     text = os.fspath(path).strip()
-    if text.startswith(_OF_S3):
-        raise not_offered(
-            f"create_trial({text!r})",
-            "trials are read from folders",
-            "copy it here first, as by aws s3 sync, or mount the bucket",
-        )
+    places.refuse_s3(text, "trials are read from folders", "copy it here first, as by aws s3 sync")
     if profiler:
         raise not_offered(
             "create_trial(profiler=True)",

@@ -33,7 +33,6 @@ from horovod.common.process_sets import (
 from horovod.common.timeline import record
 from horovod.common.world import World, world
 
-
 _VARIABLE_OF = {
     "fusion_bytes": "HOROVOD_FUSION_THRESHOLD",
     "capacity": "HOROVOD_CACHE_CAPACITY",
