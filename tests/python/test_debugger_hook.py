@@ -397,6 +397,17 @@ def test_a_hook_is_made_of_sagemakers_json(tmp_path: Path) -> None:
         Hook.create_from_json_file(path)
 
 
+def test_two_hooks_do_not_write_into_one_folder(tmp_path: Path) -> None:
+    first, second = Hook(tmp_path), Hook(tmp_path)
+    first.save_scalar("rate", 1.0)
+    with pytest.raises(farandole.InvalidArgument, match=r"another hook is writing.*worker_0"):
+        second.save_scalar("rate", 2.0)
+    first.close()
+    second.save_scalar("momentum", 3.0)
+    second.close()
+    assert create_trial(tmp_path).tensor_names() == ["scalar/momentum", "scalar/rate"]
+
+
 def test_a_parameter_of_the_json_that_has_no_effect_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

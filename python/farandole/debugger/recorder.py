@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from typing import Any
 from torch import Tensor
 
 from farandole.debugger import measures, raw_file
-from farandole.debugger.record_file import RecordWriter
+from farandole.debugger.record_file import RecordReader, RecordWriter, files_of
+from farandole.errors import InvalidArgument, sentences
 from farandole.logs import LOGGER
 
 
@@ -131,8 +133,25 @@ class Recorder:
         return {**line, "tensors": entries}
 
     def _begin(self, rank: int, workers: int) -> RecordWriter:
-        self._writer = RecordWriter(self._folder, f"worker_{rank}", workers)
+        worker = f"worker_{rank}"
+        self._check_alone(worker)
+        self._writer = RecordWriter(self._folder, worker, workers)
         return self._writer
+
+    def _check_alone(self, worker: str) -> None:
+        for path in files_of(self._folder, worker)[-1:]:
+            reader = RecordReader(path)
+            deque(reader.new_records(), maxlen=0)  # the last one may be the end
+            if reader.is_being_written():
+                raise InvalidArgument(
+                    sentences(
+                        "debugger-folder",
+                        f"another hook is writing into '{self._folder}' as {worker}.",
+                        "the steps of the two would replace each other.",
+                        "close() the other hook before, or use another folder; ranks are told "
+                        "apart once there is a process group.",
+                    )
+                )
 
     @contextmanager
     def _outliving_full_disks(self) -> Iterator[None]:
