@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import farandole
 import pytest
@@ -101,6 +102,21 @@ def test_what_is_not_offered_is_refused_if_it_is_asked_for(
     profiler.configure(config(**{name: "0"}))
     with pytest.raises(farandole.NotSupported, match=rf"{name}(?s:.*)sagemaker-absent"):
         profiler.configure(config(**{name: "1"}))
+
+
+def test_wrong_types_are_told(profiler: smppy.SMProfiler) -> None:
+    nothing: Any = None
+    unset = smppy.Config()
+    unset.profiler = nothing
+    for misuse in (
+        lambda: profiler.configure(nothing),
+        lambda: profiler.configure(unset),
+        lambda: smppy.annotate(nothing),
+        lambda: smppy.annotation_begin(nothing),
+        lambda: smppy.annotation_end(nothing),
+    ):
+        with pytest.raises(farandole.InvalidArgument, match="argument-type"):
+            misuse()
 
 
 def test_an_unknown_option_is_named(profiler: smppy.SMProfiler) -> None:

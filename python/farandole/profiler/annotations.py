@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from farandole import _C
+from farandole import _C, arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,8 +31,12 @@ class annotate(contextlib.ContextDecorator):  # noqa: N801
     """
 
     def __init__(self, name: str) -> None:
-        """Of any text."""
-        self._name = name
+        """Of any text.
+
+        Raises:
+            InvalidArgument: it is no text.
+        """
+        self._name = _text("annotate", name)
         # By thread, since threads share a decorator; a list, as a function may call itself.
         self._open: dict[int, list[_C.OpenAnnotation]] = {}
 
@@ -60,10 +64,27 @@ def annotation_begin(name: str) -> _C.OpenAnnotation:
 
     Returns:
         What `annotation_end` takes.
+
+    Raises:
+        InvalidArgument: it is no text.
     """
-    return _C.OpenAnnotation(name)
+    return _C.OpenAnnotation(_text("annotation_begin", name))
 
 
 def annotation_end(annotation: _C.OpenAnnotation) -> None:
-    """End what `annotation_begin` has returned."""
+    """End what `annotation_begin` has returned.
+
+    Raises:
+        InvalidArgument: it has returned something else.
+    """
+    if not isinstance(annotation, _C.OpenAnnotation):
+        raise arguments.wrong(
+            "annotation_end", "annotation", annotation, "what annotation_begin() has returned"
+        )
     annotation.end()
+
+
+def _text(function: str, name: str) -> str:
+    if not isinstance(name, str):
+        raise arguments.wrong(function, "name", name, "a str")
+    return name

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch.profiler import ProfilerAction
 
-from farandole import profiler
+from farandole import arguments, profiler
 from farandole.errors import InvalidArgument, sentences
 from farandole.logs import LOGGER
 from farandole.sagemaker import places
@@ -68,10 +68,16 @@ class SMProfiler:
         """Take options for the next start.
 
         Raises:
-            InvalidArgument: an option that SageMaker Profiler does not have.
+            InvalidArgument: it is no Config, or has an option that SageMaker Profiler does not
+                have.
             NotSupported: one that Farandole does not offer.
         """
-        options = {name: value for name, value in config.profiler.items() if _is_on(value)}
+        given = getattr(config, "profiler", None)
+        if not isinstance(given, Mapping):
+            raise arguments.wrong(
+                "configure", "config", config, "a Config whose profiler is a dictionary"
+            )
+        options = {name: value for name, value in given.items() if _is_on(value)}
         for name in options:
             if name not in _NAMES:
                 raise _unknown(name)
