@@ -27,6 +27,10 @@ def main(arguments: list[str] | None = None) -> int:
         from farandole.report.command_line import main as run_report
 
         return _into_pipe(run_report, given[1:])
+    if given[:1] == ["migrate"]:
+        from farandole.migrate.command_line import main as run_migrate
+
+        return _into_pipe(run_migrate, given[1:])
     if given[:1] == ["top"]:
         from farandole.top.command_line import main as run_top
 
@@ -51,6 +55,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands.add_parser(
         "report", help="what a recorded run did; farandole report --help", add_help=False
+    )
+    commands.add_parser(
+        "migrate",
+        help="what a script for Horovod or SageMaker's libraries gets; farandole migrate --help",
+        add_help=False,
     )
     commands.add_parser("top", help="what a running job does; farandole top --help", add_help=False)
     parsed = parser.parse_args(given)

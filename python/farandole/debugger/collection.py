@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from farandole.debugger import config_json
 from farandole.debugger.reduction_config import ReductionConfig
 from farandole.debugger.save_config import SaveConfig
 from farandole.errors import InvalidArgument, sentences
+
+_ARGUMENTS = (
+    *("name", "include_regex", "tensor_names"),
+    *("reduction_config", "save_config", "save_histogram"),
+)
 
 
 class Collection:
@@ -76,8 +83,47 @@ class Collection:
             re.search(regex, tensor_name) for regex in self.include_regex
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """What a trial needs of it."""
+    def is_empty(self) -> bool:
+        """Whether no tensor can belong to it."""
+        return not (self.include_regex or self.tensor_names or self.modules)
+
+    @classmethod
+    def from_dict(cls, params: Mapping[str, Any]) -> Collection:
+        """A collection of its arguments, as to_json_dict() has them.
+
+        Raises:
+            InvalidArgument: ``params`` has other keys, no name, or configs that cannot be.
+        """
+        given = config_json.checked(cls.__name__, params, _ARGUMENTS)
+        if "name" not in given:
+            raise config_json.wrong(cls.__name__, params, "it has no name")
+        for key, config in (("reduction_config", ReductionConfig), ("save_config", SaveConfig)):
+            if isinstance(given.get(key), Mapping):
+                given[key] = config.from_dict(given[key])
+        return cls(**given)
+
+    @classmethod
+    def from_json(cls, text: str) -> Collection:
+        """A collection of what to_json() has returned; raises as from_dict()."""
+        return cls.from_dict(config_json.object_of(cls.__name__, text))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Its arguments by their names. Modules that were added are in it once they have names."""
+        steps = None if self.save_config is None else SaveConfig.parse(self.save_config)
+        return {
+            "name": self.name,
+            **self.membership(),
+            "reduction_config": self.reduction_config and self.reduction_config.to_json_dict(),
+            "save_config": steps and steps.to_json_dict(),
+            "save_histogram": self.save_histogram,
+        }
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_json_dict())
+
+    def membership(self) -> dict[str, Any]:
+        """Which tensors belong to it, as trials read it."""
         return {
             "include_regex": list(self.include_regex),
             "tensor_names": sorted(self.tensor_names),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from farandole.debugger.built_in_collections import CollectionKeys, add_module, 
 from farandole.debugger.collection import Collection, no_collection
 from farandole.debugger.modes import ModeKeys
 from farandole.debugger.save_config import SaveConfig
+from farandole.logs import LOGGER
 
 _NOT_IN_EVALUATION = (CollectionKeys.GRADIENTS, CollectionKeys.OPTIMIZER_VARIABLES)
 
@@ -34,6 +36,7 @@ class CollectionSet:
         if include_regex is not None:
             self.by_name[CollectionKeys.DEFAULT].include(include_regex)
             self._included.add(CollectionKeys.DEFAULT)
+        self._told: set[str] = set()
         if save_all:
             self._included.add(CollectionKeys.ALL)
 
@@ -75,6 +78,20 @@ class CollectionSet:
             config = SaveConfig.parse(collection.save_config).merged(config)
         return config.should_save_step(mode, step)
 
+    def warn_of_empty(self) -> None:
+        """Name included ones to which no tensor can belong, once each: a name may be misspelt."""
+        built_in = built_in_collections()
+        for name in sorted(self._included - self._told - set(built_in)):
+            if not self.get(name).is_empty():
+                continue
+            self._told.add(name)
+            near = difflib.get_close_matches(name, built_in, n=1)
+            LOGGER.warning(
+                "debugger: the collection %r has no tensors, so nothing is saved of it; %s",
+                name,
+                f"the nearest name is {near[0]!r}" if near else "give it an include_regex",
+            )
+
     def to_json(self) -> dict[str, Any]:
         """What a trial needs of them."""
-        return {name: collection.to_json() for name, collection in self.by_name.items()}
+        return {name: collection.membership() for name, collection in self.by_name.items()}

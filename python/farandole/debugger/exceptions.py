@@ -36,8 +36,8 @@ class TensorUnavailableForStep(_OfStep):
     """The tensor, or what was asked of it, was not saved in the step."""
 
 
-class RuleEvaluationConditionMet(Exception):
-    """What a rule looks for is there. No error; the text has the findings."""
+class RuleEvaluationConditionMet(Error):
+    """What a rule looks for is there; the text has the findings."""
 
     def __init__(
         self, rule_name: str, step: int, findings: str = "", *, end_of_rule: bool = False

@@ -255,6 +255,9 @@ class Hook:
         """Go on with the step after those of ``state``.
 
         Without it a hook goes on after the last step that is in the files.
+
+        Raises:
+            InvalidArgument: ``state`` is not what state_dict() has returned.
         """
         self._steps.load_state_dict(state)
 
@@ -275,6 +278,8 @@ class Hook:
     def _end_step(self) -> None:
         for capture in self._captures:
             capture.stop()
+        if self._saving and self._writes():
+            self._collections.warn_of_empty()
         self._flush()
         self._recorder.complete()
 

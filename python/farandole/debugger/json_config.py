@@ -9,6 +9,7 @@ be told for each mode: ``train.save_interval``.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,12 +33,32 @@ _OF_BOTH = {"include_regex", "reductions", "save_raw_tensor"} | _OF_STEPS
 _OF_A_HOOK = {"export_tensorboard", "tensorboard_dir", "save_all", "include_workers"} | _OF_BOTH
 
 
-def hook_of_json(cls: type[_Hook], path: Path, out_dir: Path | None = None) -> _Hook:
-    """The hook that the file describes; ``out_dir`` counts if it has no LocalPath."""
+def hook_of_json(
+    cls: type[_Hook],
+    path: Path,
+    out_dir: Path | None = None,
+    default_values: Mapping[str, Any] | None = None,
+) -> _Hook:
+    """The hook that the file describes.
+
+    Args:
+        cls: Its class.
+        path: Of the file.
+        out_dir: Counts if the file has no LocalPath.
+        default_values: HookParameters that count where the file has none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InvalidArgument: the file has no configuration.
+    """
     try:
         config = json.loads(path.read_text())
         if out_dir is not None:
             config.setdefault("LocalPath", out_dir)
+        config["HookParameters"] = {
+            **(default_values or {}),
+            **(config.get("HookParameters") or {}),
+        }
         return _hook_of(cls, config)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, InvalidArgument):
@@ -53,7 +74,7 @@ def hook_of_json(cls: type[_Hook], path: Path, out_dir: Path | None = None) -> _
 
 
 def _hook_of(cls: type[_Hook], config: dict[str, Any]) -> _Hook:
-    parameters = config.get("HookParameters") or {}
+    parameters = config["HookParameters"]
     collections = config.get("CollectionConfigurations")
     _warn_of_unknown("HookParameters", parameters, _OF_A_HOOK)
     hook = cls(

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
+from farandole.debugger import config_json
 from farandole.errors import InvalidArgument, sentences
 
 REDUCTIONS = ("min", "max", "mean", "std", "variance", "sum", "prod")
@@ -58,6 +61,32 @@ class ReductionConfig:
             [name for name in of_abs if name in NORMS],
             save_raw_tensor,
         )
+
+    @classmethod
+    def from_dict(cls, params: Mapping[str, Any]) -> ReductionConfig:
+        """A config of its arguments, as to_json_dict() has them.
+
+        Raises:
+            InvalidArgument: ``params`` has other keys, or reductions that there are not.
+        """
+        names = [field.name for field in fields(cls)]
+        return cls(**config_json.checked(cls.__name__, params, names))
+
+    @classmethod
+    def from_json(cls, text: str) -> ReductionConfig:
+        """A config of what to_json() has returned; raises as from_dict()."""
+        return cls.from_dict(config_json.object_of(cls.__name__, text))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Its arguments by their names."""
+        return {
+            name: value if isinstance(value, bool) else list(value)
+            for name, value in asdict(self).items()
+        }
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_json_dict())
 
     def keys(self) -> set[str]:
         """The names of what is saved, ``abs_`` before those of absolute values."""

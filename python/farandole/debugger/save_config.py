@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from farandole.debugger import config_json
 from farandole.debugger.modes import ModeKeys
 from farandole.errors import InvalidArgument, sentences
 
@@ -36,6 +38,25 @@ class SaveConfigMode:
                     "pass a whole number of at least 1.",
                 )
             )
+
+    @classmethod
+    def from_dict(cls, params: Mapping[str, Any]) -> SaveConfigMode:
+        """Steps of their arguments, as to_json_dict() has them.
+
+        Raises:
+            InvalidArgument: ``params`` has other keys, or an interval that cannot be.
+        """
+        names = [field.name for field in fields(cls)]
+        return cls(**config_json.checked(cls.__name__, params, names))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Its arguments by their names."""
+        return {
+            "save_interval": self.save_interval,
+            "start_step": self.start_step,
+            "end_step": self.end_step,
+            "save_steps": list(self.save_steps),
+        }
 
     def should_save_step(self, step: int) -> bool:
         """Whether ``step`` is saved."""
@@ -91,6 +112,38 @@ class SaveConfig:
             return cls(config)
         raise _no_save_config(config)
 
+    @classmethod
+    def from_dict(cls, params: Mapping[Any, Any]) -> SaveConfig:
+        """A config of its arguments, or of the steps of each mode as to_json_dict() has them.
+
+        Raises:
+            InvalidArgument: ``params`` has other keys, or an interval that cannot be.
+        """
+        named = {
+            key.name if isinstance(key, ModeKeys) else str(key): value
+            for key, value in config_json.checked(cls.__name__, params).items()
+        }
+        if not set(named) & {mode.name for mode in ModeKeys}:
+            return cls(dict.fromkeys(ModeKeys, SaveConfigMode.from_dict(named)))
+        config_json.checked(cls.__name__, named, [mode.name for mode in ModeKeys])
+        return cls({ModeKeys[name]: _steps_of(value) for name, value in named.items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> SaveConfig:
+        """A config of what to_json() has returned; raises as from_dict()."""
+        return cls.from_dict(config_json.object_of(cls.__name__, text))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """The steps by the names of modes; None for modes that are left out."""
+        return {
+            mode.name: steps and steps.to_json_dict()
+            for mode, steps in self.mode_save_configs.items()
+        }
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_json_dict())
+
     def merged(self, default: SaveConfig) -> SaveConfig:
         """This one, with ``default``'s steps in modes that it leaves out."""
         return SaveConfig(
@@ -111,6 +164,12 @@ class SaveConfig:
     def should_save_step(self, mode: ModeKeys, step: int) -> bool:
         """Whether ``step`` of ``mode`` is saved."""
         return (self.mode_save_configs[mode] or SaveConfigMode()).should_save_step(step)
+
+
+def _steps_of(value: Any) -> SaveConfigMode | None:
+    if value is None or isinstance(value, SaveConfigMode):
+        return value
+    return SaveConfigMode.from_dict(value)
 
 
 def _is_of_modes(configs: Any) -> bool:

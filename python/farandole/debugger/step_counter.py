@@ -7,6 +7,7 @@ from pathlib import Path
 
 from farandole.debugger.modes import ModeKeys
 from farandole.debugger.record_file import RecordReader, files_of
+from farandole.errors import InvalidArgument, sentences
 
 
 class StepCounter:
@@ -43,5 +44,19 @@ class StepCounter:
         return {mode.name: step for mode, step in self._steps.items()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Be where state_dict() was taken."""
-        self._steps = {mode: state[mode.name] for mode in ModeKeys}
+        """Be where state_dict() was taken.
+
+        Raises:
+            InvalidArgument: it is no such state.
+        """
+        names = sorted(mode.name for mode in ModeKeys)
+        if not isinstance(state, dict) or sorted(state) != names:
+            raise InvalidArgument(
+                sentences(
+                    "debugger-state",
+                    f"a hook's load_state_dict() got {state!r}.",
+                    f"a state has a number of steps for each of {', '.join(names)}.",
+                    "pass what the hook's state_dict() has returned.",
+                )
+            )
+        self._steps = {mode: int(state[mode.name]) for mode in ModeKeys}

@@ -22,7 +22,7 @@ from farandole.debugger.modes import ModeKeys
 from farandole.debugger.saved_value import SavedValue
 from farandole.debugger.step_index import StepIndex, StepPlace
 from farandole.debugger.step_state import StepState
-from farandole.debugger.trial_files import TrialFiles
+from farandole.debugger.trial_files import TrialFiles, check_folder
 from farandole.debugger.trial_tensor import Tensor
 from farandole.errors import Error, InvalidArgument, sentences
 
@@ -43,6 +43,7 @@ def create_trial(
 
     Raises:
         InvalidArgument: the folder does not exist.
+        NotSupported: smdebug itself has written it.
     """
     return Trial(Path(path), name, range_steps)
 
@@ -56,15 +57,7 @@ class Trial:
     def __init__(
         self, path: Path, name: str | None, range_steps: tuple[int | None, int | None] | None
     ) -> None:
-        if not path.is_dir():
-            raise InvalidArgument(
-                sentences(
-                    "debugger-trial",
-                    f"create_trial() got '{path}'.",
-                    "there is no such folder.",
-                    "pass the out_dir of a hook; it exists once a step was saved.",
-                )
-            )
+        check_folder(path)
         self.name = name or path.resolve().name
         self.path = path
         self.last_written_s = 0.0

@@ -8,6 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from farandole.debugger.record_file import RecordReader, files_of
+from farandole.errors import InvalidArgument, NotSupported, sentences
+
+
+def check_folder(path: Path) -> None:
+    """Refuse what no hook of Farandole writes to.
+
+    Raises:
+        InvalidArgument: there is no such folder.
+        NotSupported: it has files of smdebug itself.
+    """
+    if not path.is_dir():
+        raise InvalidArgument(
+            sentences(
+                "debugger-trial",
+                f"create_trial() got '{path}'.",
+                "there is no such folder.",
+                "pass the out_dir of a hook; it exists once a step was saved.",
+            )
+        )
+    if not (path / "tensors").is_dir() and any(path.glob("events/*/*.tfevents")):
+        raise NotSupported(
+            sentences(
+                "debugger-foreign-trial",
+                f"create_trial() got '{path}', which smdebug has written.",
+                "its files of tensors have a format of their own, and Farandole reads its own.",
+                "read it with smdebug itself, or save the tensors again by a hook of Farandole.",
+            )
+        )
 
 
 class TrialFiles:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from farandole.errors import InvalidArgument, sentences
+from farandole.errors import InvalidArgument, NotSupported, sentences
 from farandole.profiler.growing_files import Problem
 from farandole.profiler.steps import RankSteps, steps_of
 from farandole.profiler.system_metrics import SystemMetrics
@@ -36,6 +36,7 @@ class Profile:
 
         Raises:
             InvalidArgument: there is no such folder.
+            NotSupported: it has nothing but files of SageMaker Profiler itself.
         """
         self.path = Path(folder)
         if not self.path.is_dir():
@@ -50,7 +51,15 @@ class Profile:
         self.metrics = SystemMetrics(self.path, written_since_s=written_since_s)
         self.timeline = Timeline(self.path, written_since_s=written_since_s)
         self._steps: list[RankSteps] | None = None
-        self.refresh()
+        if not self.refresh() and any(self.path.rglob("*.smpraw")):
+            raise NotSupported(
+                sentences(
+                    "profile-foreign",
+                    f"a profile was to be read from '{self.path}', which has .smpraw files alone.",
+                    "SageMaker Profiler writes them, and their format is not published.",
+                    "record the run again, by smppy over Farandole or farandole.profiler.start().",
+                )
+            )
 
     @property
     def name(self) -> str:

@@ -19,11 +19,11 @@ from typing import Any
 from farandole.errors import InvalidArgument, sentences
 from farandole.sagemaker.absent import not_offered
 
-_USED = (
+KEYS = (
     *("distribution", "entry_point", "source_dir", "hyperparameters", "instance_count"),
     *("environment", "inputs"),
 )
-_WITHOUT_EFFECT = (
+KEYS_WITHOUT_EFFECT = (
     *("base_job_name", "checkpoint_local_path", "checkpoint_s3_uri", "code_location"),
     *("container_log_level", "debugger_hook_config", "dependencies", "disable_profiler"),
     *("enable_sagemaker_metrics", "framework_version", "image_uri", "instance_type"),
@@ -38,6 +38,10 @@ _ELSEWHERE = {
     "multi_worker_mirrored_strategy": "Farandole is for torch",
     "pytorchxla": "Farandole is not for XLA",
 }
+
+
+DISTRIBUTIONS = (*_LAUNCHES, *_ELSEWHERE)
+"""Keys of the argument ``distribution``."""
 
 
 @dataclass
@@ -82,16 +86,16 @@ def _job_of(
     unknown = sorted(
         key
         for key in description
-        if key not in (*_USED, *_WITHOUT_EFFECT) and not key.startswith("SM_")
+        if key not in (*KEYS, *KEYS_WITHOUT_EFFECT) and not key.startswith("SM_")
     )
     if unknown:
-        raise _unknown(", ".join(unknown), path, (*_USED, *_WITHOUT_EFFECT, "SM_..."))
+        raise _unknown(", ".join(unknown), path, (*KEYS, *KEYS_WITHOUT_EFFECT, "SM_..."))
     given = {key: _text(value) for key, value in description.items() if key.startswith("SM_")}
     job = SageMakerJob(variables=given)
-    job.unused = sorted(key for key in description if key in _WITHOUT_EFFECT)
+    job.unused = sorted(key for key in description if key in KEYS_WITHOUT_EFFECT)
     _take_hosts(job, description, {**environment, **given})
     _take_program(job, description, {**environment, **given})
-    _take_distribution(job, description.get("distribution") or {}, path)
+    take_distribution(job, description.get("distribution") or {}, path)
     _take_inputs(job, description.get("inputs") or {})
     job.variables |= {name: _text(value) for name, value in _map(description, "environment")}
     return job
@@ -186,7 +190,13 @@ def _take_program(
     job.variables.setdefault("SM_HPS", json.dumps(hyperparameters))
 
 
-def _take_distribution(job: SageMakerJob, distribution: dict[str, Any], path: Path) -> None:
+def take_distribution(job: SageMakerJob, distribution: dict[str, Any], path: Path) -> None:
+    """Put the argument ``distribution`` into a job; ``path`` is that of its file, for messages.
+
+    Raises:
+        InvalidArgument: it has a key that SageMaker does not know, or several launches.
+        NotSupported: it asks for another kind of training.
+    """
     for kind, why in _ELSEWHERE.items():
         if _is_on(distribution.get(kind)):
             raise not_offered(f"the distribution {kind}", why, "use torch_distributed")

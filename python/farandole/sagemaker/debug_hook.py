@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,7 +77,7 @@ class Hook(debugger.Hook):
             FileNotFoundError: there is no such file.
             InvalidArgument: the file has no configuration.
         """
-        return hook_of_json(cls, Path(json_file_path or places.debugger_config()), places.TENSORS)
+        return create_hook_from_json_config(cls, json_file_path)
 
     @property
     def mode(self) -> debugger.ModeKeys:
@@ -104,6 +104,22 @@ class Hook(debugger.Hook):
             "the recorder takes spans while they last, and none of the past",
             "put farandole.profiler.annotate(name) around what takes the time",
         )
+
+
+def create_hook_from_json_config(
+    hook_cls: type[Hook],
+    json_config_path: str | os.PathLike[str] | None = None,
+    default_values: Mapping[str, Any] | None = None,
+) -> Hook:
+    """A hook of a class, as Hook.create_from_json_file().
+
+    Args:
+        hook_cls: The class.
+        json_config_path: As there.
+        default_values: HookParameters that count where the file has none.
+    """
+    path = Path(json_config_path or places.debugger_config())
+    return hook_of_json(hook_cls, path, places.TENSORS, default_values)
 
 
 def get_hook(

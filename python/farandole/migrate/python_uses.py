@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script of Python uses: names, arguments of calls, variables, lines for a shell."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from farandole.migrate.known import Known
+from farandole.migrate.python_names import Names
+from farandole.migrate.shell_uses import LAUNCHERS, VARIABLE, uses_of_shell
+from farandole.migrate.use import Use
+
+_OPTION = re.compile(r"EnablePerf|EnableForkFollow|BucketCount|BucketSizeMB")
+"""Of SageMaker Profiler, as keys of a dictionary."""
+_IMPORTERS = ("importlib.import_module", "import_module", "__import__")
+
+
+def uses_of_python(tree: ast.AST, names: Names, known: Known) -> Iterator[Use]:
+    """All uses, in no order."""
+    nodes = list(ast.walk(tree))
+    inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from _imports(node)
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            if id(node) not in inner and not names.is_object(node):
+                for meaning in names.meanings(node):
+                    yield Use(node.lineno, meaning)
+        elif isinstance(node, ast.Call):
+            yield from _call(node, names, known)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from _constant(node.lineno, node.value)
+
+
+def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Use]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Use(node.lineno, alias.name)
+    elif not node.level and node.module is not None:
+        for alias in node.names:
+            name = node.module if alias.name == "*" else f"{node.module}.{alias.name}"
+            yield Use(node.lineno, name)
+
+
+def _call(node: ast.Call, names: Names, known: Known) -> Iterator[Use]:
+    for name in names.meanings(node.func):
+        takes = known.arguments(name) or []
+        is_plain = not any(isinstance(each, ast.Starred) for each in node.args)
+        given = list(zip(takes, node.args, strict=False)) if is_plain else []
+        given += [(each.arg, each.value) for each in node.keywords if each.arg is not None]
+        for argument, value in given:
+            yield Use(node.lineno, name, argument, _value(value, names))
+    if ast.unparse(node.func) in _IMPORTERS and node.args:
+        module = _value(node.args[0], names)
+        if module is not None:
+            yield Use(node.lineno, module)
+
+
+def _value(node: ast.expr, names: Names) -> str | None:
+    """A constant, or the last part of a name."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    for meaning in sorted(names.meanings(node)):
+        return meaning.rpartition(".")[2]
+    return None
+
+
+def _constant(line: int, text: str) -> Iterator[Use]:
+    """The name of a variable or of an option, or what a shell will run."""
+    if VARIABLE.fullmatch(text) or _OPTION.fullmatch(text):
+        yield Use(line, text)
+    elif text.startswith(LAUNCHERS):
+        for use in uses_of_shell(text):
+            yield Use(line, use.name, use.argument, use.value)

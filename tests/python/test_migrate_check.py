@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`farandole migrate check`: what it finds in scripts, and that its tables are true."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import farandole
+import pytest
+from farandole.migrate.answer import Judge, Verdict
+from farandole.migrate.check import Finding, check
+from farandole.migrate.command_line import main
+from farandole.migrate.known import TOPS, Known
+from farandole.migrate.pages import horovod, smddp, smdebug, torch_names
+from farandole.migrate.rows import Difference, Refusal, Row, Variable
+from farandole.migrate.use import Use
+from farandole_compat import finder
+
+REPOSITORY = Path(__file__).parents[2]
+PAGES = {"horovod": horovod, "smddp": smddp, "smdebug": smdebug}
+
+finder.install()
+
+
+def found(folder: Path, text: str, name: str = "train.py") -> dict[str, Finding]:
+    """What the text of a file uses."""
+    path = folder / name
+    path.write_text(text)
+    return {each.text: each for each in check([path])}
+
+
+def verdicts(folder: Path, text: str, name: str = "train.py") -> dict[str, str]:
+    return {use: each.answer.verdict.value for use, each in found(folder, text, name).items()}
+
+
+# What is found.
+
+
+def test_imports_names_and_methods(tmp_path: Path) -> None:
+    script = """
+import horovod.torch as hvd
+import smdebug.pytorch as smd
+from smdebug.trials import create_trial as open_trial
+
+def train(hook):
+    hook.register_module(None)
+    hook.regster_loss(None)
+
+hvd.init()
+hvd.allredcue(1)
+hook = smd.get_hook()
+train(hook)
+trial = open_trial("a")
+loss = trial.tensor("loss")
+loss.values()
+trial.tensr("loss")
+open_trial("a").steps()
+"""
+    uses = found(tmp_path, script)
+    assert {use: each.answer.verdict.value for use, each in uses.items()} == {
+        "horovod.torch": "works",
+        "horovod.torch.init": "works",
+        "horovod.torch.allredcue": "unknown",
+        "smdebug.pytorch": "works",
+        "smdebug.pytorch.get_hook": "works",
+        "smdebug.pytorch.Hook.register_module": "works",
+        "smdebug.pytorch.Hook.regster_loss": "unknown",
+        "smdebug.trials.create_trial": "works",
+        "smdebug.trials.Trial.tensor": "works",
+        "smdebug.core.tensor.Tensor.values": "works",
+        "smdebug.trials.Trial.tensr": "unknown",
+        "smdebug.trials.Trial.steps": "works",
+    }
+    assert uses["smdebug.trials.create_trial"].lines == (4, 14, 18)
+    assert uses["horovod.torch.allredcue"].answer.notes == (("nearest", "allreduce"),)
+    assert uses["smdebug.pytorch.Hook.regster_loss"].answer.notes == (("nearest", "register_loss"),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import horovod\nhorovod.torch.start_timelines()",
+        "from horovod import torch as hvd\nhvd.start_timelines()",
+        "from horovod.torch import start_timelines",
+        "def f():\n    if f:\n        import horovod.torch as hvd\n    hvd.start_timelines()",
+        "try:\n    import horovod.torch as hvd\nexcept ImportError:\n    hvd = None\n"
+        "hvd.start_timelines()",
+        "import horovod.torch as hvd\nclass A:\n    x = [hvd.start_timelines for _ in range(3)]",
+        "import horovod.torch.mpi_ops\nhorovod.torch.mpi_ops.start_timelines",
+    ],
+)
+def test_each_way_to_a_name(tmp_path: Path, text: str) -> None:
+    unknown = [use for use, verdict in verdicts(tmp_path, text).items() if verdict == "unknown"]
+    assert len(unknown) == 1
+    assert unknown[0].endswith("start_timelines")
+
+
+def test_a_name_that_stands_for_two_libraries_gets_both(tmp_path: Path) -> None:
+    text = """
+if smddp:
+    import smdistributed.dataparallel.torch.distributed as dist
+else:
+    import torch.distributed as dist
+dist.init_process_group("nccl")
+dist.get_local_rank()
+"""
+    assert verdicts(tmp_path, text) == {
+        "smdistributed.dataparallel.torch.distributed": "works",
+        "smdistributed.dataparallel.torch.distributed.get_local_rank": "works",
+        "smdistributed.dataparallel.torch.distributed.init_process_group": "works",
+        "smdistributed.dataparallel.torch.distributed.init_process_group(backend=nccl)": "differs",
+        "torch.distributed.init_process_group": "works",
+    }
+
+
+def test_a_star_brings_all_names(tmp_path: Path) -> None:
+    uses = verdicts(tmp_path, "from horovod.torch import *\nallreduce(1)\nprint(2)\n")
+    assert uses == {"horovod.torch": "works", "horovod.torch.allreduce": "works"}
+
+
+def test_modules_that_are_imported_by_a_text(tmp_path: Path) -> None:
+    text = "import importlib\nimportlib.import_module('horovod.tensorflow')\n__import__('smppy')"
+    assert verdicts(tmp_path, text) == {"horovod.tensorflow": "refused", "smppy": "works"}
+
+
+def test_other_libraries_and_local_names_are_nothing(tmp_path: Path) -> None:
+    text = """
+import numpy as np
+from . import horovod
+from .smdebug import hook
+backend = "horovod"
+horovod.nothing()
+np.zeros(3)
+hvd = object()
+hvd.whatever()
+distribution = {"a": 1}
+"""
+    assert verdicts(tmp_path, text) == {}
+
+
+def test_arguments_of_calls(tmp_path: Path) -> None:
+    text = """
+import horovod.torch as hvd
+import smdebug.pytorch as smd
+from smdebug.trials import create_trial
+from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as DDP
+import torch
+hvd.init([0, 1])
+hvd.allreduce(x, op=hvd.Sum, prescale=2)
+hvd.reducescatter(x, op=hvd.Max)
+hvd.reducescatter(x, op=hvd.Sum)
+hvd.DistributedOptimizer(o, compression=hvd.Compression.fp16, **more)
+hvd.allreduce(*both)
+DDP(model, broadcast_buffers=False)
+DDP(model, None, None, True)
+create_trial("s3://bucket/x")
+create_trial(path, profiler=True)
+smd.Hook(save_al=True)
+torch.nn.parallel.DistributedDataParallel(model, bucket_cap=1)
+"""
+    uses = {use: verdict for use, verdict in verdicts(tmp_path, text).items() if "(" in use}
+    assert uses == {
+        "horovod.torch.init(comm)": "differs",
+        "horovod.torch.allreduce(prescale=2)": "unknown",
+        "horovod.torch.reducescatter(op=Max)": "refused",
+        "horovod.torch.DistributedOptimizer(compression=fp16)": "differs",
+        "smdistributed.dataparallel.torch.parallel.DistributedDataParallel"
+        "(broadcast_buffers=True)": "differs",
+        "smdebug.trials.create_trial(path=s3://bucket/x)": "refused",
+        "smdebug.trials.create_trial(profiler=True)": "refused",
+        "smdebug.pytorch.Hook(save_al=True)": "unknown",
+        "torch.nn.parallel.DistributedDataParallel(bucket_cap=1)": "unknown",
+    }
+
+
+def test_variables_and_options(tmp_path: Path) -> None:
+    text = """
+import os, smppy
+os.environ["HOROVOD_CYCLE_TIME"] = "5"
+os.environ.get("HOROVOD_NUM_NCCL_STREAMS")
+env = {"HOROVOD_FUSION_TRESHOLD": "1", "SMDATAPARALLEL_OPTIMIZE_SDP": "true"}
+config = smppy.Config()
+config.profiler = {"EnableCuda": "1", "EnablePerf": "1"}
+"""
+    assert verdicts(tmp_path, text) == {
+        "HOROVOD_CYCLE_TIME": "works",
+        "HOROVOD_NUM_NCCL_STREAMS": "differs",
+        "HOROVOD_FUSION_TRESHOLD": "unknown",
+        "SMDATAPARALLEL_OPTIMIZE_SDP": "differs",
+        "smppy": "works",
+        "smppy.Config": "works",
+        "smppy.Config.profiler": "works",
+        "EnablePerf": "refused",
+    }
+
+
+def test_scripts_of_shells(tmp_path: Path) -> None:
+    text = """#!/bin/bash
+# HOROVOD_TIMELINE=/tmp/x is a comment
+export HOROVOD_CYCLE_TIME=5   # HOROVOD_AUTOTUNE too
+HOROVOD_STALL_CHECK_DISABLE=1 /opt/bin/horovodrun -np 4 \\
+    -H a:2,b:2 python train.py
+echo "don't
+end"
+"""
+    uses = found(tmp_path, text, "launch.sh")
+    assert {use: each.lines for use, each in uses.items()} == {
+        "HOROVOD_CYCLE_TIME": (3,),
+        "HOROVOD_STALL_CHECK_DISABLE": (4,),
+        "horovodrun": (4,),
+    }
+    assert set(verdicts(tmp_path, text, "launch")) == set(uses)  # by its first line
+
+
+def test_notebooks(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["import horovod.tensorflow"]},
+        {"cell_type": "code", "source": ["%matplotlib inline\n", "!horovodrun -np 2 x.py"]},
+        {"cell_type": "code", "source": "import horovod.torch as hvd\nhvd.init()"},
+    ]
+    uses = found(tmp_path, json.dumps({"cells": cells}), "note.ipynb")
+    assert {use: each.lines for use, each in uses.items()} == {
+        "horovodrun": (2,),
+        "horovod.torch": (3,),
+        "horovod.torch.init": (4,),
+    }
+    exported = "# Databricks notebook source\n# MAGIC %sh horovodrun -np 2 x.py\n"
+    assert list(verdicts(tmp_path, exported)) == ["horovodrun"]
+    program = "import subprocess\nsubprocess.run(['horovodrun', '-np', '2'])\n"
+    assert list(verdicts(tmp_path, program)) == ["horovodrun"]
+
+
+def test_estimators_of_sagemaker(tmp_path: Path) -> None:
+    text = """
+from sagemaker.pytorch import PyTorch
+distribution = {"smdistributed": {"dataparallel": {"enabled": True}}}
+PyTorch(
+    entry_point="train.py", train_instance_count=2, role=role, instance_cuont=2,
+    distribution={"mpi": {"enabled": True, "processes": 2}},
+)
+PyTorch(distributions={"parameter_server": {"enabled": True}})
+PyTorch(distribution={"torch_distributed": {"enabled": flag}})
+"""
+    uses = verdicts(tmp_path, text)
+    assert {use.removeprefix("sagemaker.pytorch."): verdict for use, verdict in uses.items()} == {
+        "distribution={'smdistributed': {'dataparallel': {'enabled': True}}}": "works",
+        "PyTorch(entry_point)": "works",
+        "PyTorch(train_instance_count)": "differs",
+        "PyTorch(role)": "differs",
+        "PyTorch(instance_cuont)": "unknown",
+        "PyTorch(distribution)": "works",
+        "distribution={'mpi': {'enabled': True, 'processes': 2}}": "refused",
+        "PyTorch(distributions)": "differs",
+        "distributions={'parameter_server': {'enabled': True}}": "refused",
+        "distribution={'torch_distributed': {'enabled': flag}}": "differs",
+    }
+
+
+# The command.
+
+
+def test_a_folder_and_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("import horovod.torch as hvd\nhvd.init()\n")
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "b.py").write_text("import horovod.tensorflow")
+    (tmp_path / "data.csv").write_text("import horovod.tensorflow")
+    assert main(["check", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}/a.py:1: works: horovod.torch",
+        f"{tmp_path}/a.py:2: works: horovod.torch.init",
+        "works: 2",
+    ]
+    (tmp_path / "c.py").write_text("import horovod.mxnet")
+    assert main(["check", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        f"{tmp_path}/c.py:1: refused: horovod.mxnet",
+        "    why: other frameworks",
+        "    fix: train with torch",
+        "works: 2, refused: 1",
+    ]
+
+
+def test_nothing_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("print(1)")
+    assert main(["check", str(tmp_path / "a.py")]) == 0
+    assert capsys.readouterr().out == "nothing of these libraries is used\n"
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("from smdebug import tensorflow")
+    assert main(["check", "--json", str(tmp_path / "a.py")]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["works"]
+    (use,) = found["uses"]
+    assert (use["path"], use["lines"]) == (str(tmp_path / "a.py"), [1])
+    assert (use["use"], use["verdict"]) == ("smdebug.tensorflow", "refused")
+    assert use["notes"][1] == {"label": "fix", "text": "smdebug.pytorch"}
+
+
+def test_a_file_of_python_2_is_refused(tmp_path: Path) -> None:
+    (use,) = found(tmp_path, "import horovod.torch\nprint 'loss'\n").values()
+    assert (use.lines, use.answer.verdict) == ((2,), Verdict.REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("none.py", None),
+        ("bytes.py", b"\xff\xfe\x00"),
+        ("note.ipynb", b"{}"),
+        ("note.ipynb", b"no json"),
+        ("note.ipynb", b"[1]"),
+        ("null.py", b"x = 1\0"),
+    ],
+)
+def test_what_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    status = main(["check", str(path)])
+    errors = capsys.readouterr().err
+    if name == "null.py":
+        assert status == 1  # some versions of Python say that it is no Python
+    else:
+        assert status == 2
+        assert "[migrate-file]" in errors
+
+
+def test_misuse_ends_with_2() -> None:
+    for arguments in ([], ["check"], ["chek", "x"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
+
+
+def test_the_command_imports_nothing_of_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import horovod.torch as hvd\nraise SystemExit(7)\n")
+    command = [sys.executable, "-m", "farandole", "migrate", "check", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("works: 1\n")
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").rglob("*.py")), ids=str)
+def test_our_examples_use_nothing_that_is_refused(path: Path) -> None:
+    bad = [each.text for each in check([path]) if not each.answer.is_good]
+    assert not bad
+
+
+# The tables.
+
+
+def rows_of(page: str, kind: type[Row]) -> list[str]:
+    return [row.line for row in PAGES[page].ROWS if isinstance(row, kind)]
+
+
+def lines_below(page: str, heading: str) -> list[str]:
+    """Those of the first table with this head."""
+    text = (REPOSITORY / "docs" / f"{page}.md").read_text()
+    table = text.split(f"{heading}\n")[1].split("\n\n")[0]
+    return table.splitlines()[1:]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_pages_have_the_tables(page: str) -> None:
+    text = (REPOSITORY / "docs" / f"{page}.md").read_text()
+    for row in PAGES[page].ROWS:
+        assert row.line in text.splitlines()
+    original = {"horovod": "Horovod", "smddp": "SMDDP", "smdebug": "original"}[page]
+    assert lines_below(page, f"| | {original} | here |") == rows_of(page, Difference)
+    assert lines_below(page, "| | why | instead |") == rows_of(page, Refusal)
+    if page != "smddp":
+        assert lines_below(page, "| variable | meaning |") == rows_of(page, Variable)
+
+
+def test_the_page_of_torch_has_its_table() -> None:
+    lines = lines_below("migrate", "| torch | Farandole | what it gains |")
+    assert lines == [row.line for row in torch_names.ROWS]
+
+
+ROWS = [row for page in (*PAGES.values(), torch_names) for row in page.ROWS]
+PLAIN = sorted(
+    {
+        use
+        for row in ROWS
+        for use in row.uses
+        if re.fullmatch(rf"({'|'.join(TOPS)})(\.[\w.]+)?", use)
+    }
+)
+CALLS = {
+    "horovod.torch.start_timeline": ("file",),
+    "horovod.torch.stop_timeline": (),
+    "horovod.run": (print,),
+}
+"""Refused functions, and what they are called with."""
+
+
+def is_refused(name: str) -> bool:
+    answer = Judge(Known()).answer(Use(1, name))
+    return answer is not None and answer.verdict is Verdict.REFUSED
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if is_refused(name)])
+def test_what_is_refused_raises_not_supported(name: str) -> None:
+    """Where this fails, the name is there now: remove it from the refusals of its page."""
+    if name in CALLS:
+        module, _, function = name.rpartition(".")
+        with pytest.raises(farandole.NotSupported):
+            getattr(importlib.import_module(module), function)(*CALLS[name])
+        return
+    assert not Known().has(name), f"{name} can be imported"
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if not is_refused(name)])
+def test_what_differs_is_there(name: str) -> None:
+    assert Known().has(name)
+
+
+def test_patterns_are_about_something() -> None:
+    """A pattern of a call is about a function that there is, and an argument that it takes."""
+    known = Known()
+    modules = json.loads(Path(farandole.__file__).with_name("migrate").joinpath(
+        "known_names.json").read_text())  # fmt: skip
+    names = [f"{module}.{name}" for module, inside in modules.items() for name in inside]
+    names += [f"{name}.{method}" for name in names for method in known.names_in(name)]
+    for row in ROWS:
+        for use in row.uses:
+            match = re.fullmatch(r"([^(]+)\((\w+)(?:=.*)?\)", use)
+            if match is None:
+                continue
+            pattern = Row("", (f"{match[1]}({match[2]})",))
+            takers = [name for name in names if {match[2], "*"} & set(known.arguments(name) or ())]
+            assert any(pattern.is_about(Use(1, name, match[2])) for name in takers), use
