@@ -42,8 +42,8 @@ torch_free_tests := run run_parts run_hosts run_function launchers restarts cmak
 	profiler_monitor profiler_readers profiler_rules profiler_damage \
 	debugger_trial debugger_actions debugger_examples \
 	compat_names horovod_scripts horovodrun smddp_launcher smddp_v1 smddp_v2 \
-	smdebug_names smppy_names migrate_check migrate_names planted_faults planted_host_faults \
-	elastic_driver
+	smdebug_names smdebug_configs smppy_names published_scripts migrate_check migrate_names \
+	planted_faults planted_host_faults elastic_driver
 not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
 # Of the simulated device, under which Python tests run: those that differ most, or all four.
 schedules = $(if $(suffix),lazy,$(if $(FARANDOLE_TEST_ALL),,lazy slow_side))

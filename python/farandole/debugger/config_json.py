@@ -30,7 +30,7 @@ def checked(kind: str, found: Any, keys: Iterable[str] | None = None) -> dict[st
         InvalidArgument: it is none, or has other keys.
     """
     if not isinstance(found, Mapping):
-        raise wrong(kind, found, f"it is a {type(found).__name__}")
+        raise wrong(kind, found, f"its type is {type(found).__name__}")
     unknown = sorted(str(key) for key in found if keys is not None and key not in keys)
     if unknown:
         raise wrong(kind, found, f"it has {', '.join(unknown)}")
