@@ -11,6 +11,9 @@ import farandole  # noqa: F401  (gives torch.distributed the backend)
 import torch
 from task import BATCH, Rows, make_net, report
 
+if "smddp" in sys.argv:
+    import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401 (the same, by SMDDP's name)
+
 backend = sys.argv[1] if len(sys.argv) > 1 else "farandole"
 deepspeed.init_distributed(dist_backend=backend)
 net = make_net()

@@ -43,7 +43,9 @@ def python() -> str:
     command = FOLDER / "bin" / "python"
     found = [command, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = Path(subprocess.run(found, check=True, capture_output=True, text=True).stdout.strip())
-    (site / "farandole_of_checkout.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # So that the .pth files there count too: farandole-compat has one.
+    ours = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    (site / "farandole_of_checkout.pth").write_text(ours)
     (FOLDER / "constraints.txt").write_text(f"torch=={torch.__version__.partition('+')[0]}\n")
     install = [command, "-m", "pip", "install", "-q", "-c", FOLDER / "constraints.txt"]
     wanted = [f"{name.lower()}=={version}" for name, version in PACKAGES.items()]
@@ -80,3 +82,7 @@ def test_the_page_names_the_versions() -> None:
 )
 def test_losses_are_those_over_gloo(python: str, program: str) -> None:
     assert losses(python, program) == losses(python, program, "gloo")
+
+
+def test_deepspeed_takes_the_backend_of_smddp(python: str) -> None:
+    assert losses(python, "with_deepspeed", "smddp") == losses(python, "with_deepspeed", "gloo")

