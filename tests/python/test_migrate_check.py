@@ -12,9 +12,10 @@ from pathlib import Path
 
 import farandole
 import pytest
-from farandole.migrate.answer import Judge, Verdict
+from farandole.migrate.answer import Verdict
 from farandole.migrate.check import Finding, check
 from farandole.migrate.command_line import main
+from farandole.migrate.judge import Judge
 from farandole.migrate.known import TOPS, Known
 from farandole.migrate.pages import horovod, smddp, smdebug, torch_names
 from farandole.migrate.rows import Difference, Refusal, Row, Variable
@@ -116,6 +117,29 @@ dist.get_local_rank()
         "smdistributed.dataparallel.torch.distributed.init_process_group(backend=nccl)": "differs",
         "torch.distributed.init_process_group": "works",
     }
+
+
+def test_objects_are_followed(tmp_path: Path) -> None:
+    text = """
+import smdebug.pytorch as smd
+class Trainer:
+    def __init__(self):
+        self.hook = smd.Hook("x")
+    def run(self):
+        self.hook.regster()
+if (other := smd.get_hook()):
+    other.regster2()
+both = smd.Hook("y")
+both = object()
+both.regster3()
+none = None
+none = smd.Hook("z")
+none.regster4()
+"""
+    uses = verdicts(tmp_path, text)
+    assert [use for use, verdict in uses.items() if verdict == "unknown"] == [
+        f"smdebug.pytorch.Hook.regster{number}" for number in ("", 2, 4)
+    ]
 
 
 def test_a_star_brings_all_names(tmp_path: Path) -> None:
@@ -229,6 +253,17 @@ def test_notebooks(tmp_path: Path) -> None:
         "horovod.torch": (3,),
         "horovod.torch.init": (4,),
     }
+    cells = [
+        {"cell_type": "code", "source": "%%sh\nhorovodrun -np 2 x\nexport HOROVOD_AUTOTUNE=1"},
+        {"cell_type": "code", "source": "%%html\n<b>horovodrun</b>"},
+        {"cell_type": "code", "source": ["x = !ls\n", "?print\n", "import smppy\n", "smppy?"]},
+        {"cell_type": "code"},
+    ]
+    assert verdicts(tmp_path, json.dumps({"cells": cells}), "shell.ipynb") == {
+        "horovodrun": "refused",
+        "HOROVOD_AUTOTUNE": "refused",
+        "smppy": "works",
+    }
     exported = "# Databricks notebook source\n# MAGIC %sh horovodrun -np 2 x.py\n"
     assert list(verdicts(tmp_path, exported)) == ["horovodrun"]
     program = "import subprocess\nsubprocess.run(['horovodrun', '-np', '2'])\n"
@@ -307,6 +342,22 @@ def test_a_file_of_python_2_is_refused(tmp_path: Path) -> None:
     assert (use.lines, use.answer.verdict) == ((2,), Verdict.REFUSED)
 
 
+@pytest.mark.parametrize("text", ["(" * 500 + ")" * 500, "x = " + "1+" * 20000 + "1"])
+def test_a_file_that_is_too_deep_is_refused(tmp_path: Path, text: str) -> None:
+    (use,) = found(tmp_path, text).values()
+    assert "cannot read it" in use.answer.notes[0][1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xef\xbb\xbfimport smppy\r\n", b"# -*- coding: latin-1 -*-\nimport smppy # \xe9\n"],
+)
+def test_encodings(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(content)
+    assert [each.text for each in check([path])] == ["smppy"]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -377,7 +428,7 @@ def test_the_pages_have_the_tables(page: str) -> None:
     original = {"horovod": "Horovod", "smddp": "SMDDP", "smdebug": "original"}[page]
     assert lines_below(page, f"| | {original} | here |") == rows_of(page, Difference)
     assert lines_below(page, "| | why | instead |") == rows_of(page, Refusal)
-    if page != "smddp":
+    if page == "smdebug":
         assert lines_below(page, "| variable | meaning |") == rows_of(page, Variable)
 
 

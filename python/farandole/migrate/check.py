@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from farandole.migrate.answer import Answer, Judge, Verdict
+from farandole.migrate.answer import Answer, Verdict
 from farandole.migrate.estimator import answers_of_estimators
+from farandole.migrate.judge import Judge
 from farandole.migrate.known import Known
 from farandole.migrate.python_names import Names
 from farandole.migrate.python_uses import uses_of_python
@@ -56,13 +57,15 @@ def _answers(source: Source, known: Known, judge: Judge) -> Iterator[tuple[int, 
         return
     try:
         tree = ast.parse(source.text)
-    except (SyntaxError, ValueError) as error:
-        yield _no_python(error)
-        return
-    names = Names(tree, known)
-    yield from _judged(uses_of_python(tree, names, known), judge)
-    yield from _judged(uses_of_magic(source.text), judge)
-    yield from answers_of_estimators(tree, names, source.path)
+        names = Names(tree, known)
+        found = [
+            *_judged(uses_of_python(tree, names, known), judge),
+            *_judged(uses_of_magic(source.text), judge),
+            *answers_of_estimators(tree, names, source.path),
+        ]
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        found = [_no_python(error)]
+    yield from found
 
 
 def _judged(uses: Iterable[Use], judge: Judge) -> Iterator[tuple[int, str, Answer]]:
@@ -72,8 +75,11 @@ def _judged(uses: Iterable[Use], judge: Judge) -> Iterator[tuple[int, str, Answe
             yield use.line, use.text, answer
 
 
-def _no_python(error: SyntaxError | ValueError) -> tuple[int, str, Answer]:
+def _no_python(error: Exception) -> tuple[int, str, Answer]:
     what = error.msg if isinstance(error, SyntaxError) else str(error)
     line = error.lineno if isinstance(error, SyntaxError) else None
-    notes = (("why", f"this Python cannot read it: {what}"), ("fix", "port it to Python 3"))
+    notes = (
+        ("why", f"this Python cannot read it: {what}"),
+        ("fix", "port it to Python 3, until python -m py_compile takes it"),
+    )
     return line or 1, "the file", Answer(Verdict.REFUSED, notes)

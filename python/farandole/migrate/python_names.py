@@ -75,7 +75,7 @@ def _assignments(node: ast.AST) -> list[tuple[str, ast.expr]]:
     """Targets as text, with what they get; ``hook = None`` says nothing."""
     if isinstance(node, ast.Assign):
         pairs = [(target, node.value) for target in node.targets]
-    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
         pairs = [(node.target, node.value)]
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
         pairs = [(node.optional_vars, node.context_expr)]

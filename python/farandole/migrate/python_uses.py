@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from farandole.migrate.known import Known
 from farandole.migrate.python_names import Names
@@ -73,4 +74,4 @@ def _constant(line: int, text: str) -> Iterator[Use]:
         yield Use(line, text)
     elif text.startswith(LAUNCHERS):
         for use in uses_of_shell(text):
-            yield Use(line, use.name, use.argument, use.value)
+            yield replace(use, line=line)

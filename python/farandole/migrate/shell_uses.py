@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePath
 
 from farandole.migrate.use import Use
@@ -24,7 +25,8 @@ def uses_of_shell(text: str) -> Iterator[Use]:
             yield Use(number, match[0])
         for position, word in enumerate(words):
             if PurePath(word).name in LAUNCHERS:
-                yield from _launch(number, PurePath(word).name, words[position + 1 :])
+                arguments = shlex.join(words[position + 1 :])
+                yield Use(number, PurePath(word).name, value=arguments)
 
 
 def uses_of_magic(text: str) -> Iterator[Use]:
@@ -33,16 +35,7 @@ def uses_of_magic(text: str) -> Iterator[Use]:
         begin = _MAGIC.match(line)
         if begin:
             for use in uses_of_shell(line[begin.end() :]):
-                yield Use(number, use.name, use.argument, use.value)
-
-
-def _launch(line: int, launcher: str, words: list[str]) -> Iterator[Use]:
-    """The launcher, and its options."""
-    yield Use(line, launcher)
-    for word in words:
-        if word.startswith("-"):
-            option, equals, value = word.partition("=")
-            yield Use(line, launcher, option, value if equals else None)
+                yield replace(use, line=number)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 from farandole.errors import InvalidArgument, sentences
 
 _SHELLS = (".sh", ".bash", ".slurm", ".sbatch")
+_NO_PYTHON = re.compile(r"^\s*[%!?]|=\s*[%!]\w|\w\?\s*$")
+"""Lines of notebooks, as ``%matplotlib inline``, ``!ls``, ``files = !ls``, ``?name``, ``name?``."""
 _SKIPPED = frozenset(["site-packages", "node_modules", "__pycache__"])
 
 
@@ -60,7 +63,7 @@ def _read(path: Path) -> Source:
             return Source(path, Language.PYTHON, _code_of_notebook(path.read_text("utf-8")))
         with tokenize.open(path) as file:  # in the encoding that the file says
             text = file.read()
-    except (OSError, ValueError, SyntaxError, KeyError, TypeError) as error:
+    except (OSError, ValueError, SyntaxError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgument(
             sentences(
                 "migrate-file",
@@ -74,7 +77,14 @@ def _read(path: Path) -> Source:
 
 
 def _code_of_notebook(text: str) -> str:
-    """Lines of the notebook's own commands ("%sh", "!ls") become comments."""
-    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
-    lines = [line for cell in cells for line in "".join(cell["source"]).splitlines()]
-    return "\n".join(f"# {line}" if line.lstrip()[:1] in ("%", "!") else line for line in lines)
+    """Lines that are no Python, as those for a shell, become comments: ``# !ls``."""
+    cells = [cell for cell in json.loads(text)["cells"] if cell.get("cell_type") == "code"]
+    return "\n".join(line for cell in cells for line in _lines_of_cell(cell.get("source", "")))
+
+
+def _lines_of_cell(source: str | list[str]) -> list[str]:
+    lines = "".join(source).splitlines()
+    if lines and lines[0].startswith("%%"):  # all of the cell is of another language
+        is_shell = re.match(r"%%(sh|bash)\b", lines[0])
+        return [f"# {'!' if is_shell else '%'}{line}" for line in lines]
+    return [f"# {line}" if _NO_PYTHON.search(line) else line for line in lines]

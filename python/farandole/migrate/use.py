@@ -17,7 +17,7 @@ class Use:
     argument: str | None = None
     """Of a call: its name, and ``value``."""
     value: str | None = None
-    """A constant, or the last part of a name; None if it is computed."""
+    """A constant, or the last part of a name; None if it is computed. Of a launcher: its words."""
 
     @property
     def text(self) -> str:

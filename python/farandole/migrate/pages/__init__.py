@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of the pages on other libraries, which `farandole migrate check` reads too.
 
-A test compares them with docs/horovod.md, smddp.md, smdebug.md and migrate.md.
+Where farandole.horovod is there, its own variables and flags count before those of these tables. A
+test compares the tables with docs/horovod.md, smddp.md, smdebug.md and migrate.md.
 """
 
 from farandole.migrate.pages import horovod, smddp, smdebug, torch_names
