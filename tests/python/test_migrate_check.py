@@ -326,11 +326,24 @@ def test_nothing_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "nothing of these libraries is used\n"
 
 
+def test_without_the_package_of_names_a_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (tmp_path / "a.py").write_text("import smppy")
+    assert main(["check", str(tmp_path)]) == 0
+    assert "pip install ./python/compat" in capsys.readouterr().out
+    (tmp_path / "a.py").write_text("import torch")
+    assert main(["check", str(tmp_path)]) == 0
+    assert "compat" not in capsys.readouterr().out
+
+
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.py").write_text("from smdebug import tensorflow")
     assert main(["check", "--json", str(tmp_path / "a.py")]) == 1
     found = json.loads(capsys.readouterr().out)
     assert not found["works"]
+    assert not found["needs_compat"]
     (use,) = found["uses"]
     assert (use["path"], use["lines"]) == (str(tmp_path / "a.py"), [1])
     assert (use["use"], use["verdict"]) == ("smdebug.tensorflow", "refused")

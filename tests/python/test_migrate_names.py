@@ -44,7 +44,7 @@ def modules() -> dict[str, list[str]]:
 def names_of(module: ModuleType) -> list[str]:
     """What it offers: ``__all__``, or what is defined in it."""
     if hasattr(module, "__all__"):
-        return sorted(module.__all__)
+        return sorted({*module.__all__, *({"__version__"} & set(vars(module)))})
     return sorted(
         name
         for name, value in vars(module).items()

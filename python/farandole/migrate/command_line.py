@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from farandole.errors import Error
 from farandole.migrate.answer import Verdict
 from farandole.migrate.check import Finding, check
+from farandole.migrate.known import TOPS
 
 WORKS, NOT_ALL, USAGE = 0, 1, 2
 _EPILOG = """
@@ -58,11 +60,19 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _as_text(found: Iterable[Finding]) -> str:
+def _as_text(found: Sequence[Finding]) -> str:
     counts = Counter(each.answer.verdict for each in found)
     total = [f"{verdict.value}: {counts[verdict]}" for verdict in Verdict if counts[verdict]]
     lines = [line for each in found for line in _lines(each)]
+    if needs_compat(found):
+        lines.append("farandole-compat is not installed here: pip install ./python/compat")
     return "\n".join([*lines, ", ".join(total) or "nothing of these libraries is used"])
+
+
+def needs_compat(found: Iterable[Finding]) -> bool:
+    """Whether names of other libraries are used, and the package that has them is missing."""
+    is_used = any(each.text.partition(".")[0] in TOPS for each in found)
+    return is_used and importlib.util.find_spec("farandole_compat") is None
 
 
 def _lines(finding: Finding) -> list[str]:
@@ -71,7 +81,7 @@ def _lines(finding: Finding) -> list[str]:
     return [head, *(f"    {label}: {text}" for label, text in finding.answer.notes)]
 
 
-def _as_json(found: Iterable[Finding]) -> str:
+def _as_json(found: Sequence[Finding]) -> str:
     rows = [
         {
             "path": str(each.path),
@@ -82,4 +92,5 @@ def _as_json(found: Iterable[Finding]) -> str:
         }
         for each in found
     ]
-    return json.dumps({"works": all(each.answer.is_good for each in found), "uses": rows}, indent=2)
+    works = all(each.answer.is_good for each in found)
+    return json.dumps({"works": works, "needs_compat": needs_compat(found), "uses": rows}, indent=2)
