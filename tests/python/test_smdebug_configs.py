@@ -221,3 +221,14 @@ def test_files_of_sagemaker_profiler_are_refused(tmp_path: Path) -> None:
         pass
     farandole.profiler.stop()
     assert len(farandole.profiler.Profile(tmp_path).timeline.ranks()) == 1
+
+
+def test_options_that_are_true_or_false() -> None:
+    import argparse
+
+    from smdebug.profiler.utils import str2bool
+
+    assert [str2bool(text) for text in ("True", "1", "yes", True)] == [True] * 4
+    assert [str2bool(text) for text in ("False", "0", "n", False)] == [False] * 4
+    with pytest.raises(argparse.ArgumentTypeError, match="maybe"):
+        str2bool("maybe")
