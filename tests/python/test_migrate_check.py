@@ -257,12 +257,16 @@ def test_notebooks(tmp_path: Path) -> None:
         {"cell_type": "code", "source": "%%sh\nhorovodrun -np 2 x\nexport HOROVOD_AUTOTUNE=1"},
         {"cell_type": "code", "source": "%%html\n<b>horovodrun</b>"},
         {"cell_type": "code", "source": ["x = !ls\n", "?print\n", "import smppy\n", "smppy?"]},
+        {"cell_type": "code", "source": "if smppy:\n    !HOROVOD_TIMELINE=x python y.py"},
+        {"cell_type": "code", "source": "print('loss=%f' %\n smppy.Config())"},
         {"cell_type": "code"},
     ]
     assert verdicts(tmp_path, json.dumps({"cells": cells}), "shell.ipynb") == {
         "horovodrun": "refused",
         "HOROVOD_AUTOTUNE": "refused",
+        "HOROVOD_TIMELINE": "refused",
         "smppy": "works",
+        "smppy.Config": "works",
     }
     exported = "# Databricks notebook source\n# MAGIC %sh horovodrun -np 2 x.py\n"
     assert list(verdicts(tmp_path, exported)) == ["horovodrun"]
@@ -318,6 +322,14 @@ def test_a_folder_and_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixt
         "    fix: train with torch",
         "works: 2, refused: 1",
     ]
+
+
+def test_a_file_of_a_folder_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "b.py").write_text("import smppy")
+    first, second = check([tmp_path])
+    assert (first.text, first.answer.verdict) == ("the file", Verdict.REFUSED)
+    assert (second.text, second.answer.verdict) == ("smppy", Verdict.WORKS)
 
 
 def test_nothing_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,6 +52,10 @@ def _of_source(source: Source, known: Known, judge: Judge) -> list[Finding]:
 
 
 def _answers(source: Source, known: Known, judge: Judge) -> Iterator[tuple[int, str, Answer]]:
+    if source.problem:
+        notes = (("why", source.problem), ("fix", "check it alone"))
+        yield 1, "the file", Answer(Verdict.REFUSED, notes)
+        return
     if source.language is Language.SHELL:
         yield from _judged(uses_of_shell(source.text), judge)
         return

@@ -13,7 +13,7 @@ from farandole.migrate.use import Use
 
 VARIABLE = re.compile(r"\b(HOROVOD|SMDATAPARALLEL|SMDDP|SMDEBUG|SMPROFILER)_[A-Z0-9_]+\b")
 LAUNCHERS = ("horovodrun", "smddprun")
-_MAGIC = re.compile(r"\s*# (?:MAGIC )?(?:%sh|!)\s*")
+_MAGIC = re.compile(r"\s*(?:pass  )?# (?:MAGIC )?(?:%sh|!)\s*")
 """How a notebook's line for a shell begins, in a file of Python."""
 
 

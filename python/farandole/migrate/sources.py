@@ -14,7 +14,7 @@ from pathlib import Path
 from farandole.errors import InvalidArgument, sentences
 
 _SHELLS = (".sh", ".bash", ".slurm", ".sbatch")
-_NO_PYTHON = re.compile(r"^\s*[%!?]|=\s*[%!]\w|\w\?\s*$")
+_NO_PYTHON = re.compile(r"^(\s*)([%!?]|[\w, ]+=\s*[%!]\w|[\w.]+\?\s*$)")
 """Lines of notebooks, as ``%matplotlib inline``, ``!ls``, ``files = !ls``, ``?name``, ``name?``."""
 _SKIPPED = frozenset(["site-packages", "node_modules", "__pycache__"])
 
@@ -33,19 +33,28 @@ class Source:
     path: Path
     language: Language
     text: str
+    problem: str = ""
+    """Why it could not be read, if it lies in a folder; then there is no text."""
 
 
 def sources(paths: Iterable[Path]) -> Iterator[Source]:
     """Each file that is named, and those of folders that are scripts or notebooks.
 
     Raises:
-        InvalidArgument: there is no such file, or it cannot be read.
+        InvalidArgument: a file that is named does not exist, or cannot be read.
     """
     for path in paths:
         if path.is_dir():
-            yield from map(_read, _scripts_below(path))
+            yield from map(_read_if_possible, _scripts_below(path))
         else:
             yield _read(path)
+
+
+def _read_if_possible(path: Path) -> Source:
+    try:
+        return _read(path)
+    except InvalidArgument as error:
+        return Source(path, Language.PYTHON, "", str(error.__cause__))
 
 
 def _scripts_below(folder: Path) -> Iterator[Path]:
@@ -77,7 +86,7 @@ def _read(path: Path) -> Source:
 
 
 def _code_of_notebook(text: str) -> str:
-    """Lines that are no Python, as those for a shell, become comments: ``# !ls``."""
+    """Lines that are no Python, as those for a shell, become comments: ``pass  # !ls``."""
     cells = [cell for cell in json.loads(text)["cells"] if cell.get("cell_type") == "code"]
     return "\n".join(line for cell in cells for line in _lines_of_cell(cell.get("source", "")))
 
@@ -87,4 +96,4 @@ def _lines_of_cell(source: str | list[str]) -> list[str]:
     if lines and lines[0].startswith("%%"):  # all of the cell is of another language
         is_shell = re.match(r"%%(sh|bash)\b", lines[0])
         return [f"# {'!' if is_shell else '%'}{line}" for line in lines]
-    return [f"# {line}" if _NO_PYTHON.search(line) else line for line in lines]
+    return [_NO_PYTHON.sub(r"\1pass  # \2", line) for line in lines]

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from farandole.migrate.rows import Difference, Refusal, Variable
 
-_REDUCTIONS = "horovod.torch.*reduce*"
-
 VARIABLES = (
     Variable(
         "HOROVOD_CYCLE_TIME",
