@@ -396,7 +396,7 @@ def test_a_rule_of_ones_own_runs_to_the_end_or_to_what_it_looks_for(tmp_path: Pa
     with pytest.raises(RuleEvaluationConditionMet) as met:
         invoke_rule(Own(trial), start_step=3, raise_eval_cond=True)
     assert (met.value.rule_name, met.value.step) == ("Own", 4)
-    assert not isinstance(met.value, farandole.Error)
+    assert isinstance(met.value, farandole.Error)
     rule = rules.VanishingGradient(healthy(tmp_path / "g", include_collections=["gradients"]), 1e9)
     found_by(rule)
     assert (rule.report["RuleTriggered"], rule.report["Violations"]) == (12, 48)
