@@ -90,7 +90,7 @@ _LEVELS = {
 
 
 def settings_of(variables: Mapping[str, str]) -> Settings:
-    """How operations wait and are joined; the core of ``thread_of()`` is not in it.
+    """How operations wait and are joined; the core of core_of() is not in it.
 
     Raises:
         InvalidArgument: one has a value that it does not take.
@@ -108,17 +108,15 @@ def settings_of(variables: Mapping[str, str]) -> Settings:
     )
 
 
-def core_of(variables: Mapping[str, str], local_rank: int, local_size: int) -> int | None:
-    """HOROVOD_THREAD_AFFINITY: the core of the thread that runs operations; None: any.
+def core_of(variables: Mapping[str, str], local_rank: int, local_size: int) -> int:
+    """HOROVOD_THREAD_AFFINITY, which is set: the core of the thread that runs operations.
 
     It is one number for all ranks of a host, or one for each, with commas.
 
     Raises:
         InvalidArgument: it has another form, or this process may not use that core.
     """
-    text = variables.get("HOROVOD_THREAD_AFFINITY", "")
-    if not text:
-        return None
+    text = variables["HOROVOD_THREAD_AFFINITY"]
     cores = text.split(",")
     usable = sorted(os.sched_getaffinity(0))
     own = (

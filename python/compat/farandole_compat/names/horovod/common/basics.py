@@ -57,7 +57,7 @@ def init(
         return
     settings = _read_variables()
     # Under an elastic launcher ranks have no numbers before they meet.
-    timeline = None if elastic_meeting.is_elastic() else _start_timeline(_place()[0])
+    timeline = None if elastic_meeting.is_elastic() else _start_timeline(_rank_to_be())
     try:
         with as_horovod():
             elastic_meeting.until_formed(lambda: _begin(comm, process_sets, settings, timeline))
@@ -91,7 +91,9 @@ def _read_variables() -> Settings:
     settings = variables.settings_of(given)
     variables.start_timeout_of(given)
     variables.take_over(given)
-    return dataclasses.replace(settings, core=variables.core_of(given, *_place()[1:]))
+    if given.get("HOROVOD_THREAD_AFFINITY"):
+        settings = dataclasses.replace(settings, core=variables.core_of(given, *_local_place()))
+    return settings
 
 
 def _start_timeline(rank: int) -> Timeline | None:
@@ -107,12 +109,16 @@ def _start_timeline(rank: int) -> Timeline | None:
     return Timeline(path, variables.is_on(given, "TIMELINE_MARK_CYCLES"))
 
 
-def _place() -> tuple[int, int, int]:
-    """This rank, its number on its host, and how many are there."""
+def _rank_to_be() -> int:
+    return dist.get_rank() if dist.is_initialized() else _C.find_launch().rank
+
+
+def _local_place() -> tuple[int, int]:
+    """This rank's number on its host, and how many are there."""
     if dist.is_initialized():
-        return farandole.rank(), farandole.local_rank(), farandole.local_world_size()
+        return farandole.local_rank(), farandole.local_world_size()
     launch = _C.find_launch()
-    return launch.rank, launch.local_rank, launch.local_world_size
+    return launch.local_rank, launch.local_world_size
 
 
 @functools.cache
