@@ -20,12 +20,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
+from farandole import _C
 from farandole.errors import Error, InvalidArgument, NotSupported, sentences
 from farandole.run.command_line import job_of, make_parser
 from farandole.run.failure import FAILED, describe
-from farandole.run.function_meeting import Meeting, Report
+from farandole.run.function_meeting import Listener, Meeting, Report
 
-_PROGRAM = "farandole.run.function_rank"  # a module: what each rank runs
+PROGRAM = "farandole.run.function_rank"
+"""A module: what each rank runs."""
 _PATIENCE_S = 5.0
 """How long ranks may take to end when this program is interrupted, and readers when all ended."""
 
@@ -69,11 +71,15 @@ def run_function(
 
     Threads: any; calls may run at the same time.
     """
-    payload = _pickled(function, tuple(args), dict(kwargs or {}))
-    program = [python or sys.executable, "-m", _PROGRAM]
+    payload = pickled(function, tuple(args), dict(kwargs or {}))
+    program = [python or sys.executable, "-m", PROGRAM]
     arguments = ["-n", str(ranks), *options, *program]
     job = job_of(make_parser().parse_args(arguments))
-    with contextlib.closing(Meeting(payload, across_hosts=bool(job.placed))) as meeting:
+    host = _C.address_of_this_host() if job.placed else None
+    listener = _Sayings(output or sys.stdout)
+    with contextlib.closing(
+        Meeting(payload, host=host, path=sys.path, listener=listener)
+    ) as meeting:
         environment = {**os.environ, **(variables or {}), **meeting.variables()}
         launcher = subprocess.Popen(
             [sys.executable, "-m", "farandole", "run", *arguments],
@@ -93,10 +99,32 @@ def run_function(
         finally:
             for reader in readers:
                 reader.join(_PATIENCE_S)
-        return _results(meeting.reports(_PATIENCE_S), job.world_size, status, failed)
+        return results_of(
+            meeting.reports(_PATIENCE_S),
+            job.world_size,
+            has_failed=status != 0,
+            death=lambda lost: _death(failed, lost, job.world_size, status),
+        )
 
 
-def _pickled(*values: Any) -> bytes:
+class _Sayings(Listener):
+    """Prints what ranks say to this program."""
+
+    def __init__(self, target: IO[str]) -> None:
+        self._target = target
+
+    def said(self, rank: int, text: str) -> None:
+        del rank
+        _write(self._target, f"{text}\n")
+
+
+def pickled(*values: Any) -> bytes:
+    """A function and its arguments, for ranks.
+
+    Raises:
+        InvalidArgument: one of them cannot be pickled.
+        NotSupported: cloudpickle is missing.
+    """
     try:
         writer: Any = importlib.import_module("cloudpickle")
     except ImportError as error:
@@ -146,11 +174,13 @@ def _copy(source: IO[bytes], target: IO[str], failed: list[re.Match[str]]) -> No
         line = data.decode(errors="replace")
         if found := FAILED.match(line):
             failed.append(found)
-        try:
-            target.write(line)
-            target.flush()
-        except (OSError, ValueError):  # closed: nobody reads it, but the ranks go on
-            continue
+        _write(target, line)
+
+
+def _write(target: IO[str], text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed: nobody reads it, but the ranks go on
+        target.write(text)
+        target.flush()
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
@@ -166,10 +196,20 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
     launcher.wait()
 
 
-def _results(
-    reports: list[Report], world_size: int, status: int, failed: list[re.Match[str]]
+def results_of(
+    reports: list[Report],
+    world_size: int,
+    *,
+    has_failed: bool,
+    death: Callable[[list[Report]], RankError],
 ) -> list[Any]:
     """By rank.
+
+    Args:
+        reports: Of ranks that have got the function, the first to end first.
+        world_size: How many ranks there are.
+        has_failed: Whether an exit status is not 0.
+        death: Makes the error, of ranks that ended without an outcome, if none has raised.
 
     Raises:
         RankError: one raised, or gave none.
@@ -179,8 +219,8 @@ def _results(
     lost = [each for each in reports if each.outcome is None]
     if own or (raised and not lost):
         raise _raised((own or raised)[0], world_size)
-    if status != 0 or len(reports) - len(lost) < world_size:
-        raise _died(failed, lost, world_size, status)
+    if has_failed or len(reports) - len(lost) < world_size:
+        raise death(lost)
     found = {each.rank: each.outcome.result for each in reports if each.outcome is not None}
     return [pickle.loads(found[rank]) for rank in range(world_size)]
 
@@ -201,20 +241,24 @@ def _raised(report: Report, world_size: int) -> RankError:
     return error
 
 
-def _died(
+def _death(
     failed: list[re.Match[str]], lost: list[Report], world_size: int, status: int
 ) -> RankError:
     """Of the rank that `farandole run` names, else of the first that ended without a result."""
     how = describe(128 - status if status > 128 else status)  # as a shell has it
-    what, ranks = f"`farandole run` ended with {how}.", tuple[int, ...]()
     if failed:
-        what, ranks = failed[-1][1], (int(failed[-1][2]),)
-    elif lost:
-        what, ranks = f"rank {lost[0].rank} of {world_size} ended: {how}.", (lost[0].rank,)
+        return died(failed[-1][1], (int(failed[-1][2]),))
+    if lost:
+        return died(f"rank {lost[0].rank} of {world_size} ended: {how}.", (lost[0].rank,))
+    return died(f"`farandole run` ended with {how}.", ())
+
+
+def died(what: str, ranks: tuple[int, ...]) -> RankError:
+    """The error of ranks that gave neither a result nor an exception."""
     error = RankError(
         sentences(
             "function-died",
-            f"run_function() got no result: {what}",
+            f"the function gave no result: {what}",
             "a rank was killed, left the function by an exit, or could not begin.",
             "see its last lines above.",
         )

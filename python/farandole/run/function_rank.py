@@ -14,18 +14,20 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from farandole.errors import AbortedError, InvalidArgument, PeerFailure, sentences
-from farandole.run.function_meeting import Outcome, connect
+from farandole.run.function_meeting import Outcome, connect, send
 
 
 def main() -> int:
     """Calls the function, and gives its result back; returns the exit status."""
     connection = connect()
-    connection.send((int(os.environ["RANK"]), os.getpid(), socket.gethostname()))
-    sys.path[:] = connection.recv()
+    connection.send(("rank", int(os.environ["RANK"]), os.getpid(), socket.gethostname()))
+    path = connection.recv()
+    if path is not None:
+        sys.path[:] = path
     payload = connection.recv_bytes()
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     outcome = _call(payload)
-    connection.send(outcome)
+    send(outcome)
     if outcome.error:
         print(outcome.traceback, file=sys.stderr, end="", flush=True)
     return 1 if outcome.error else 0

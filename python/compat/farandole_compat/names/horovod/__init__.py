@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Horovod's import name, over Farandole: docs/horovod.md says what works.
 
-`horovod.torch` is there. TensorFlow, Keras and MXNet are none of Farandole's frameworks.
+`horovod.torch` and `horovod.spark` are there. TensorFlow, Keras and MXNet are none of Farandole's
+frameworks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ _NATIVE = {
     "horovod.tensorflow": "train with torch: Farandole has no TensorFlow.",
     "horovod.keras": "train with torch: Farandole has no Keras.",
     "horovod.mxnet": "train with torch: Farandole has no MXNet.",
-    "horovod.spark": "start the ranks with torchrun or `farandole run` on the hosts.",
+    **dict.fromkeys(
+        (f"horovod.spark.{part}" for part in ("common", "keras", "lightning", "torch")),
+        "write the DataFrame to files, and train in a function that reads them by rank: "
+        "horovod.spark.run(), as examples/spark/train.py does.",
+    ),
+    "horovod.spark.task": "call torch.cuda.set_device(hvd.local_rank()): that is the GPU which "
+    "Spark has given to the task.",
     "horovod.ray": "start the ranks with torchrun or `farandole run` on the hosts.",
     "horovod.runner": "start ranks with horovodrun, horovod.run() or `farandole run`.",
 }
