@@ -123,7 +123,7 @@ def test_what_is_built_is_told() -> None:
     assert not hvd.rocm_built()
 
 
-@pytest.mark.parametrize("module", ["tensorflow", "keras", "spark.torch", "runner.x"])
+@pytest.mark.parametrize("module", ["tensorflow", "keras", "ray", "runner.x"])
 def test_missing_modules_name_what_to_do(module: str) -> None:
     with pytest.raises(farandole.NotSupported, match=r"\[horovod-missing\]") as caught:
         __import__(f"horovod.{module}")

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
-from typing import Any
 
 _ADDRESS, _KEY = "FARANDOLE_FUNCTION_ADDRESS", "FARANDOLE_FUNCTION_KEY"  # variables of the ranks
 _BACKLOG, _READ_BYTES = 512, 1 << 16

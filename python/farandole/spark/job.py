@@ -246,7 +246,7 @@ class _Job(Listener):
         status = self._statuses.get(first.rank)
         how = "its exit status is unknown" if status is None else describe(status)
         return died(
-            f"rank {first.rank} of {self._count} ended (pid {first.pid}, host {first.host}): {how}.",
+            f"rank {first.rank} of {self._count} ended: {how} (pid {first.pid}, host {first.host}).",
             (first.rank,),
         )
 
