@@ -43,7 +43,7 @@ torch_free_tests := run run_parts run_hosts run_function launchers restarts cmak
 	debugger_trial debugger_actions debugger_examples \
 	compat_names horovod_scripts horovodrun smddp_launcher smddp_v1 smddp_v2 \
 	smdebug_names smdebug_configs smppy_names published_scripts migrate_check migrate_names \
-	planted_faults planted_host_faults elastic_driver
+	spark spark_parts planted_faults planted_host_faults elastic_driver
 not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
 # Of the simulated device, under which Python tests run: those that differ most, or all four.
 schedules = $(if $(suffix),lazy,$(if $(FARANDOLE_TEST_ALL),,lazy slow_side))
@@ -162,6 +162,7 @@ sanitize-%: setup
 
 system-packages:
 	@.ci/system-packages gmock/gmock.h libgtest-dev libgmock-dev
+	@.ci/system-packages java openjdk-17-jre-headless || [ -z "$$CI" ]  # else Spark is not tested
 
 $(VENV)/requirements.stamp: requirements.txt
 	@PATH="$(outer_path)" $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -24,6 +24,8 @@ def test_local_ranks_and_hosts_are_counted_from_addresses() -> None:
     assert [each["GROUP_RANK"] for each in found] == ["0", "1", "0", "1", "2"]
     assert {(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in found} == {("b", "1234")}
     assert {(each["WORLD_SIZE"], each["GROUP_WORLD_SIZE"]) for each in found} == {("5", "3")}
+    assert [each["HOROVOD_CROSS_RANK"] for each in found] == ["0", "1", "0", "1", "2"]
+    assert [each["HOROVOD_CROSS_SIZE"] for each in found] == ["3", "3", "2", "2", "3"]
     assert not any("CUDA_VISIBLE_DEVICES" in each for each in found)
 
 

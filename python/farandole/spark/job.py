@@ -242,13 +242,11 @@ class _Job(Listener):
         """Of the ranks that ended without a result, the first one is the cause."""
         if not lost:
             return died(f"of {self._count} ranks, some failed after their results.", ())
-        first = lost[0]
-        status = self._statuses.get(first.rank)
+        rank, host = lost[0].rank, lost[0].host
+        status = self._statuses.get(rank)
         how = "its exit status is unknown" if status is None else describe(status)
-        return died(
-            f"rank {first.rank} of {self._count} ended: {how} (pid {first.pid}, host {first.host}).",
-            (first.rank,),
-        )
+        what = f"rank {rank} of {self._count} failed: {how} (pid {lost[0].pid}, host {host})."
+        return died(what, (rank,))
 
     def _late(self, seconds: float, task: Task) -> TimeoutError:
         host, port = task.driver

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 def variables_of(
     rank: int, hosts: Sequence[str], gpus: Sequence[Sequence[str]], port: int
 ) -> dict[str, str]:
-    """What torchrun would set for a rank, and the GPUs of its host.
+    """What torchrun and horovodrun would set for a rank, and the GPUs of its host.
 
     Local rank i of a host sees the GPUs of all its ranks, and its own is number i, as scripts that
     call ``torch.cuda.set_device(local_rank)`` expect.
@@ -24,16 +24,24 @@ def variables_of(
         port: A free one of rank 0's host, where the ranks meet.
     """
     here = [each for each, host in enumerate(hosts) if host == hosts[rank]]
+    local_rank = here.index(rank)
     machines = list(dict.fromkeys(hosts))
+    crossing = [host for host in machines if hosts.count(host) > local_rank]
     found = {
         "RANK": rank,
         "WORLD_SIZE": len(hosts),
-        "LOCAL_RANK": here.index(rank),
+        "LOCAL_RANK": local_rank,
         "LOCAL_WORLD_SIZE": len(here),
         "GROUP_RANK": machines.index(hosts[rank]),
         "GROUP_WORLD_SIZE": len(machines),
         "MASTER_ADDR": hosts[0],
         "MASTER_PORT": port,
+        "HOROVOD_RANK": rank,
+        "HOROVOD_SIZE": len(hosts),
+        "HOROVOD_LOCAL_RANK": local_rank,
+        "HOROVOD_LOCAL_SIZE": len(here),
+        "HOROVOD_CROSS_RANK": crossing.index(hosts[rank]),
+        "HOROVOD_CROSS_SIZE": len(crossing),
     }
     variables = {name: str(value) for name, value in found.items()}
     most = max(len(gpus[each]) for each in here)
