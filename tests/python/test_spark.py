@@ -25,7 +25,7 @@ from sparkdl import HorovodRunner
 
 import spark_session
 import warm_python
-from run_command import DEADLINE_S, wait_until_gone
+from run_command import DEADLINE_S, script, wait_until_gone
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
 pytestmark = pytest.mark.timeout(300)  # the first one starts three JVMs
@@ -139,9 +139,11 @@ def test_ranks_end_with_their_workers() -> None:
     wait_until_gone([int(pid) for pid in re.findall(r"pid (\d+)", out.getvalue())])
 
 
-def test_a_python_that_cannot_start_ranks_is_told() -> None:
-    with pytest.raises(RankError, match=r"before it got its function: exit status 1\."):
-        run(print, python="/bin/false")
+def test_a_python_that_cannot_start_a_rank_is_told(tmp_path: Path) -> None:
+    text = f'[ "$RANK" = 1 ] && sleep 3 && exit 7; exec {warm_python.executable()} "$@"'
+    python = str(script(tmp_path, text))
+    with pytest.raises(RankError, match=r"rank 1 .* before it got its function: exit status 7\."):
+        run(time.sleep, 10 * DEADLINE_S, python=python, stderr=io.StringIO())
 
 
 def test_what_cannot_run_is_an_error_before_anything_starts() -> None:

@@ -14,6 +14,8 @@ import pytest
 from farandole.spark.places import host_of, variables_of
 from sparkdl import HorovodRunner
 
+import warm_python
+
 
 def test_local_ranks_and_hosts_are_counted_from_addresses() -> None:
     hosts = ["b", "a", "b", "a", "c"]
@@ -78,7 +80,9 @@ def test_all_slots_are_deprecated() -> None:
         HorovodRunner(np=0)
 
 
-def test_the_runner_runs_on_the_host_of_the_driver(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_runner_runs_on_the_host_of_the_driver(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def main(number: int) -> int:
         from sparkdl.horovod import log_to_driver
 
@@ -87,6 +91,7 @@ def test_the_runner_runs_on_the_host_of_the_driver(capfd: pytest.CaptureFixture[
         farandole.destroy()
         return number + rank
 
+    monkeypatch.setattr(sys, "executable", str(warm_python.executable()))
     assert HorovodRunner(np=-2).run(main, number=5) == 5
     printed = capfd.readouterr().out
     assert {"rank 0 says 5", "rank 1 says 5"} <= {*printed.splitlines()}

@@ -224,16 +224,18 @@ class _Job(Listener):
         """Leaves no rank and no job of Spark's."""
         if not self._spark_has_ended:
             meeting.hang_up()
-            self._serve(lambda: False, time.monotonic() + _PATIENCE_S)
+            if len(self._joined) == self._count:  # else tasks may not even have begun
+                self._serve(lambda: False, time.monotonic() + _PATIENCE_S)
         if not self._spark_has_ended:
             self._context.cancelJobGroup(self._group)
             self._serve(lambda: False, time.monotonic() + _PATIENCE_S)
 
     def _results(self, reports: list[Report]) -> list[Any]:
         """By rank; ``reports`` are those of ranks that failed, if any did."""
-        if self._early() and not self._failed:
+        has_failed = any(each.outcome is None or each.outcome.error for each in reports)
+        if self._early() and not has_failed:
             raise self._not_started(min(self._early()))
-        if self._spark_error is not None and not self._failed:
+        if self._spark_error is not None and not has_failed:
             raise self._not_run(self._spark_error) from self._spark_error
         has_failed = any(self._statuses.get(rank) != 0 for rank in range(self._count))
         return results_of(reports, self._count, has_failed=has_failed, death=self._death)
