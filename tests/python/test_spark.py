@@ -153,6 +153,9 @@ def test_what_cannot_run_is_an_error_before_anything_starts() -> None:
         run(print, threading.Lock())
     with pytest.raises(farandole.InvalidArgument, match=r"slots for 2 .*\n.*num_proc=2"):
         run(print, num_proc=3, start_timeout_s=0.5)
+    os.environ["HOROVOD_SPARK_START_TIMEOUT"] = "soon"
+    with pytest.raises(farandole.InvalidArgument, match="HOROVOD_SPARK_START_TIMEOUT is 'soon'"):
+        horovod.spark.run(print, num_proc=2)
 
 
 def test_ranks_that_wait_for_slots_are_told_in_time(session: Any) -> None:
