@@ -28,7 +28,7 @@ import warm_python
 from run_command import DEADLINE_S, script, wait_until_gone
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
-pytestmark = pytest.mark.timeout(300)  # the first one starts three JVMs
+pytestmark = pytest.mark.timeout(600)  # JVMs, and a torch for each rank: slow on a busy host
 
 
 @pytest.fixture(scope="module")
