@@ -132,7 +132,8 @@ def arguments(value: Any) -> list[str] | None:
 
 def is_open(kind: type) -> bool:
     """Whether its objects have attributes that the class does not tell."""
-    has_any = any("__getattr__" in vars(each) for each in kind.__mro__)
+    ways = {"__getattr__", "__setattr__"}
+    has_any = any(ways & set(vars(each)) for each in kind.__mro__[:-1])
     return has_any or issubclass(kind, (BaseException, torch.optim.Optimizer))
 
 

@@ -139,7 +139,7 @@ def test_ranks_on_other_hosts_get_the_function(
 
 
 def test_strangers_are_turned_away() -> None:
-    meeting = Meeting(b"secret", across_hosts=False)
+    meeting = Meeting(b"secret")
     try:
         (address,) = (name for name in meeting.variables().values() if name.startswith("@"))
         with socket.socket(socket.AF_UNIX) as stranger:

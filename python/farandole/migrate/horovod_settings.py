@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import shlex
-from typing import Any
 
 from farandole.errors import Error
+from farandole.horovod import flags, variables
 from farandole.migrate.answer import Answer, Verdict
 from farandole.migrate.use import Use
 
@@ -16,18 +14,15 @@ _ENDS_AT_ONCE = {"-h", "--help", "-v", "--version", "-cb", "--check-build"}
 
 
 def answer_of_setting(use: Use) -> Answer | None:
-    """None if it is about something else, or if this Farandole has no farandole.horovod."""
-    is_variable = use.name.startswith("HOROVOD_")
-    if not is_variable and use.name != "horovodrun":
-        return None
-    if importlib.util.find_spec("farandole.horovod") is None:
-        return None
-    return _of_variable(use.name) if is_variable else _of_line(shlex.split(use.value or ""))
+    """None if it is about something else."""
+    if use.name.startswith("HOROVOD_"):
+        return _of_variable(use.name)
+    return _of_line(shlex.split(use.value or "")) if use.name == "horovodrun" else None
 
 
 def _of_variable(name: str) -> Answer:
     """By what hvd.init() would say of it."""
-    told: str = _module("variables").told({name: "1"})
+    told = variables.told({name: "1"})
     if not told:
         return Answer(Verdict.WORKS)
     if " has no effect: " in told:
@@ -39,7 +34,6 @@ def _of_line(words: list[str]) -> Answer:
     """By its flags; values that a shell will fill in are taken for sound."""
     if _ENDS_AT_ONCE & set(words):
         return Answer(Verdict.WORKS)
-    flags = _module("flags")
     try:
         given = flags.parse(["1" if "$" in word else word for word in words], "")
     except Error as error:
@@ -53,7 +47,3 @@ def _of_line(words: list[str]) -> Answer:
         if given.has(name)
     )
     return Answer(Verdict.DIFFERS if unused else Verdict.WORKS, unused)
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"farandole.horovod.{name}")

@@ -10,13 +10,14 @@ buckets and needs no names.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -75,6 +76,7 @@ class AveragingOptimizer(Optimizer):
         self._should_synchronize = True
         self._units: list[Unit] = []
         self._frozen: list[Tensor] = []
+        self._group: dist.ProcessGroup | None = None  # whose memory gradients lie in
         given = options.groups
         groups = (
             given
@@ -129,17 +131,32 @@ class AveragingOptimizer(Optimizer):
             self._should_synchronize = True
 
     def step(self, closure: Any = None) -> Any:
-        """Combine gradients, then do the step of the optimizer's class."""
-        if self._should_synchronize:
-            if self._synchronized:
-                warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() context after "
-                    "optimizer.synchronize(): gradients are combined twice.",
-                    stacklevel=2,
-                )
+        """Combine gradients, then do the step of the optimizer's class.
+
+        Those that ``closure`` computes are combined too, each time when it is called.
+        """
+        if not self._should_synchronize:
+            self._synchronized = False
+            return super().step(closure) if closure is not None else super().step()
+        if self._synchronized:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after "
+                "optimizer.synchronize(): gradients are combined twice.",
+                stacklevel=2,
+            )
+        if closure is None:
             self.synchronize()
+        result = super().step() if closure is None else super().step(self._averaged(closure))
         self._synchronized = False
-        return super().step(closure) if closure is not None else super().step()
+        return result
+
+    def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def compute() -> Any:
+            loss = closure()
+            self.synchronize()
+            return loss
+
+        return compute
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the class's.
@@ -179,6 +196,7 @@ class AveragingOptimizer(Optimizer):
         named = self._averaging.named
         if not named.is_member or named.stays_alone:
             return
+        self._leave_old_memory()
         trained = [each for each in parameters if each.requires_grad]
         known = {*trained, *(each for unit in self._units for each in unit.parameters)}
         self._frozen = [each for each in self._all_parameters() if each not in known]
@@ -189,6 +207,13 @@ class AveragingOptimizer(Optimizer):
             unit.reset(self._averaging.passes_per_step)
             unit.on_arrival = partial(self._on_arrival, unit)
         self._units += units
+
+    def _leave_old_memory(self) -> None:
+        """If ranks have met anew (NamedCollectives.reopen), leave what the old ones share."""
+        group = self._averaging.named.group
+        if self._group is not group:
+            self._group = group
+            make_home(self._units)
 
     def _on_arrival(self, unit: Unit, excess: int | None) -> None:
         if excess is None:
@@ -215,6 +240,7 @@ class AveragingOptimizer(Optimizer):
         engine.queue_callback(named.wake)  # at the end of this backward
 
     def _begin(self, unit: Unit, will_wait: bool) -> None:
+        self._leave_old_memory()
         options = self._averaging
         named = options.named
         may_share = named.shares_host and options.compression is NoCompression

@@ -62,6 +62,7 @@ class Unit:
     def live_in(self, home: _C.GradientHome, place: int) -> None:
         """The parameters are those of ``home`` from ``place`` on."""
         self._home, self._place = home, place
+        self.has_memory = False
 
     def reset(self, passes: int) -> None:
         """A step begins, in which each parameter gets ``passes`` gradients."""

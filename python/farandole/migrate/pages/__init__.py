@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of the pages on other libraries, which `farandole migrate check` reads too.
 
-Where farandole.horovod is there, its own variables and flags count before those of these tables. A
+Horovod's variables and the flags of horovodrun are not in them: farandole.horovod knows those. A
 test compares the tables with docs/horovod.md, smddp.md, smdebug.md and migrate.md.
 """
 

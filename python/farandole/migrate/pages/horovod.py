@@ -3,40 +3,9 @@
 
 from __future__ import annotations
 
-from farandole.migrate.rows import Difference, Refusal, Variable
+from farandole.migrate.rows import Difference, Refusal
 
-VARIABLES = (
-    Variable(
-        "HOROVOD_CYCLE_TIME",
-        ("HOROVOD_CYCLE_TIME",),
-        "ms for which requests are collected before a round that nobody waits for; 1",
-    ),
-    Variable(
-        "HOROVOD_FUSION_THRESHOLD",
-        ("HOROVOD_FUSION_THRESHOLD",),
-        "bytes of a call that small tensors share; 128 MiB. Tensors above 256 KiB travel alone",
-    ),
-    Variable(
-        "HOROVOD_CACHE_CAPACITY",
-        ("HOROVOD_CACHE_CAPACITY",),
-        "names that ranks remember; 1024",
-    ),
-    Variable(
-        "HOROVOD_STALL_CHECK_TIME_SECONDS",
-        ("HOROVOD_STALL_CHECK_TIME_SECONDS",),
-        "after which a warning names what waits, and for which ranks; 60",
-    ),
-    Variable(
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-        ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",),
-        "after which that is an error; 0: never",
-    ),
-    Variable(
-        "HOROVOD_STALL_CHECK_DISABLE",
-        ("HOROVOD_STALL_CHECK_DISABLE",),
-        "1: no warning",
-    ),
-)
+_SPARK_PARTS = ("common", "keras", "lightning", "task", "torch")
 
 DIFFERENCES = (
     Difference(
@@ -80,23 +49,27 @@ DIFFERENCES = (
         "who averages",
         (),
         "each gradient alone, or fused in a buffer",
-        "small gradients in one call, others where they are",
+        "buckets of gradients, where they are",
+    ),
+    Difference(
+        "parameters that are unfrozen, or added by `add_param_group()`",
+        (),
+        "their gradients stay on their rank",
+        "are averaged, if all ranks do it",
+    ),
+    Difference(
+        "a parameter that is frozen later",
+        (),
+        "gets zeros, so momentum and decay move it",
+        "is left out, as in one process, if it has no gradient",
+    ),
+    Difference(
+        "`optimizer.step(closure)`",
+        (),
+        "averages the gradients of before, not those that the closure computes",
+        "averages each time behind the closure",
     ),
     Difference("a rank that ends", (), "stalls the others", "is an error on the others, at once"),
-    Difference(
-        "HOROVOD_AUTOTUNE_* and other HOROVOD_* variables",
-        (
-            *("HOROVOD_AUTOTUNE_*", "HOROVOD_HIERARCHICAL_*", "HOROVOD_TORUS_ALLREDUCE"),
-            *("HOROVOD_BATCH_D2D_MEMCOPIES", "HOROVOD_NUM_NCCL_STREAMS", "HOROVOD_CPU_OPERATIONS"),
-            *("HOROVOD_CONTROLLER", "HOROVOD_THREAD_AFFINITY", "HOROVOD_DISABLE_GROUP_FUSION"),
-            *("HOROVOD_ENABLE_ASYNC_COMPLETION", "HOROVOD_DYNAMIC_PROCESS_SETS"),
-            *("HOROVOD_ADASUM_MPI_CHUNK_SIZE", "HOROVOD_ELASTIC", "HOROVOD_GLOO_*"),
-            *("HOROVOD_MPI_*", "HOROVOD_LOG_*", "HOROVOD_GPU_*", "HOROVOD_WITH*"),
-            *("HOROVOD_NCCL_*", "HOROVOD_TIMELINE_MARK_CYCLES"),
-        ),
-        "choose between ways of Horovod",
-        "have no effect",
-    ),
 )
 
 REFUSALS = (
@@ -123,28 +96,42 @@ REFUSALS = (
         always=False,
     ),
     Refusal(
-        "LBFGS in `broadcast_optimizer_state()`",
+        "LBFGS in `broadcast_optimizer_state()` (a ValueError)",
         (),
         "as in Horovod",
         "broadcast parameters first",
     ),
     Refusal(
-        "`hvd.elastic`",
-        ("horovod.torch.elastic",),
-        "not there yet",
-        "`torchrun --max-restarts` with `farandole.resume_or_start()`",
+        "averages of bools; sparse tensors, but in `sparse_allreduce_async()`",
+        (),
+        "bools have no average; dense tensors alone are exchanged",
+        "Max; `to_dense()`",
     ),
     Refusal(
-        "`horovod.run()`, horovodrun",
-        ("horovod.run", "horovod.runner", "horovodrun"),
-        "not there yet",
-        "`farandole run -n 4 train.py`",
+        "Min, Max, Product and Adasum of sparse tensors (a ValueError)",
+        (),
+        "only sums are formed of them",
+        "`sparse_as_dense`, `to_dense()`",
     ),
     Refusal(
-        "`horovod.spark`, `sparkdl`",
-        ("horovod.spark", "sparkdl"),
-        "not there yet",
-        "torchrun or `farandole run` on the hosts",
+        "`horovod.run()` with `min_num_proc` or a discovery script",
+        ("horovod.run(min_num_proc)", "horovod.run(host_discovery_script)", "horovod.run(min_np)"),
+        "a rank that is lost has no result to give back",
+        "`horovodrun --min-np 2` with a script",
+    ),
+    Refusal(
+        "`horovod.spark.run_elastic()`",
+        ("horovod.spark.run_elastic",),
+        "a barrier stage has a fixed number of ranks",
+        "`horovod.spark.run()` again, with `farandole.resume_or_start()` in it",
+    ),
+    Refusal(
+        "estimators and stores of `horovod.spark`, `horovod.spark.task`",
+        tuple(
+            f"horovod.spark.{part}" for part in ("common", "keras", "lightning", "torch", "task")
+        ),
+        "they train on DataFrames",
+        "write files, and read them by rank in a function for `horovod.spark.run()`",
     ),
     Refusal(
         "`horovod.ray`",
@@ -153,12 +140,11 @@ REFUSALS = (
         "torchrun or `farandole run` on the hosts",
     ),
     Refusal(
-        "`start_timeline()`, `stop_timeline()`, HOROVOD_TIMELINE",
-        ("horovod.torch.start_timeline", "horovod.torch.stop_timeline", "HOROVOD_TIMELINE"),
-        "not there yet",
-        "[farandole.profiler](profiler.md)",
+        "`horovodrun --jsrun`",
+        (),  # of its own flags horovod_settings.py knows
+        "one launcher: `farandole run`",
+        "call jsrun itself",
     ),
-    Refusal("HOROVOD_AUTOTUNE", ("HOROVOD_AUTOTUNE",), "nothing to tune", "leave it out"),
     Refusal(
         "`horovod.tensorflow`, `keras`, `mxnet`",
         ("horovod.tensorflow", "horovod.keras", "horovod.mxnet", "horovod._keras"),
@@ -167,4 +153,4 @@ REFUSALS = (
     ),
 )
 
-ROWS = (*VARIABLES, *DIFFERENCES, *REFUSALS)
+ROWS = (*DIFFERENCES, *REFUSALS)

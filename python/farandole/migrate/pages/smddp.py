@@ -57,6 +57,12 @@ DIFFERENCES = (
         "choose how it communicates",
         "have no effect; a line of the log names those that are set",
     ),
+    Difference(
+        "`device_ids` and `output_device` of a module on the CPU",
+        (),
+        "were not looked at",
+        "an error, as with torch's class",
+    ),
 )
 
 REFUSALS = (
