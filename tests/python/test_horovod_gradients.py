@@ -440,3 +440,71 @@ def different(rank: int, world_size: int) -> None:
 
 def test_ranks_with_other_models_are_told() -> None:
     ranks.run(different, 2)
+
+
+def of_closures(rank: int, world_size: int) -> None:
+    with horovod():
+        model, steps = Parts(), iter(range(6))
+        optimizer = wrapped(model)
+        with pytest.raises(farandole.NotSupported, match="averaging-copy"):
+            copy.deepcopy(optimizer)
+        features = features_of(0, rank)
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = model(features_of(next(steps), rank), ALL).sum()
+            loss.backward()
+            return loss
+
+        for step in range(3):
+            loss = optimizer.step(closure)
+            assert loss.requires_grad, step
+        check(model, expected(3, world_size))
+        # Horovod's way: what was computed before, and a closure that computes nothing.
+        optimizer.zero_grad()
+        model(features, ALL).sum().backward()
+        before = [each.detach().clone() for each in model.parameters()]
+        assert optimizer.step(lambda: 7) == 7
+        assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+        sums = hvd.allreduce(torch.cat([each.flatten() for each in model.parameters()]).detach())
+        assert torch.equal(sums, torch.cat([each.flatten() for each in model.parameters()]))
+
+
+def test_gradients_of_a_closure_are_averaged() -> None:
+    ranks.run(of_closures, 2)
+
+
+def while_ranks_meet_anew(rank: int, world_size: int) -> None:
+    model = Parts(width=64)
+    gradient_units.BUCKET_BYTES = 1 << 20
+    hvd.init()
+    optimizer = wrapped(model)
+    places = []
+    for meeting in range(3):
+        for step in range(3):
+            optimizer.zero_grad(set_to_none=step == 0)
+            model(features_of(3 * meeting + step, rank, 64), ALL).sum().backward()
+            optimizer.step()
+        assert all(unit.has_memory for unit in optimizer._units)
+        places.append(model.layers[0].weight.grad.data_ptr())
+        hvd.barrier()
+        hvd.shutdown()
+        for each in model.parameters():  # what ranks have shared stays readable
+            assert each.grad is not None
+            assert torch.isfinite(each.grad).all()
+        hvd.init()
+    hvd.shutdown()
+    assert places[0] != places[1]  # memory of the ranks of now
+    assert places[1] != places[2]
+    alone = Parts(width=64)
+    plain = sgd(alone)
+    for step in range(9):
+        plain.zero_grad()
+        for each in range(world_size):
+            (alone(features_of(step, each, 64), ALL).sum() / world_size).backward()
+        plain.step()
+    check(model, alone)
+
+
+def test_an_optimizer_goes_on_after_ranks_met_anew() -> None:
+    ranks.run(while_ranks_meet_anew, 2)

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from farandole.errors import InvalidArgument, sentences
+from farandole.errors import InvalidArgument, NotSupported, sentences
 from farandole.named import operations
 from farandole.named.compression import Compressor, NoCompression
 from farandole.named.gradient_units import Unit, make_home, names_of_groups, plan_units
@@ -170,7 +170,7 @@ class AveragingOptimizer(Optimizer):
                     "averaging-zero-grad",
                     "zero_grad() was called after backward() and before step() or synchronize().",
                     "gradients are on their way to the other ranks.",
-                    "call step() or synchronize() first.",
+                    "call step() or synchronize() first, or load_state_dict() to forget them.",
                 )
             )
         super().zero_grad(*args, **kwargs)
@@ -181,6 +181,17 @@ class AveragingOptimizer(Optimizer):
         self._synchronized = False
         self._should_synchronize = True
         super().load_state_dict(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse: of copy.deepcopy() and of pickle, as torch.save() uses it."""
+        raise NotSupported(
+            sentences(
+                "averaging-copy",
+                "an optimizer that averages gradients was to be copied or pickled.",
+                "it belongs to its parameters and to the ranks of this process.",
+                "take its state_dict().",
+            )
+        )
 
     def _reset(self) -> None:
         for unit in self._units:
