@@ -34,7 +34,8 @@ of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl|checkpoint_forma
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
 # Of Python tests, those of programs that start others, of pages, of builds and of formulas.
-torch_free_tests := run run_parts run_hosts run_function launchers restarts cmake_project packaging nccl_plugin \
+torch_free_tests := run run_parts run_hosts run_function launchers restarts cmake_project packaging \
+	nccl_plugin \
 	gpu_check gpu_benchmark docs page_examples cpp_examples training_examples demo doctor benchmark mpi \
 	checkpoint_values checkpoint_reader checkpoint_resharding checkpoint_memory lr_schedulers \
 	bench_collectives bench_predict report_figures report_page report_top \
