@@ -72,6 +72,29 @@ def test_a_state_is_shared_committed_and_restored() -> None:
     ranks.run(share_and_restore, 2)
 
 
+def share_schedulers(rank: int, world_size: int) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    for _ in range(3 if rank == 0 else 1):
+        optimizer.step()
+        scheduler.step()
+    state = elastic.TorchState(model, optimizer, scheduler=scheduler)
+    state.sync()
+    assert state.scheduler is scheduler
+    assert scheduler.optimizer is optimizer
+    assert (scheduler.last_epoch, optimizer.param_groups[0]["lr"]) == (3, 0.1)
+    scheduler.step()
+    state.restore()
+    assert scheduler.last_epoch == 3
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+def test_schedulers_go_on_on_all_ranks() -> None:
+    ranks.run(share_schedulers, 2)
+
+
 def divide(rank: int, world_size: int) -> None:
     sampler = elastic.ElasticSampler(range(11), shuffle=True, seed=7)
     whole = [list(sampler), list(sampler)]

@@ -7,11 +7,12 @@ All numbers are small and whole, or halves of such, so they are compared with ==
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import farandole
 import horovod.torch as hvd
@@ -472,6 +473,59 @@ def of_closures(rank: int, world_size: int) -> None:
 
 def test_gradients_of_a_closure_are_averaged() -> None:
     ranks.run(of_closures, 2)
+
+
+def of_line_searches(rank: int, world_size: int) -> None:
+    with horovod():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        plain = torch.optim.LBFGS(model.parameters(), max_iter=5, line_search_fn="strong_wolfe")
+        optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = (model(features_of(0, rank)) - rank).square().mean()
+            loss.backward()
+            return loss
+
+        first = hvd.allreduce(closure().detach())
+        optimizer.synchronize()
+        for step in range(3):
+            with pytest.warns(UserWarning, match="twice") if step == 0 else nullcontext():
+                last = optimizer.step(closure)
+        for each in model.parameters():
+            assert torch.equal(hvd.broadcast(each.detach(), 0), each)
+        assert torch.equal(hvd.broadcast(last, 0), last)
+        assert last < first
+
+
+def test_line_searches_of_all_ranks_find_the_same() -> None:
+    ranks.run(of_line_searches, 2)
+
+
+def made_again_for_a_model(rank: int, world_size: int) -> None:
+    with horovod():
+        gc.disable()
+        model = Parts()
+        for step in range(3):
+            optimizer = wrapped(model, momentum=0.0)
+            optimizer.zero_grad()
+            model(features_of(step, rank), ALL).sum().backward()
+            optimizer.step()
+            if step == 1:
+                del optimizer
+        alone = Parts()
+        plain = sgd(alone, momentum=0.0)
+        for step in range(3):
+            plain.zero_grad()
+            for each in range(world_size):
+                (alone(features_of(step, each), ALL).sum() / world_size).backward()
+            plain.step()
+        check(model, alone)
+
+
+def test_an_optimizer_may_be_made_again() -> None:
+    ranks.run(made_again_for_a_model, 2)
 
 
 def while_ranks_meet_anew(rank: int, world_size: int) -> None:

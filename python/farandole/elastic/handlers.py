@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a TorchState does with attributes of each type: models, optimizers, samplers."""
+"""What a TorchState does with attributes of each type: models, optimizers, schedulers, samplers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 
 from farandole.elastic.broadcasting import broadcast_object, broadcast_tensors
 from farandole.elastic.sampler import ElasticSampler
@@ -69,7 +70,15 @@ class ModelStateHandler(_StateDictHandler):
         broadcast_tensors(state[name] for name in sorted(state) if isinstance(state[name], Tensor))
 
 
-class OptimizerStateHandler(_StateDictHandler):
+class SharedDictHandler(_StateDictHandler):
+    """Of what goes on with the state_dict() of rank 0: schedulers, scalers of gradients."""
+
+    def sync(self) -> None:
+        """Give all ranks the state of rank 0. Collective."""
+        self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+
+
+class OptimizerStateHandler(SharedDictHandler):
     """Of a torch.optim.Optimizer.
 
     Raises:
@@ -89,17 +98,9 @@ class OptimizerStateHandler(_StateDictHandler):
             )
         super().__init__(optimizer)
 
-    def sync(self) -> None:
-        """Give all ranks the state and the options of rank 0. Collective."""
-        self.value.load_state_dict(broadcast_object(self.value.state_dict()))
 
-
-class SamplerStateHandler(_StateDictHandler):
-    """Of an ElasticSampler."""
-
-    def sync(self) -> None:
-        """Give all ranks the place of rank 0, and divide what is left anew. Collective."""
-        self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+class SamplerStateHandler(SharedDictHandler):
+    """Of an ElasticSampler; with the place of rank 0, what is left is divided anew."""
 
     def on_reset(self) -> None:
         """Divide what is left among the new ranks."""
@@ -112,6 +113,8 @@ _registry: Registry = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
+    (torch.optim.lr_scheduler.LRScheduler, SharedDictHandler),
+    (GradScaler, SharedDictHandler),
 ]
 
 

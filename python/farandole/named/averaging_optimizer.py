@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NoReturn
+from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
@@ -154,9 +154,21 @@ class AveragingOptimizer(Optimizer):
         def compute() -> Any:
             loss = closure()
             self.synchronize()
-            return loss
+            return self._mean(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
         return compute
+
+    def _mean(self, loss: Any) -> Tensor:
+        """Over the ranks: LBFGS searches by it, and all ranks must find the same."""
+        named = self._averaging.named
+        mean = torch.as_tensor(loss).detach().clone()
+        if self._units:
+            named.wait(
+                operations.all_reduce(
+                    named, [mean], f"{self._units[0].name}.loss", op="average", in_place=True
+                )
+            )
+        return mean
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the class's.
@@ -214,9 +226,10 @@ class AveragingOptimizer(Optimizer):
         pairs = [(self._parameter_names[each], each) for each in trained]
         units = list(plan_units(pairs, groups))
         make_home(units)
+        arrived = WeakMethod(self._on_arrival)
         for unit in units:
             unit.reset(self._averaging.passes_per_step)
-            unit.on_arrival = partial(self._on_arrival, unit)
+            unit.on_arrival = lambda unit, excess: (arrived() or _ignore)(unit, excess)
         self._units += units
 
     def _leave_old_memory(self) -> None:
@@ -316,6 +329,10 @@ class AveragingOptimizer(Optimizer):
         # What lies in shared memory is already p.grad.
         for parameter, result, context in zip(unit.sent, results, unit.contexts, strict=False):
             _replace(parameter, self._averaging.compression.decompress(result, context))
+
+
+def _ignore(unit: Unit, excess: int | None) -> None:
+    """The optimizer is gone."""
 
 
 def _may_lie_together(unit: Unit, gradients: dict[Tensor, Tensor]) -> bool:

@@ -38,9 +38,10 @@ class Unit:
             each.device.type == "cpu" and each.dtype == first.dtype for each in self.parameters
         )
         """Whether gradients may lie in one piece of host memory."""
-        self.on_arrival: Callable[[int | None], None] = lambda _: None
-        """Called when all gradients of a step are there, or with the place of a parameter that has
-        got one more."""
+        self.on_arrival: Callable[[Unit, int | None], None] = _nobody
+        """Called with the unit when all gradients of a step are there, or with the place of a
+        parameter that has got one more. It holds neither the unit nor the optimizer, so that hooks
+        end with these."""
         self.has_begun = False
         self.handle: Handle | None = None
         """Of the all_reduce of dense gradients, once it has begun."""
@@ -52,7 +53,7 @@ class Unit:
         """Gradients that travel on their own, with their parameters."""
         arrived = WeakMethod(self._arrived)
         self._arrivals = _C.ArrivalCounter(
-            self.parameters, lambda excess: (arrived() or _nobody)(excess)
+            self.parameters, lambda excess: (arrived() or _ignore)(excess)
         )
         self._home: _C.GradientHome | None = None
         self._place = 0  # of the first parameter there
@@ -86,11 +87,15 @@ class Unit:
         return None if self._home is None else self._home.gather(self._place)
 
     def _arrived(self, excess: int | None) -> None:
-        self.on_arrival(excess)
+        self.on_arrival(self, excess)
 
 
-def _nobody(_: int | None) -> None:
+def _ignore(excess: int | None) -> None:
     """The unit is gone."""
+
+
+def _nobody(unit: Unit, excess: int | None) -> None:
+    """Nobody counts yet, or any more."""
 
 
 def plan_units(

@@ -67,7 +67,7 @@ DIFFERENCES = (
         "`optimizer.step(closure)`",
         (),
         "averages the gradients of before, not those that the closure computes",
-        "averages each time behind the closure",
+        "averages each time behind the closure, of LBFGS also the loss",
     ),
     Difference("a rank that ends", (), "stalls the others", "is an error on the others, at once"),
 )
