@@ -77,9 +77,9 @@ def weights(net: nn.Module) -> list[list[float]]:
     return [each.detach().reshape(-1).tolist() for each in net.state_dict().values()]
 
 
-def close(got: list[list[float]], expected: list[list[float]]) -> None:
+def close(got: list[list[float]], expected: list[list[float]], **tolerance: float) -> None:
     for a, b in zip(got, expected, strict=True):
-        torch.testing.assert_close(torch.tensor(a), torch.tensor(b))
+        torch.testing.assert_close(torch.tensor(a), torch.tensor(b), **tolerance)
 
 
 def expected_end() -> list[list[float]]:

@@ -325,8 +325,10 @@ def test_standard_input_goes_to_rank_0(tmp_path: Path) -> None:
 
 
 TRAIN = """
-import sys, farandole, torch
+import atexit, sys, time, farandole, torch
 farandole.init_process_group()
+if farandole.rank() == 0:
+    atexit.register(time.sleep, 2)  # rank 1 says that it fails before it has ended
 model = farandole.DistributedDataParallel(torch.nn.Linear(4, 4))
 for step in range(3):
     if len(sys.argv) > 1 and (step, farandole.rank()) == (2, 1):

@@ -95,6 +95,10 @@ def test_boxes_cover_intervals() -> None:
                 assert sorted(elements) == list(range(begin, end))
 
 
+TOLERANCE = {"Shampoo": {"rtol": 1e-3, "atol": 1e-4}}
+"""Its roots of matrices make more of the order in which three ranks' gradients are added."""
+
+
 def _saves(rank: int, size: int, path: str, name: str, flattened: bool) -> None:
     full_state._MOST_INSIDE = 4  # so that small tensors stay on their rank, too
     net = DistributedDataParallel(channels_last(model()))
@@ -108,7 +112,7 @@ def _saves(rank: int, size: int, path: str, name: str, flattened: bool) -> None:
     with pytest.raises(InvalidArgument, match=r"consolidate_state_dict\(\) was not called"):
         optimizer.state_dict()
     train(net, optimizer, STEPS)
-    close(weights(net.module), end_of(name))
+    close(weights(net.module), end_of(name), **TOLERANCE.get(name, {}))
 
 
 def load_by_torch(net: Any, optimizer: Any, path: str, flattened: bool) -> None:
@@ -137,7 +141,7 @@ def _loads_sharded(rank: int, size: int, path: str, name: str, flattened: bool) 
     load_by_torch(net, optimizer, path, flattened)
     assert all(p.grad is g for p, g in zip(net.parameters(), gradients, strict=True))
     train(net, optimizer, STEPS)
-    close(weights(net.module), end_of(name))
+    close(weights(net.module), end_of(name), **TOLERANCE.get(name, {}))
 
 
 def _loads_plain(rank: int, size: int, path: str, name: str, flattened: bool) -> None:
@@ -145,7 +149,7 @@ def _loads_plain(rank: int, size: int, path: str, name: str, flattened: bool) ->
     optimizer = plain(net, name)
     load_by_torch(net, optimizer, path, flattened)
     train(net, optimizer, STEPS)
-    close(weights(net), end_of(name))
+    close(weights(net), end_of(name), **TOLERANCE.get(name, {}))
 
 
 def _loads_ours(rank: int, size: int, path: str, name: str) -> None:
@@ -153,7 +157,7 @@ def _loads_ours(rank: int, size: int, path: str, name: str) -> None:
     optimizer = sharded(net.module, name)
     farandole.load_checkpoint(path, model=net, optimizer=optimizer)
     train(net, optimizer, STEPS)
-    close(weights(net.module), end_of(name))
+    close(weights(net.module), end_of(name), **TOLERANCE.get(name, {}))
 
 
 @pytest.mark.parametrize("flattened", [False, True])
