@@ -46,8 +46,8 @@ torch_free_tests := run run_parts run_hosts run_function launchers restarts cmak
 	smdebug_names smdebug_configs smppy_names published_scripts migrate_check migrate_names \
 	spark spark_parts planted_faults planted_host_faults elastic_driver
 not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
-# Of the simulated device, under which Python tests run: those that differ most, or all four.
-schedules = $(if $(suffix),lazy,$(if $(FARANDOLE_TEST_ALL),,lazy slow_side))
+# Of the simulated device, under which Python tests run: the laziest, or all four. C++ tests run all.
+schedules = $(if $(FARANDOLE_TEST_ALL),,lazy)
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
 cpp_files = $(shell find $(cpp_folders) -name '*.h' -o -name '*.cpp')
 # clang-tidy takes a second for each of them; 10 s for each source that includes torch.
