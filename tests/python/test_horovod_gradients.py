@@ -414,10 +414,10 @@ def dead(rank: int, world_size: int) -> None:
     optimizer = wrapped(model)
     for step in range(4):
         optimizer.zero_grad()
+        if (step, rank) == (3, 1):  # before its thread has added gradients of this step
+            os.kill(os.getpid(), signal.SIGKILL)
         model(features_of(step, rank), ALL).sum().backward()
         if step == 3:
-            if rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
             with pytest.raises(farandole.PeerFailure, match="rank 1"):
                 optimizer.step()
             os._exit(0)  # the default group has lost a rank too
