@@ -418,7 +418,7 @@ def dead(rank: int, world_size: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         loss = model(features_of(step, rank), ALL).sum()
         if step == 3:
-            with pytest.raises(farandole.PeerFailure, match="rank 1"):  # noqa: PT012: in either
+            with pytest.raises(farandole.PeerFailure, match="rank 1"):  # noqa: PT012  # in either
                 loss.backward()
                 optimizer.step()
             os._exit(0)  # the default group has lost a rank too
