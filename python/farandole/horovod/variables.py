@@ -140,6 +140,11 @@ def start_timeout_of(variables: Mapping[str, str]) -> float | None:
     return _number(variables, "START_TIMEOUT", 0.0) or None
 
 
+def spark_start_timeout_of(variables: Mapping[str, str]) -> float:
+    """HOROVOD_SPARK_START_TIMEOUT: seconds for which ranks of Spark may take to start; 600."""
+    return _number(variables, "SPARK_START_TIMEOUT", 600.0)
+
+
 def take_over(variables: Mapping[str, str]) -> None:
     """Set the variables of Farandole that mean the same, unless they are set.
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any, NoReturn
 
 import farandole.spark
-from farandole.errors import InvalidArgument, NotSupported, sentences
+from farandole.errors import NotSupported, sentences
+from farandole.horovod.variables import spark_start_timeout_of
 from farandole.logs import LOGGER
 from farandole.spark.slots import active_context
 
 _LOG_LEVELS = {0: "warning", 2: "debug"}
-_START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 
 
 def run(
@@ -52,27 +52,14 @@ def run(
         args,
         kwargs,
         num_proc=active_context().defaultParallelism if num_proc is None else num_proc,
-        start_timeout_s=_default_start_timeout() if start_timeout is None else start_timeout,
+        start_timeout_s=(
+            spark_start_timeout_of(os.environ) if start_timeout is None else start_timeout
+        ),
         variables={**variables, **(env or {})},
         python=executable,
         stdout=stdout,
         stderr=stderr,
     )
-
-
-def _default_start_timeout() -> float:
-    text = os.environ.get(_START_TIMEOUT) or "600"
-    try:
-        return float(text)
-    except ValueError as error:
-        raise InvalidArgument(
-            sentences(
-                "horovod-variable",
-                f"{_START_TIMEOUT} is '{text}'.",
-                "it takes a number that is not negative.",
-                "set such a number, the same on all ranks.",
-            )
-        ) from error
 
 
 def run_elastic(*args: object, **kwargs: object) -> NoReturn:
