@@ -30,10 +30,12 @@ headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-iso
 	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
 endef
 # What uses no torch is the same with each of them, and tested with the pinned one.
+of_pinned_torch := $(if $(suffix),OFF,ON)
 of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl|checkpoint_format)$$')
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
-# Of Python tests, those of programs that start others, of pages, of builds and of formulas.
+# Of Python tests, those of programs that start others, of pages, of builds and of formulas; of files,
+# hosts, messages and faults, which are ours and not torch's.
 torch_free_tests := run run_parts run_hosts run_function launchers restarts cmake_project packaging \
 	nccl_plugin \
 	gpu_check gpu_benchmark docs page_examples cpp_examples training_examples demo doctor benchmark mpi \
@@ -44,7 +46,11 @@ torch_free_tests := run run_parts run_hosts run_function launchers restarts cmak
 	debugger_trial debugger_actions debugger_examples \
 	compat_names horovod_scripts horovodrun smddp_launcher smddp_v1 smddp_v2 \
 	smdebug_names smdebug_configs smppy_names published_scripts migrate_check migrate_names \
-	spark spark_parts planted_faults planted_host_faults elastic_driver
+	spark spark_parts planted_faults planted_host_faults elastic elastic_driver \
+	checkpoint checkpoint_cpp checkpoint_failures checkpoint_on_signal debugger_cpp debugger_hook \
+	debugger_rules hosts zero_hosts zero_devices zero_errors zero_misuse zero_edges zero_resources \
+	ddp_errors ddp_hook_failures errors staged_devices bench_train profiler_recording \
+	horovod_variables horovod_timeline time_estimation
 not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
 # Of the simulated device, under which Python tests run: the laziest, or all four. C++ tests run all.
 schedules = $(if $(FARANDOLE_TEST_ALL),,lazy)
@@ -141,7 +147,8 @@ setup: $(VENV)/requirements-dev.stamp system-packages  ## only make .venv and ge
 
 build: setup  ## build C++ and Python with their tests; install into .venv
 	$(pip_install) --config-settings=cmake.define.FARANDOLE_BUILD_TESTS=ON \
-		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=ON \
+		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=$(of_pinned_torch) \
+		--config-settings=cmake.define.FARANDOLE_ALL_TESTS=$(of_pinned_torch) \
 		--config-settings=cmake.define.FARANDOLE_WERROR=ON .
 	pip install --no-deps --no-build-isolation python/compat
 

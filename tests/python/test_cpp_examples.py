@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cmake_projects import RUN_DEADLINE_S, configure, output_of, run_ranks
+from ranks import WHOLE_MATRIX
 
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = REPOSITORY / "examples" / "cpp"
@@ -154,6 +155,7 @@ def test_distillation_goes_on_in_the_other_language(
 
 
 @pytest.mark.timeout(RUN_DEADLINE_S + DISTILLATION_DEADLINE_S)
+@pytest.mark.skipif(not WHOLE_MATRIX, reason="takes long: make test-all")
 def test_a_distilled_student_beats_the_one_alone(distil: list[str | Path]) -> None:
     printed = output_of(*distil, "0", "140", deadline_s=DISTILLATION_DEADLINE_S)
     result = distillation(printed, 2)

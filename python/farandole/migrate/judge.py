@@ -39,9 +39,9 @@ class Judge:
             return _unknown(use.name, names)
         if use.name.partition(".")[0] not in TOPS:
             return None
-        if self._known.has(use.name):
+        if self._known.has_module(use.name) if use.is_module else self._known.has(use.name):
             return Answer(Verdict.WORKS)
-        return self._unknown_name(use.name)
+        return self._unknown_name(use)
 
     def _of_argument(self, use: Use) -> Answer | None:
         """Arguments that there are, are no news."""
@@ -52,13 +52,15 @@ class Judge:
         assert use.argument is not None
         return _unknown(use.argument, takes)
 
-    def _unknown_name(self, name: str) -> Answer:
+    def _unknown_name(self, use: Use) -> Answer:
         """The nearest where the name leaves what is known."""
-        owner = name
-        while not self._known.has(owner) and "." in owner:
+        is_known = self._known.has_module if use.is_module else self._known.has
+        owner = use.name
+        while not is_known(owner) and "." in owner:
             owner = owner.rpartition(".")[0]
-        wrong = name.removeprefix(f"{owner}.").partition(".")[0]
-        return _unknown(wrong, self._known.names_in(owner))
+        wrong = use.name.removeprefix(f"{owner}.").partition(".")[0]
+        inside = self._known.names_in(owner)
+        return _unknown(wrong, [each for each in inside if is_known(f"{owner}.{each}")])
 
 
 def _is_replacement(row: Row, use: Use) -> TypeGuard[Replacement]:

@@ -31,7 +31,11 @@ class Known:
 
     def has(self, name: str) -> bool:
         """Whether it is a module, something in one, or an attribute of an object of a class."""
-        return name in self._modules or self._find(name) is not None
+        return self.has_module(name) or self._find(name) is not None
+
+    def has_module(self, name: str) -> bool:
+        """Whether ``import`` finds it."""
+        return name in self._modules
 
     def canonical(self, name: str) -> str:
         """Its shortest name: of ``horovod.torch.mpi_ops.rank`` it is ``horovod.torch.rank``."""

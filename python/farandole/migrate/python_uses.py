@@ -38,7 +38,7 @@ def uses_of_python(tree: ast.AST, names: Names, known: Known) -> Iterator[Use]:
 def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Use]:
     if isinstance(node, ast.Import):
         for alias in node.names:
-            yield Use(node.lineno, alias.name)
+            yield Use(node.lineno, alias.name, is_module=True)
     elif not node.level and node.module is not None:
         for alias in node.names:
             name = node.module if alias.name == "*" else f"{node.module}.{alias.name}"
@@ -56,7 +56,7 @@ def _call(node: ast.Call, names: Names, known: Known) -> Iterator[Use]:
     if ast.unparse(node.func) in _IMPORTERS and node.args:
         module = _value(node.args[0], names)
         if module is not None:
-            yield Use(node.lineno, module)
+            yield Use(node.lineno, module, is_module=True)
 
 
 def _value(node: ast.expr, names: Names) -> str | None:

@@ -18,6 +18,8 @@ class Use:
     """Of a call: its name, and ``value``."""
     value: str | None = None
     """A constant, or the last part of a name; None if it is computed. Of a launcher: its words."""
+    is_module: bool = False
+    """Whether only a module can be meant, as in ``import horovod.torch``."""
 
     @property
     def text(self) -> str:

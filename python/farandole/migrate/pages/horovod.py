@@ -134,6 +134,12 @@ REFUSALS = (
         "write files, and read them by rank in a function for `horovod.spark.run()`",
     ),
     Refusal(
+        "Lightning's `HorovodStrategy`",
+        ("*lightning*.HorovodStrategy", "*lightning*.Trainer(strategy=horovod)"),
+        "Lightning 2 has none",
+        "its DDPStrategy over Farandole: [clients.md](clients.md)",
+    ),
+    Refusal(
         "`horovod.ray`",
         ("horovod.ray",),
         "no launcher of Ray",
