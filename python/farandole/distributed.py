@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -16,10 +17,12 @@ from farandole import _C, arguments
 from farandole.arguments import Timeout, default_group
 from farandole.c10d import BACKEND
 from farandole.elastic_meeting import form, is_elastic
-from farandole.errors import InvalidArgument, NotSupported, sentences
+from farandole.errors import InvalidArgument, NotSupported, SystemError, sentences
 from farandole.mpi_meeting import meet_through_mpi
 
 Group: TypeAlias = dist.ProcessGroup
+_RETURN_S = 10.0
+"""For so long after a store is lost, ranks look for rank 0's next one."""
 
 
 def init_process_group(
@@ -108,10 +111,30 @@ def init_process_group(
         formed.set_timeout(limit or _C.Config.from_environment().timeout)
         return group
     if plain and not _is_restarted_by_torch():
-        store, rank, world_size = meet_through_mpi() or _C.meet(limit)
-    elif not plain:
+        return _meet_and(begin, limit)
+    if not plain:
         _check_place(init_method, rank, world_size, store)
     return begin(store, rank, world_size)
+
+
+def _meet_and(begin: Callable[[Store, int, int], Group], limit: timedelta | None) -> Group:
+    """Form the group where the launcher says, as C++ does (src/process_group/init.cpp).
+
+    Where that is a port of rank 0, a rank that comes back for another group before rank 0 does
+    finds the store of the group before, which rank 0 is about to close. It then meets again.
+    """
+    deadline = None
+    wait = limit
+    while True:
+        store, rank, world_size = meet_through_mpi() or _C.meet(wait)
+        try:
+            return begin(store, rank, world_size)
+        except SystemError:
+            now = time.monotonic()
+            deadline = deadline or now + _RETURN_S
+            if rank == 0 or now >= deadline:
+                raise
+            wait = timedelta(seconds=deadline - now, milliseconds=1)
 
 
 def _is_restarted_by_torch() -> bool:

@@ -4,7 +4,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "farandole/error.h"
@@ -19,6 +21,8 @@ namespace {
 
 /// torch.distributed gives its default group this name; so the two find each other's.
 constexpr const char* kDefaultName = "0";
+/// For so long after a store is lost, ranks look for rank 0's next one.
+constexpr std::chrono::seconds kReturn{10};
 
 /// The groups that C++ made. Never destroyed: destructors at exit would find other statics gone.
 struct Groups {
@@ -82,6 +86,27 @@ Group find_default_group() {
   return known.finder != nullptr ? known.finder() : registered_group(kDefaultName);
 }
 
+/// Where the launcher's variables name a port of rank 0, a rank that comes back for another group
+/// before rank 0 does finds the store of the group before, which rank 0 is about to close. It then
+/// meets the others again.
+Group form_world(const InitOptions& options) {
+  InitOptions meeting = options;
+  std::optional<std::chrono::steady_clock::time_point> deadline;
+  while (true) {
+    const Rendezvous place = meet(meeting);
+    try {
+      return make_group(below("default_pg", place.store), place.rank, place.world_size,
+                        kDefaultName, "default", options.timeout);
+    } catch (const SystemError&) {
+      const auto now = std::chrono::steady_clock::now();
+      if (!deadline) deadline = now + kReturn;
+      if (place.rank == 0 || !is_default(options) || now >= *deadline) throw;
+      meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - now) +
+                        std::chrono::milliseconds(1);
+    }
+  }
+}
+
 void end(const Group& group) {
   group->shutdown();
   c10d::unregister_process_group(group->getGroupName());
@@ -99,9 +124,7 @@ Group init_process_group(const InitOptions& options) {
         "a default group exists, and the arguments ask for a different one.",
         "call destroy() first, or call it without arguments to get the existing group.");
   }
-  const Rendezvous place = meet(options);
-  const Group world = make_group(below("default_pg", place.store), place.rank, place.world_size,
-                                 kDefaultName, "default", options.timeout);
+  const Group world = form_world(options);
   Groups& known = groups();
   const std::lock_guard<std::mutex> lock(known.mutex);
   known.world = world;

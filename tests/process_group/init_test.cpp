@@ -6,7 +6,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -231,13 +233,35 @@ TEST_F(Init, SurvivorsOfADeadRankShrinkTheDefaultGroup) {
   std::remove(path.c_str());
 }
 
+void set_variables_of_torchrun(const comm::Communicator& communicator, const std::string& port) {
+  ::setenv("RANK", std::to_string(communicator.rank()).c_str(), 1);
+  ::setenv("WORLD_SIZE", std::to_string(communicator.world_size()).c_str(), 1);
+  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", port.c_str(), 1);
+}
+
+TEST_F(Init, ARankMayReturnBeforeRank0) {
+  const std::string port = std::to_string(20000 + (::getpid() + 1) % 20000);
+  test::run_process_ranks(3, [&](comm::Communicator& communicator) {
+    set_variables_of_torchrun(communicator, port);
+    init_process_group();
+    for (int i = 0; i < 2; ++i) {
+      barrier();
+      // Meanwhile rank 0 has its store, which the others find.
+      if (communicator.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      destroy();
+      init_process_group();
+      use_api(communicator.rank(), communicator.world_size());
+    }
+    communicator.barrier();
+    destroy();
+  });
+}
+
 TEST_F(Init, ProcessesMeetAsTorchrunTellsThem) {
   const std::string port = std::to_string(20000 + ::getpid() % 20000);
   test::run_process_ranks(2, [&](comm::Communicator& communicator) {
-    ::setenv("RANK", std::to_string(communicator.rank()).c_str(), 1);
-    ::setenv("WORLD_SIZE", "2", 1);
-    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-    ::setenv("MASTER_PORT", port.c_str(), 1);
+    set_variables_of_torchrun(communicator, port);
     init_process_group();
     use_api(communicator.rank(), communicator.world_size());
     communicator.barrier();  // rank 0 holds the store: it leaves last

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import Any
 
 import farandole
@@ -187,6 +188,24 @@ def test_horovods_names_and_handlers_of_the_program() -> None:
     assert issubclass(HostsUpdatedInterrupt, RuntimeError)
     assert HostsUpdatedInterrupt(True).skip_sync
     assert horovod.common.elastic.State is elastic.State
+
+
+def first_to_return(rank: int, world_size: int) -> None:
+    take_place(rank, world_size)
+    farandole.init_process_group()
+    for _ in range(2):
+        if rank == 0:
+            time.sleep(1)  # with its store, which others find
+        farandole.destroy()
+        farandole.init_process_group()
+        total = torch.ones(1)
+        farandole.all_reduce(total)
+        assert total.item() == world_size
+    farandole.destroy()
+
+
+def test_a_rank_may_return_before_rank_0() -> None:
+    ranks.run(first_to_return, 3, setup=launched())
 
 
 def repeated(rank: int, world_size: int) -> None:
