@@ -69,16 +69,16 @@ def test_flags_become_variables_of_the_ranks() -> None:
         "NCCL_SOCKET_IFNAME": "eth0,eth1,eth2",
         "FARANDOLE_RANKS_OF_HOSTS": "2",
     }
-    assert found.options == found.notes == []
+    assert (found.options, found.notes) == (["--no-bind"], [])
 
 
 @pytest.mark.parametrize(
     "flags",
     [
-        *("--disable-cache", "--autotune", "--no-autotune", "--autotune-log-file=x"),
+        *("--disable-cache", "--autotune", "--autotune-log-file=x"),
         *("--autotune-warmup-samples=1", "--autotune-steps-per-sample=1"),
         *("--autotune-bayes-opt-max-samples=1", "--autotune-gaussian-process-noise=0.5"),
-        *("--hierarchical-allreduce", "--no-hierarchical-allgather", "--torus-allreduce"),
+        *("--hierarchical-allreduce", "--hierarchical-allgather", "--torus-allreduce"),
         *("--mpi-threads-disable", "--num-nccl-streams=2", "--gloo-timeout-seconds=30"),
         *("--log-hide-timestamp", "--log-with-timestamp", "--timeline-mark-cycles"),
         *("--max-np=3", "--slots-per-host=2", "--elastic-timeout=1", "--reset-limit=1"),
@@ -141,6 +141,30 @@ def test_elastic_flags_are_those_of_farandole_run(monkeypatch: pytest.MonkeyPatc
     assert settings.ssh_port == 2222
 
 
+def test_texts_for_mpirun_may_begin_with_a_dash() -> None:
+    for flag in ("--mpi-args", "--binding-args"):
+        arguments = ["-np", "1", "--mpi", f"{flag}=--oversubscribe", sys.executable, "x.py"]
+        job = command_line.job_of_flags(command_line.parse(arguments, "0"))
+        assert job.mpirun_arguments == ["--oversubscribe"]
+
+
+def test_threads_on_chosen_cores_are_not_bound_elsewhere(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import horovod.torch as hvd\nhvd.init()\nprint('rank', hvd.rank())")
+    done = horovodrun("-np", "2", "--thread-affinity", "0", sys.executable, script)
+    assert done.returncode == 0, done.stderr
+    done = horovodrun("-np", "2", sys.executable, script, HOROVOD_THREAD_AFFINITY="0")
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_switched_off_has_no_note(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("autotune:\n  enabled: true")
+    assert plan("--no-hierarchical-allgather").notes == []
+    assert plan("--no-autotune", "--config-file", str(path)).notes == []
+    assert len(plan("--config-file", str(path)).notes) == 1
+
+
 def test_functions_do_not_come_and_go() -> None:
     with pytest.raises(farandole.NotSupported, match="horovod-run-elastic"):
         horovod.run(print, num_proc=4, min_num_proc=2)
@@ -192,6 +216,8 @@ def test_a_configuration_file_gives_what_is_not_given(tmp_path: Path) -> None:
         ("params:\n  cycle_time_ms: [1, 2]", "'[1, 2]' is no number"),
         ("params: 3", "it has no keys in params"),
         ("controller: tcp", "the controller 'tcp'"),
+        ("stall_check:\n  enabled: 'no'", "stall_check.enabled is 'no', and takes true or false"),
+        ("library_options:\n  thread_affinity: a", "'a' is no integer"),
         ("- a", "it has no sections"),
         ("a: [", "it cannot be read"),
     ],

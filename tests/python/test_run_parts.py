@@ -23,6 +23,7 @@ from farandole.run.mpirun import failure_in
         (["-n", "-2", "sh"], "-n was '-2'"),
         (["-n", "many", "sh"], "-n was 'many'"),
         (["-n", "²", "sh"], "-n was '²'"),
+        (["-n", "251", "sh"], "it is an integer of from 1 to 250"),
         (["--max-restarts", "1.5", "sh"], "--max-restarts was"),
         (["no_such.py"], "there is no program 'no_such.py'"),
         (["no_such_program"], "and PATH no such program"),

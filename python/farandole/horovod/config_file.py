@@ -58,9 +58,11 @@ def fill_in(flags: Flags, path: Path, version: str) -> None:
         InvalidArgument: it cannot be read, or has an unknown key or a wrong value.
         NotSupported: PyYAML is missing.
     """
-    arguments = _arguments_of(_read(path), path)
+    parser = make_parser(version)
+    switches = {name for each in parser._actions if each.nargs == 0 for name in each.option_strings}
+    arguments = _arguments_of(_read(path), path, switches)
     try:
-        found = make_parser(version).parse_args(arguments, Flags())
+        found = parser.parse_args(arguments, Flags())
     except InvalidArgument as error:
         raise _wrong(path, str(error).partition("\n")[0]) from error
     for name, value in vars(found).items():
@@ -89,7 +91,7 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _arguments_of(config: dict[str, Any], path: Path) -> list[str]:
+def _arguments_of(config: dict[str, Any], path: Path, switches: set[str]) -> list[str]:
     arguments: list[str] = []
     for section, keys in config.items():
         if section == "controller":
@@ -99,7 +101,10 @@ def _arguments_of(config: dict[str, Any], path: Path) -> list[str]:
         if not isinstance(keys, (dict, type(None))):
             raise _wrong(path, f"it has no keys in {section}.")
         for key, value in (keys or {}).items():
-            arguments += _argument(_one_of(known, key, f"key of {section}", path), value)
+            flag = _one_of(known, key, f"key of {section}", path)
+            if flag in switches and not isinstance(value, (bool, type(None))):
+                raise _wrong(path, f"{section}.{key} is {value!r}, and takes true or false.")
+            arguments += _argument(flag, value)
     return arguments
 
 
@@ -126,6 +131,6 @@ def _wrong(path: Path, why: str) -> InvalidArgument:
             f"horovodrun cannot take the flags in {path}.",
             why,
             "correct the file; its sections are params, autotune, timeline, stall_check, "
-            "library_options and logging.",
+            "library_options, logging and controller.",
         )
     )

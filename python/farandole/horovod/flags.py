@@ -171,8 +171,8 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add("--stall-check-warning-time-seconds", type=_count, metavar="S", help="until a warning; 60")
     add("--stall-check-shutdown-time-seconds", type=_count, metavar="S", help="until it is an "
         "error; 0: never")  # fmt: skip
-    add("--thread-affinity", metavar="CORES", help="of the thread that runs operations: one core, "
-        "or one for each rank of a host, with commas")  # fmt: skip
+    add("--thread-affinity", type=_cores, metavar="CORES", help="of the thread that runs "
+        "operations: one core, or one for each rank of a host, with commas")  # fmt: skip
     add("--log-level", choices=LOG_LEVELS, type=str.upper, help="what is logged")
 
 
@@ -207,6 +207,12 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"'{text}' is no integer of at least 0")
     return int(text)
+
+
+def _cores(text: str) -> str:
+    for each in text.split(","):
+        _count(each)
+    return text
 
 
 def _amount(text: str) -> float:

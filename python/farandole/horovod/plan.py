@@ -84,8 +84,10 @@ def plan_of(flags: Flags) -> Plan:
         _take_elastic(plan, flags)
     else:
         _take_hosts(plan, flags)
+    if _binds_by_itself(plan, flags):
+        plan.options.append("--no-bind")
     if flags.output_filename:
-        plan.options += ["--output-dir", flags.output_filename, "--split-output"]
+        plan.options += [f"--output-dir={flags.output_filename}", "--split-output"]
     if flags.timestamps:
         plan.options.append("--timestamps")
     _take_notes(plan, flags)
@@ -135,12 +137,20 @@ def _take_hosts(plan: Plan, flags: Flags) -> None:
     arguments = _mpirun_arguments(flags)
     if not is_local:
         arguments += _exported()
-    if flags.binding_args:
-        plan.options.append("--no-bind")
     if maps_itself(arguments):
         del plan.variables[RANKS_OF_HOSTS]
     if arguments:
-        plan.options += ["--mpirun-args", shlex.join(arguments)]
+        plan.options.append(f"--mpirun-args={shlex.join(arguments)}")  # it may begin with a dash
+
+
+def _binds_by_itself(plan: Plan, flags: Flags) -> bool:
+    """Whether somebody else than `farandole run` says on which cores ranks are."""
+    are_placed = any(each.startswith("--hosts") for each in plan.options)
+    return bool(
+        (flags.binding_args and are_placed)
+        or flags.thread_affinity
+        or os.environ.get("HOROVOD_THREAD_AFFINITY")
+    )
 
 
 def _take_elastic(plan: Plan, flags: Flags) -> None:
@@ -200,7 +210,7 @@ def _exported() -> list[str]:
 def _take_notes(plan: Plan, flags: Flags) -> None:
     given = vars(flags)
     for name, why in WITHOUT_EFFECT.items():
-        if given.get(name) is not None:
+        if given.get(name) not in (None, False):
             plan.notes.append(f"--{name.replace('_', '-')}: {why}")
     if flags.timeline_mark_cycles and not flags.timeline_filename:
         plan.notes.append("--timeline-mark-cycles: there is no --timeline-filename")

@@ -17,6 +17,7 @@ from farandole.run.job import Job, Nodes, wants_quiet
 from farandole.run.program import command_of
 
 MISUSE = 2  # the exit status
+_MOST_RANKS_OF_HOST = 250  # kMaxRanks in src/comm/shm/bootstrap/unix_socket.h
 _NO_PROGRAM = "\0"  # behind the arguments, for argparse, which asks for a program
 _EXAMPLES = """
 examples:
@@ -137,7 +138,7 @@ def job_of(options: argparse.Namespace) -> Job:
         raise _exclusive("--hosts", "--max-restarts", "mpirun does not restart ranks.")
     if options.mpirun_args and not placed:
         raise _exclusive("--mpirun-args", "torchrun", "mpirun starts ranks with --hosts only.")
-    ranks = sum(placed.values()) or _ranks(options)
+    ranks = sum(placed.values()) or _ranks(options, _MOST_RANKS_OF_HOST)
     program, *arguments = options.program[options.program[0] == "--" :]
     return Job(
         command=command_of(program, arguments, module=options.module),
@@ -184,8 +185,8 @@ def _placed(options: argparse.Namespace) -> dict[str, int]:
     return hosts.place(named, _ranks(options)) if named else {}
 
 
-def _ranks(options: argparse.Namespace) -> int | None:
-    return None if options.ranks is None else _number("-n", options.ranks, least=1)
+def _ranks(options: argparse.Namespace, most: int | None = None) -> int | None:
+    return None if options.ranks is None else _number("-n", options.ranks, least=1, most=most)
 
 
 def _nodes(options: argparse.Namespace) -> Nodes | None:
