@@ -60,6 +60,19 @@ def test_ranks_train_together() -> None:
     assert run(function, output=io.StringIO()) == [3.0, 3.0]
 
 
+def test_a_result_that_cannot_be_made_again_is_told() -> None:
+    def function() -> object:
+        class Broken:
+            def __reduce__(self) -> tuple[type[int], tuple[str]]:
+                return int, ("no number",)
+
+        return Broken()
+
+    with pytest.raises(RankError, match="the result of rank 0 cannot be made") as caught:
+        run(function)
+    assert caught.value.ranks == (0,)
+
+
 def test_what_a_rank_raises_comes_back_with_its_traceback() -> None:
     def function() -> None:
         farandole.init_process_group()

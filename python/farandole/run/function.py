@@ -222,7 +222,23 @@ def results_of(
     if has_failed or len(reports) - len(lost) < world_size:
         raise death(lost)
     found = {each.rank: each.outcome.result for each in reports if each.outcome is not None}
-    return [pickle.loads(found[rank]) for rank in range(world_size)]
+    return [_unpickled(found[rank], rank) for rank in range(world_size)]
+
+
+def _unpickled(result: bytes, rank: int) -> Any:
+    try:
+        return pickle.loads(result)
+    except Exception as error:
+        lost = RankError(
+            sentences(
+                "function-result-lost",
+                f"the result of rank {rank} cannot be made again here.",
+                f"it was pickled there, and to unpickle it raised {type(error).__name__}: {error}.",
+                "return numbers, tensors, dicts and the like, or save it to a file.",
+            )
+        )
+        lost.ranks = (rank,)
+        raise lost from error
 
 
 def _raised(report: Report, world_size: int) -> RankError:
