@@ -219,7 +219,9 @@ void bind_home(py::module_& module) {
             return memory.defined() ? std::optional(memory) : std::nullopt;
           },
           py::arg("first"), NoGil(),
-          "Move these gradients into their slots and return the memory; None if that cannot be.");
+          "Move these gradients into their slots and return the memory; None if that cannot be.")
+      .def("settle", &GradientHome::settle, py::arg("first"), NoGil(),
+           "Let p.grad be the slot, whatever was put there since gather().");
 }
 
 }  // namespace

@@ -757,6 +757,10 @@ class GradientHome:
         """
         Move these gradients into their slots and return the memory; None if that cannot be.
         """
+    def settle(self, first: typing.SupportsInt) -> None:
+        """
+        Let p.grad be the slot, whatever was put there since gather().
+        """
 class UpdateRule:
     """
     How one step changes a parameter.

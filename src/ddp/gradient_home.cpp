@@ -73,8 +73,7 @@ void GradientHome::assign(size_t first, const at::Tensor& memory) {
 at::Tensor GradientHome::gather(size_t first) {
   const c10::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
-  const auto room = std::find_if(rooms_.begin(), rooms_.end(),
-                                 [&](const Room& each) { return each.first == first; });
+  const auto room = room_at(first);
   if (room == rooms_.end()) return {};
   for (size_t index = room->first; index < room->end; ++index) {
     const ParameterGradient& each = parameters_[index];
@@ -90,6 +89,20 @@ at::Tensor GradientHome::gather(size_t first) {
     parameters_[index].close_slot();
   }
   return room->memory;
+}
+
+void GradientHome::settle(size_t first) {
+  const std::lock_guard lock(mutex_);
+  const auto room = room_at(first);
+  if (room == rooms_.end()) return;
+  for (size_t index = room->first; index < room->end; ++index) {
+    if (!parameters_[index].has_changed()) parameters_[index].expose_slot();
+  }
+}
+
+std::vector<GradientHome::Room>::iterator GradientHome::room_at(size_t first) {
+  return std::find_if(rooms_.begin(), rooms_.end(),
+                      [&](const Room& each) { return each.first == first; });
 }
 
 /// Moves a gradient into its slot. Returns what autograd is to add to p.grad.

@@ -34,6 +34,9 @@ class FARANDOLE_API GradientHome : public std::enable_shared_from_this<GradientH
   /// write there any more. Returns the memory; undefined if there is none, or if a parameter has no
   /// gradient or one that is sparse or has a graph, or has changed: then nothing is moved.
   at::Tensor gather(size_t first);
+  /// What was gathered has been reduced: p.grad is the slot, whatever the program has put there
+  /// meanwhile. Frozen parameters are left alone.
+  void settle(size_t first);
 
  private:
   /// Parameters whose slots are neighbours.
@@ -45,6 +48,7 @@ class FARANDOLE_API GradientHome : public std::enable_shared_from_this<GradientH
 
   explicit GradientHome(const std::vector<at::Tensor>& parameters);
 
+  std::vector<Room>::iterator room_at(size_t first);
   at::Tensor take(size_t index, const at::Tensor& gradient);
   void begin();
 

@@ -132,6 +132,18 @@ TEST(GradientHome, TakesInGradientsThatTheProgramSets) {
   EXPECT_EQ(trained.memory.sum().item<float>(), 5.0F * static_cast<float>(trained.elements()));
 }
 
+TEST(GradientHome, PutsBackWhatTheProgramHasReplaced) {
+  Trained trained;
+  trained.home->assign(0, trained.memory);
+  trained.backward(2, 1);
+  ASSERT_TRUE(trained.home->gather(0).defined());
+  trained.parameters[0].mutable_grad() = trained.parameters[0].grad().clone();
+  trained.parameters[1].mutable_grad() = at::Tensor();
+  trained.home->settle(0);
+  trained.expect_gradients_in(trained.memory);
+  trained.expect_as_plain();
+}
+
 TEST(GradientHome, MovesNothingWhereAGradientIsMissing) {
   Trained trained;
   trained.home->assign(0, trained.memory);

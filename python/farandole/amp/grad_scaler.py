@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, TypeVar, cast
 
 import torch
@@ -137,7 +138,8 @@ class GradScaler(TorchGradScaler):
         result: float | None = None
         try:
             if self._core.begin_step(*view):
-                result = optimizer.step(*args, **kwargs)
+                with _combined(optimizer):
+                    result = optimizer.step(*args, **kwargs)
         except BaseException:
             self._core.abandon_step(id(optimizer))
             raise
@@ -145,7 +147,9 @@ class GradScaler(TorchGradScaler):
         return result
 
     def _view(self, optimizer: Optimizer) -> tuple[int, list[torch.Tensor], Any]:
-        """What the C++ scaler has to know of an optimizer."""
+        """What the C++ scaler has to know of an optimizer, once its gradients are combined."""
+        if getattr(optimizer, "has_travelling_gradients", False):  # farandole.named's
+            cast(Any, optimizer).synchronize()
         if optimizer not in self._used:
             self._used.append(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -295,6 +299,14 @@ class GradScaler(TorchGradScaler):
                 "use an optimizer whose step() does not ask the scaler.",
             )
         )
+
+
+def _combined(optimizer: Any) -> AbstractContextManager[None]:
+    """Where step() takes gradients as they are, which _view() has combined."""
+    if hasattr(optimizer, "has_travelling_gradients"):
+        combined: AbstractContextManager[None] = optimizer.skip_synchronize()
+        return combined
+    return nullcontext()
 
 
 def _unwrapped(optimizer: Any) -> Any:

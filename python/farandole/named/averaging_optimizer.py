@@ -21,10 +21,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from farandole.errors import InvalidArgument, NotSupported, sentences
+from farandole.errors import CommError, InvalidArgument, NotSupported, sentences
 from farandole.named import operations
 from farandole.named.compression import Compressor, NoCompression
 from farandole.named.gradient_units import Unit, make_home, names_of_groups, plan_units
+from farandole.named.handle import Handle
 from farandole.named.named_collectives import NamedCollectives
 from farandole.named.parameter_names import names_of
 from farandole.named.sparse import sparse_all_reduce
@@ -106,19 +107,34 @@ class AveragingOptimizer(Optimizer):
             self._parameter_names.setdefault(parameter, f"parameter.{place}.{index}")
         self._take_in(added)
 
+    @property
+    def has_travelling_gradients(self) -> bool:
+        """Whether those of this step are on their way: p.grad is in flux until synchronize()."""
+        return any(unit.has_gradients for unit in self._units)
+
     def synchronize(self) -> None:
         """Begin what backward has not begun, and wait until all gradients are combined.
 
         A parameter without a gradient takes part with zeros: another rank may have one.
+
+        Raises:
+            CommError: the ranks' gradients do not fit together, or one was lost; then the step is
+                forgotten.
         """
         if any(parameter.requires_grad for parameter in self._frozen):
             self._take_in(self._frozen)
+        failure: CommError | None = None
         for unit in self._units:
             if not unit.has_begun:
                 self._begin(unit, will_wait=True)
         for unit in self._units:
-            self._finish(unit)
+            try:
+                self._finish(unit)
+            except CommError as error:  # others are on their way, and are waited for
+                failure = failure or error
         self._reset()
+        if failure is not None:
+            raise failure
         self._synchronized = True
 
     @contextmanager
@@ -176,7 +192,7 @@ class AveragingOptimizer(Optimizer):
         Raises:
             UnfinishedStep: gradients are on their way.
         """
-        if any(unit.has_gradients for unit in self._units):
+        if self.has_travelling_gradients:
             raise UnfinishedStep(
                 sentences(
                     "averaging-zero-grad",
@@ -188,11 +204,20 @@ class AveragingOptimizer(Optimizer):
         super().zero_grad(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As the class's; what backward has begun is forgotten."""
+        """As the class's; what backward has begun is forgotten.
+
+        The groups stay the same dicts: schedulers of the optimizer that this one was made of have
+        them too.
+        """
         self._reset()
         self._synchronized = False
         self._should_synchronize = True
+        groups = self.param_groups
         super().load_state_dict(*args, **kwargs)
+        for own, loaded in zip(groups, self.param_groups, strict=True):
+            own.clear()
+            own.update(loaded)
+        self.param_groups = groups
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse: of copy.deepcopy() and of pickle, as torch.save() uses it."""
@@ -273,8 +298,13 @@ class AveragingOptimizer(Optimizer):
             gradients = self._gradients_of(unit)
             may_share = may_share and _may_lie_together(unit, gradients)
             memory = unit.gathered() if may_share else None
+            # What other ranks may have gathered is in another order.
+            may_share = may_share and not (
+                memory is None and unit.has_memory and unit.has_own_order
+            )
         tensors = [memory] if memory is not None else self._pack(unit, gradients)
         if tensors:
+            wants_memory = may_share and named.shares_memory and not unit.has_memory
             unit.handle = operations.all_reduce(
                 named,
                 tensors,
@@ -284,7 +314,7 @@ class AveragingOptimizer(Optimizer):
                 postscale=options.predivide,
                 in_place=True,
                 joins=may_share,
-                wants_memory=may_share and named.shares_memory and not unit.has_memory,
+                wants_memory=unit.layout() if wants_memory else "",
                 will_wait=will_wait,
             )
         unit.has_begun = True
@@ -294,9 +324,10 @@ class AveragingOptimizer(Optimizer):
         gradients = {}
         for parameter in unit.parameters:
             if parameter.grad is None and parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = _zeros_of(parameter, is_sparse=parameter in unit.has_sparse)
             if parameter.grad is not None:
-                gradients[parameter] = parameter.grad
+                is_joined = parameter.grad.is_sparse and self._averaging.sparse_as_dense
+                gradients[parameter] = parameter.grad.to_dense() if is_joined else parameter.grad
         return gradients
 
     def _pack(self, unit: Unit, gradients: dict[Tensor, Tensor]) -> list[Tensor]:
@@ -306,33 +337,44 @@ class AveragingOptimizer(Optimizer):
             gradient = gradients.get(parameter)
             if gradient is None:
                 continue
-            if gradient.is_sparse and not self._averaging.sparse_as_dense:
+            if gradient.is_sparse:
                 options = self._averaging
+                unit.has_sparse.add(parameter)
                 travels = sparse_all_reduce(options.named, gradient, name, op=options.op)
                 unit.sparse.append((parameter, travels))
                 continue
-            dense = gradient.to_dense() if gradient.is_sparse else gradient.detach()
-            compressed, context = self._averaging.compression.compress(dense)
+            compressed, context = self._averaging.compression.compress(gradient.detach())
             unit.sent.append(parameter)
             unit.contexts.append(context)
             tensors.append(compressed)
         return tensors
 
     def _finish(self, unit: Unit) -> None:
+        if unit.handle is not None:  # first: other ranks may not know of sparse ones
+            self._finish_dense(unit, unit.handle)
         for parameter, travels in unit.sparse:
             _replace(parameter, travels.wait())
-        if unit.handle is None:
-            return
-        results = self._averaging.named.wait(unit.handle)
-        if unit.handle.memory is not None:
-            unit.take_memory(unit.handle.memory)
-        # What lies in shared memory is already p.grad.
+
+    def _finish_dense(self, unit: Unit, handle: Handle) -> None:
+        results = self._averaging.named.wait(handle)
+        unit.settle()
+        if handle.memory is not None:
+            unit.take_memory(handle.memory)
         for parameter, result, context in zip(unit.sent, results, unit.contexts, strict=False):
             _replace(parameter, self._averaging.compression.decompress(result, context))
 
 
 def _ignore(unit: Unit, excess: int | None) -> None:
     """The optimizer is gone."""
+
+
+def _zeros_of(parameter: Tensor, *, is_sparse: bool) -> Tensor:
+    """As a gradient; a sparse one is that of an embedding, whose rows are dense."""
+    if not is_sparse:
+        return torch.zeros_like(parameter)
+    indices = torch.zeros((1, 0), dtype=torch.int64, device=parameter.device)
+    rows = parameter.new_zeros((0, *parameter.shape[1:])).detach()
+    return torch.sparse_coo_tensor(indices, rows, parameter.shape)
 
 
 def _may_lie_together(unit: Unit, gradients: dict[Tensor, Tensor]) -> bool:

@@ -70,6 +70,7 @@ class Execution:
     def run(self, work: Sequence[tuple[Decision, Request | None, Handle | None]]) -> None:
         """Fill in the handles' results. Collective; the request is None of a rank that joined."""
         parts: list[Part] = []
+        resolved = [pair for _, own, _ in work if own is not None for pair in own.resolve()]
         for decision, own, handle in work:
             operation = decision.signature.operation
             if operation == request.ALL_REDUCE:
@@ -78,8 +79,11 @@ class Execution:
                 with _misuse_told_to([handle]), _on(own.stream):
                     self._move(decision, own, handle)
         self._reduce_all(parts)
+        for view, memory in resolved:
+            view.copy_(memory)
         for decision, _, handle in work:
-            if all(each is not None and each.wants_memory for each in decision.signatures):
+            wanted = {"" if each is None else each.wants_memory for each in decision.signatures}
+            if len(wanted) == 1 and "" not in wanted:
                 self._allocate(decision.signature, handle)
 
     def _allocate(self, signature: Signature, handle: Handle | None) -> None:

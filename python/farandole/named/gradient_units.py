@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -51,14 +52,19 @@ class Unit:
         """Of the compression, one for each of them."""
         self.sparse: list[tuple[Tensor, SparseSum]] = []
         """Gradients that travel on their own, with their parameters."""
+        self.has_sparse: set[Tensor] = set()
+        """Parameters that have had sparse gradients."""
         arrived = WeakMethod(self._arrived)
         self._arrivals = _C.ArrivalCounter(
             self.parameters, lambda excess: (arrived() or _ignore)(excess)
         )
         self._home: _C.GradientHome | None = None
         self._place = 0  # of the first parameter there
+        self._is_gathered = False
         self.has_memory = False
         """Whether gradients have a place in memory that ranks share."""
+        self.has_own_order = False
+        """Whether they lie there in another order than that of their elements."""
 
     def live_in(self, home: _C.GradientHome, place: int) -> None:
         """The parameters are those of ``home`` from ``place`` on."""
@@ -69,6 +75,7 @@ class Unit:
         """A step begins, in which each parameter gets ``passes`` gradients."""
         self.has_begun = False
         self.handle, self.sent, self.contexts, self.sparse = None, [], [], []
+        self._is_gathered = False
         self._arrivals.reset(passes)
 
     @property
@@ -81,10 +88,23 @@ class Unit:
         assert self._home is not None
         self._home.assign(self._place, memory)
         self.has_memory = True
+        self.has_own_order = not all(each.is_contiguous() for each in self.parameters)
 
     def gathered(self) -> Tensor | None:
         """That memory, with all gradients in it; None if they cannot lie there."""
-        return None if self._home is None else self._home.gather(self._place)
+        memory = None if self._home is None else self._home.gather(self._place)
+        self._is_gathered = memory is not None
+        return memory
+
+    def settle(self) -> None:
+        """What was gathered is reduced: it is p.grad, whatever the program has put there since."""
+        if self._is_gathered and self._home is not None:
+            self._home.settle(self._place)
+
+    def layout(self) -> str:
+        """How gradients would lie in such memory: the shapes and strides of the parameters."""
+        lies = [(tuple(each.shape), each.stride()) for each in self.parameters]
+        return hashlib.sha256(repr(lies).encode()).hexdigest()[:16]
 
     def _arrived(self, excess: int | None) -> None:
         self.on_arrival(self, excess)
@@ -155,10 +175,10 @@ def names_of_groups(
     return lists
 
 
-def _place_of(name: str) -> list[str | int]:
+def _place_of(name: str) -> tuple[list[str | int], str]:
     """Numbers in a name count as such: modules come in their order, neighbours together."""
     parts = re.split(r"([0-9]+)", name)
-    return [int(part) if place % 2 else part for place, part in enumerate(parts)]
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)], name
 
 
 def _parts(ordered: list[tuple[str, Tensor]], count: int) -> Iterator[list[tuple[str, Tensor]]]:

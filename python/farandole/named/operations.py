@@ -28,7 +28,7 @@ def all_reduce(
     postscale: float = 1.0,
     in_place: bool = False,
     joins: bool = False,
-    wants_memory: bool = False,
+    wants_memory: str = "",
     will_wait: bool = False,
 ) -> Handle:
     """Reduce each tensor over the ranks.
@@ -38,14 +38,14 @@ def all_reduce(
         tensors: The same shapes and dtypes on all ranks.
         name: By which ranks match it; None: a number.
         op: "average", "sum", "min", "max", "product" or "adasum". Averages of half types are formed
-            in float32, those of integers are rounded toward zero.
+            in float32; those of integers are sums in their dtype, divided and rounded toward zero.
         prescale: By which inputs are multiplied; integers in float64, rounded toward zero.
         postscale: By which results are.
         in_place: Whether results replace the inputs.
         joins: Whether the tensors, of one dtype, count as one; other ranks may cut theirs
             otherwise.
-        wants_memory: Whether the handle is to get memory that all ranks share, if all want it and
-            they can.
+        wants_memory: How tensors are to lie in memory that all ranks share; the handle gets it if
+            all ranks say the same, and can. "": none.
         will_wait: Whether the caller waits for it at once.
     """
     asked = Request(

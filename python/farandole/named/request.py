@@ -40,8 +40,9 @@ class Signature(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     splits: tuple[int, ...]
     """Of an all_to_all: rows for each rank."""
-    wants_memory: bool = False
-    """Of an all_reduce: whether the rank wants memory that ranks share; may differ."""
+    wants_memory: str = ""
+    """Of an all_reduce: how the rank would lay tensors out in memory that ranks share; "" if it
+    wants none. May differ."""
 
     @classmethod
     def of_json(cls, fields: list[Any]) -> Signature:
@@ -65,14 +66,24 @@ class Request:
     splits: tuple[int, ...] = ()
     joins: bool = False
     """Whether all tensors, of one dtype, count as one; other ranks may cut theirs otherwise."""
-    wants_memory: bool = False
-    """Whether the handle is to get memory that all ranks share, if all want it."""
+    wants_memory: str = ""
+    """How tensors are to lie in memory that all ranks share, which the handle gets if all ranks say
+    the same; "": it is to get none."""
     stream: torch.Stream | None = None
     """Of an accelerator: that of the thread that asked; submit() notes it."""
 
     def __post_init__(self) -> None:
         """Raises what operands.check() does."""
-        operands.check(self.operation, self.op, self.inputs)
+        operands.check(self.operation, self.op, self.inputs, in_place=self.in_place)
+
+    def resolve(self) -> list[tuple[Tensor, Tensor]]:
+        """Take memory for views that are to be filled, and are conjugated or negated; both."""
+        if not self.in_place or not any(each.is_conj() or each.is_neg() for each in self.inputs):
+            return []
+        views = [each.detach() for each in self.inputs]
+        self.inputs = [each.resolve_conj().resolve_neg() for each in views]
+        pairs = zip(views, self.inputs, strict=True)
+        return [(view, memory) for view, memory in pairs if view is not memory]
 
     def note_stream(self) -> None:
         """Take the caller's stream: another thread may run the operation."""
@@ -139,7 +150,7 @@ def conflict_of(signatures: Sequence[Signature | None]) -> str:
 
 def _compared(signature: Signature) -> Signature:
     """A signature without what may differ between ranks."""
-    alike = signature._replace(wants_memory=False)
+    alike = signature._replace(wants_memory="")
     if signature.operation in _UNEVEN:
         rows: Any = tuple(("any", *shape[1:]) for shape in signature.shapes)
         alike = alike._replace(shapes=rows, splits=())

@@ -18,11 +18,12 @@ from farandole import _C, elastic_meeting
 from farandole.errors import MismatchError, NotSupported, sentences
 from farandole.horovod import build, variables
 from farandole.logs import LOGGER
-from farandole.named import NamedCollectives, Settings
+from farandole.named import Settings
 from farandole.named.objects import all_gather_object
 from farandole.named.timeline import Timeline
 
 from horovod.common import world as state
+from horovod.common.collectives import Collectives
 from horovod.common.exceptions import as_horovod
 from horovod.common.process_sets import (
     ProcessSet,
@@ -166,7 +167,7 @@ def _make_group() -> None:
 
 def _meet(made: bool, settings: Settings) -> World:
     if state.everyone is None:
-        state.everyone = NamedCollectives(settings=settings)
+        state.everyone = Collectives(settings=settings)
     else:
         state.everyone.reopen(settings)
     named = state.everyone

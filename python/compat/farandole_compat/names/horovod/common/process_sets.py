@@ -10,6 +10,7 @@ from farandole import arguments
 from farandole.errors import InvalidArgument, sentences
 from farandole.named import NamedCollectives
 
+from horovod.common.collectives import Collectives
 from horovod.common.world import World, world
 
 
@@ -79,7 +80,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         )
     number = state.next_process_set
     state.next_process_set += 1
-    state.named[number] = NamedCollectives(ranks, state.settings)
+    state.named[number] = Collectives(ranks, state.settings)
     state.named[number].record(state.timeline, state.tells_times)
     state.process_sets[number] = process_set
     process_set.process_set_id = number
