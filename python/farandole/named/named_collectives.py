@@ -151,7 +151,8 @@ class NamedCollectives:
                         "named-twice",
                         f"'{name}' was asked for while an operation of that name is in progress.",
                         "operations of the ranks are matched by their names.",
-                        "wait for the first one, or give the second one another name.",
+                        "wait for the first one, or give the second one another name; delete an "
+                        "optimizer in whose place another one has the parameters.",
                     )
                 )
             self._fresh[name] = signature

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 
@@ -83,8 +84,8 @@ def _check(
         wrong = f"compression is {compression!r}, and must be one of hvd.Compression"
     elif not isinstance(passes, int) or passes <= 0:
         wrong = f"backward_passes_per_step is {passes!r}, and must be a whole number > 0"
-    elif predivide == 0.0:
-        wrong = "gradient_predivide_factor is 0"
+    elif predivide == 0.0 or not math.isfinite(predivide):
+        wrong = f"gradient_predivide_factor is {predivide}"
     elif predivide != 1.0 and op != Average:
         wrong = "gradient_predivide_factor is not supported with op != Average"
     elif groups is not None and not isinstance(groups, (int, list, tuple)):
