@@ -305,6 +305,7 @@ PyTorch(
 )
 PyTorch(distributions={"parameter_server": {"enabled": True}})
 PyTorch(distribution={"torch_distributed": {"enabled": flag}})
+PyTorch(distribution={"pytorchddp": True})
 """
     uses = verdicts(tmp_path, text)
     assert {use.removeprefix("sagemaker.pytorch."): verdict for use, verdict in uses.items()} == {
@@ -318,6 +319,7 @@ PyTorch(distribution={"torch_distributed": {"enabled": flag}})
         "PyTorch(distributions)": "differs",
         "distributions={'parameter_server': {'enabled': True}}": "refused",
         "distribution={'torch_distributed': {'enabled': flag}}": "differs",
+        "distribution={'pytorchddp': True}": "refused",
     }
 
 

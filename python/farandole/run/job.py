@@ -48,6 +48,8 @@ class Job:
     """Whether ranks have a file for each stream in the output folder."""
     variables: dict[str, str] = field(default_factory=dict)
     """For the ranks, beside those of this process."""
+    folder: Path | None = None
+    """In which the ranks run; None: in that of this process."""
     notes: list[str] = field(default_factory=list)
     """Lines that inform, to be printed first."""
     elastic: ElasticSettings | None = None

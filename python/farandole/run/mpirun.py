@@ -84,11 +84,15 @@ class Mpirun:
         found += [sys.executable, "-I", "-S", RANK_PROGRAM, "--of-mpirun"]
         if not maps_itself(self._job.mpirun_arguments):
             found += ["--hosts", ",".join(map(str, self._job.placed.values()))]
+            if "SM_HOSTS" in self._job.variables and "SM_CURRENT_HOST" not in self._job.variables:
+                found += ["--sagemaker-hosts", ",".join(self._job.placed)]
         found += [
             option
             for option, chosen in (("--no-bind", not self._job.bind), ("--quiet", self._job.quiet))
             if chosen
         ]
+        if self._job.folder is not None:
+            found += ["--folder", str(self._job.folder)]
         return [*found, "--", *self._job.command]
 
     def end(self, number: int) -> None:

@@ -4,7 +4,8 @@
 So the program keeps the pid that the launcher knows, gets its signals, and gives its exit status.
 Run by path with `python -I -S`, and imports neither torch nor the package: it takes milliseconds.
 
-    rank.py [--socket NAME] [--of-mpirun] [--hosts 2,2] [--no-bind] [--quiet] -- program ...
+    rank.py [--socket NAME] [--of-mpirun] [--hosts 2,2 [--sagemaker-hosts h1,h2]] [--folder PATH]
+            [--no-bind] [--quiet] -- program ...
 """
 
 from __future__ import annotations
@@ -42,18 +43,29 @@ def main(arguments: list[str]) -> NoReturn:
     if "--of-mpirun" in options:
         take_numbers()
     if "--hosts" in options:
-        take_local_numbers(options[options.index("--hosts") + 1])
+        take_local_numbers(value_of("--hosts", options))
+    if "--sagemaker-hosts" in options:
+        names = value_of("--sagemaker-hosts", options).split(",")
+        counts = list(map(int, value_of("--hosts", options).split(",")))
+        os.environ["SM_CURRENT_HOST"] = names[place_of(int(os.environ["RANK"]), counts)[0]]
     rank = int(os.environ["RANK"])
     if RANKS_OF_HOSTS in os.environ:
         take_names_of_horovod(rank)
     end_with_the_launcher()
     if "--socket" in options:
-        hand_over_output(options[options.index("--socket") + 1], rank)
+        hand_over_output(value_of("--socket", options), rank)
     take_cores(bind="--no-bind" not in options, say="--quiet" not in options)
     if rank != 0:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    if "--folder" in options:
+        enter(value_of("--folder", options))
     become(program)
+
+
+def value_of(option: str, options: list[str]) -> str:
+    """The word behind an option."""
+    return options[options.index(option) + 1]
 
 
 def take_numbers() -> None:
@@ -140,6 +152,16 @@ def take_cores(*, bind: bool, say: bool) -> None:
         os.sched_setaffinity(0, division.sets[local_rank])
     if threads is None:
         os.environ["OMP_NUM_THREADS"] = str(division.threads)
+
+
+def enter(folder: str) -> None:
+    """Makes it the folder in which the program runs; ends if that is impossible."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        text = f"farandole run: cannot run in the folder {folder}: {error.strerror}."
+        print(text, file=sys.stderr, flush=True)
+        os._exit(CANNOT_RUN)
 
 
 def become(program: list[str]) -> NoReturn:

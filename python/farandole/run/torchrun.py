@@ -200,8 +200,9 @@ class Torchrun:
         found += ["--socket", self._socket_name, "--quiet"]
         if not self._job.bind:
             found.append("--no-bind")
+        own = [] if self._job.folder is None else ["--folder", str(self._job.folder)]
         # torchrun replaces ${local_rank} in arguments, and $$ by $.
-        return [*found, "--", *(text.replace("$", "$$") for text in self._job.command)]
+        return [*found, *(text.replace("$", "$$") for text in [*own, "--", *self._job.command])]
 
     def _serve(self, report: int) -> int:
         """Runs torchrun in the child; returns its exit status."""

@@ -85,7 +85,7 @@ def writable(folder: Path, native: str) -> Path:
             sentences(
                 "sagemaker-folder",
                 f"the output cannot go into '{folder}'.",
-                f"SageMaker's containers have it there, and here: {error}.",
+                f"scripts of SageMaker write there, and here: {error}.",
                 f"make the folder writable, or choose another one: {native}.",
             )
         ) from error
