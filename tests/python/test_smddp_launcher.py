@@ -252,6 +252,18 @@ def test_a_file_with_a_byte_order_mark() -> None:
     assert read_job(Path("bom.json"), {}).program == "train.py"
 
 
+def test_a_job_from_a_pipe(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b'{"entry_point": "train.py"}')
+    os.close(writing)
+    try:
+        found = read_job(Path(f"/dev/fd/{reading}"), {})
+    finally:
+        os.close(reading)
+    assert found.program == "train.py"
+    assert found.output_folder == tmp_path / "job-output"
+
+
 def test_ranks_have_the_variables_of_a_container(tmp_path: Path) -> None:
     Path("data").mkdir()
     found = job({"entry_point": "train.py", "inputs": {"Train": "data"}, "SM_NUM_GPUS": 3})

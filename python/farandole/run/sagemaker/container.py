@@ -50,9 +50,9 @@ def set_container_variables(
     for name in _OUTPUTS:
         if not is_url(found[name]):
             writable(Path(found[name]), f"set {name} in the environment or in the file")
-    names = _loaded(found.get("SM_HOSTS", ""))
-    if isinstance(names, list) and len(names) == 1:
-        known.setdefault("SM_CURRENT_HOST", str(names[0]))
+    all_hosts = _loaded(found.get("SM_HOSTS", ""))
+    if isinstance(all_hosts, list) and len(all_hosts) == 1:
+        known.setdefault("SM_CURRENT_HOST", str(all_hosts[0]))
     if "SM_CURRENT_HOST" in known:
         found["SM_CURRENT_HOST"] = known["SM_CURRENT_HOST"]
     found[_ALL] = known.get(_ALL) or json.dumps(_described(found, job))

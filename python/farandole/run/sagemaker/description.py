@@ -97,7 +97,8 @@ def read_job(path: Path, environment: Mapping[str, str]) -> SageMakerJob:
         raise unknown_keys(", ".join(unknown), path, (*KEYS, *KEYS_WITHOUT_EFFECT, "SM_..."))
     given = {key: variable_of(value) for key, value in entries.items() if key.startswith("SM_")}
     job = SageMakerJob(variables=dict(given))
-    job.output_folder = path.absolute().with_name(f"{path.stem}-output")
+    beside = path if path.is_file() else Path("job")  # the folder of a pipe is no place for files
+    job.output_folder = beside.absolute().with_name(f"{beside.stem}-output")
     job.unused = sorted(key for key in entries if key in KEYS_WITHOUT_EFFECT)
     description = _Description(path, entries, given, environment)
     _take_hosts(job, description)
