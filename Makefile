@@ -46,7 +46,7 @@ torch_free_tests := run run_parts run_hosts run_function launchers restarts cmak
 	debugger_trial debugger_actions debugger_examples \
 	compat_names horovod_scripts horovodrun smddp_launcher smddp_v1 smddp_v2 \
 	smdebug_names smdebug_configs smppy_names published_scripts migrate_check migrate_names \
-	spark spark_parts planted_faults planted_host_faults elastic elastic_driver \
+	migrate_notebooks spark spark_parts planted_faults planted_host_faults elastic elastic_driver \
 	checkpoint checkpoint_cpp checkpoint_failures checkpoint_on_signal debugger_cpp debugger_hook \
 	debugger_rules hosts zero_hosts zero_devices zero_errors zero_misuse zero_edges zero_resources \
 	ddp_errors ddp_hook_failures errors staged_devices bench_train profiler_recording \

@@ -104,8 +104,41 @@ def test_each_way_to_a_name(tmp_path: Path, text: str) -> None:
 def test_what_is_imported_as_a_module_is_one(tmp_path: Path) -> None:
     uses = found(tmp_path, "import horovod.run as run\nimport horovod.torch")
     assert uses["horovod.run"].answer.verdict is Verdict.UNKNOWN
-    assert uses["horovod.run"].answer.notes == (("nearest", "runner"),)
+    assert uses["horovod.run"].answer.notes == (
+        ("why", "there is horovod.run, but no module of this name"),
+        ("nearest", "runner"),
+    )
     assert uses["horovod.torch"].answer.verdict is Verdict.WORKS
+    script = "from horovod.run import run\nrun(f)\nimport horovod\nhorovod.run.run_commandline()"
+    assert verdicts(tmp_path, script) == {
+        "horovod.run": "unknown",
+        "horovod": "works",
+        "horovod.run.run_commandline": "unknown",
+    }
+    assert verdicts(tmp_path, "from horovod.runner import run\nrun(f)") == {
+        "horovod.runner.run": "works"
+    }
+
+
+def test_names_that_modules_do_not_list(tmp_path: Path) -> None:
+    script = """
+import horovod.torch as hvd
+import smdistributed.dataparallel.torch.distributed as dist
+hvd.elastic.init()
+dist.group.WORLD
+dist.group.WORDL
+"""
+    group = "smdistributed.dataparallel.torch.distributed.group"
+    uses = verdicts(tmp_path, script)
+    assert uses["horovod.torch.elastic.init"] == "works"
+    assert uses[f"{group}.WORLD"] == "works"
+    assert uses[f"{group}.WORDL"] == "unknown"
+
+
+def test_a_variable_gets_the_line_that_names_it(tmp_path: Path) -> None:
+    (use,) = found(tmp_path, "import os\nos.environ['SMDATAPARALLEL_LOCAL_RANK']").values()
+    assert use.answer.verdict is Verdict.WORKS
+    assert use.answer.notes == (("here", "the rank on its host; both versions set it"),)
 
 
 def test_strategies_of_lightning(tmp_path: Path) -> None:
@@ -201,6 +234,10 @@ hvd.reducescatter(x, op=hvd.Max)
 hvd.reducescatter(x, op=hvd.Sum)
 hvd.DistributedOptimizer(o, compression=hvd.Compression.fp16, **more)
 hvd.allreduce(*both)
+hvd.size(3)
+hvd.allreduce(x, None, "n", hvd.Compression.none, None, 1.0, 1.0, hvd.global_process_set)
+hvd.allreduce(x, None, "n", hvd.Compression.none, None, 1.0, 1.0, hvd.global_process_set, 9)
+hvd.DistributedOptimizer(o, gradient_predivide_factor=2.0, num_groups=None)
 DDP(model, broadcast_buffers=False)
 DDP(model, None, None, True)
 create_trial("s3://bucket/x")
@@ -214,6 +251,8 @@ torch.nn.parallel.DistributedDataParallel(model, bucket_cap=1)
         "horovod.torch.allreduce(prescale=2)": "unknown",
         "horovod.torch.reducescatter(op=Max)": "refused",
         "horovod.torch.DistributedOptimizer(compression=fp16)": "differs",
+        "horovod.torch.size(positional argument 1)": "unknown",
+        "horovod.torch.allreduce(positional argument 9)": "unknown",
         "smdistributed.dataparallel.torch.parallel.DistributedDataParallel"
         "(broadcast_buffers=True)": "differs",
         "smdebug.trials.create_trial(path=s3://bucket/x)": "refused",
@@ -221,6 +260,15 @@ torch.nn.parallel.DistributedDataParallel(model, bucket_cap=1)
         "smdebug.pytorch.Hook(save_al=True)": "unknown",
         "torch.nn.parallel.DistributedDataParallel(bucket_cap=1)": "unknown",
     }
+
+
+def test_an_argument_that_differs_beside_another(tmp_path: Path) -> None:
+    text = """
+import horovod.torch as hvd
+hvd.DistributedOptimizer(o, gradient_predivide_factor=2.0, num_groups=3)
+"""
+    uses = verdicts(tmp_path, text)
+    assert uses["horovod.torch.DistributedOptimizer(gradient_predivide_factor=2.0)"] == "differs"
 
 
 def test_variables_and_options(tmp_path: Path) -> None:

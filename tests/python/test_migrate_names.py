@@ -84,6 +84,7 @@ class Writer:
         if takes is not None:
             found["takes"] = takes
         if inspect.isclass(value):
+            found["has"] = None
             if not is_open(value):
                 found["has"] = {name: self.member(value, name) for name in members(value)}
         else:
@@ -140,6 +141,7 @@ def is_open(kind: type) -> bool:
 def members(kind: type) -> list[str]:
     """What is public of a class and of its objects."""
     names = set(dir(kind))
+    names |= {name for name, value in vars(type(kind)).items() if isinstance(value, property)}
     for each in kind.__mro__:
         names |= set(vars(each).get("__annotations__", ()))
         code = getattr(vars(each).get("__init__"), "__code__", None)

@@ -12,11 +12,15 @@ from farandole.migrate.answer import Answer, Verdict
 from farandole.migrate.estimator import answers_of_estimators
 from farandole.migrate.judge import Judge
 from farandole.migrate.known import Known
+from farandole.migrate.language import Language, language_of_name
 from farandole.migrate.python_names import Names
 from farandole.migrate.python_uses import uses_of_python
 from farandole.migrate.shell_uses import uses_of_magic, uses_of_shell
-from farandole.migrate.sources import Language, Source, sources
+from farandole.migrate.sources import Source, sources
 from farandole.migrate.use import Use
+
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What parsers raise."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +64,38 @@ def _answers(source: Source, known: Known, judge: Judge) -> Iterator[tuple[int, 
         yield from _judged(uses_of_shell(source.text), judge)
         return
     try:
-        tree = ast.parse(source.text)
+        tree, unread = _parsed(source)
         names = Names(tree, known)
         found = [
+            *unread,
             *_judged(uses_of_python(tree, names, known), judge),
             *_judged(uses_of_magic(source.text), judge),
             *answers_of_estimators(tree, names, source.path),
         ]
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        found = [_no_python(error)]
+    except _UNREADABLE as error:
+        found = [_no_python(error, source.path)]
     yield from found
+
+
+def _parsed(source: Source) -> tuple[ast.Module, list[tuple[int, str, Answer]]]:
+    """Of a notebook, the cells that can be read, and answers for the others."""
+    try:
+        return ast.parse(source.text), []
+    except _UNREADABLE:
+        if not source.cells:
+            raise
+    read: list[str] = []
+    unread = []
+    for number, lines in enumerate(source.cells, 1):
+        try:
+            ast.parse("\n".join(lines))
+        except _UNREADABLE as error:
+            line, _, answer = _no_python(error, source.path)
+            unread.append((len(read) + line, f"code cell {number}", answer))
+            read += [""] * len(lines)
+        else:
+            read += lines
+    return ast.parse("\n".join(read)), unread
 
 
 def _judged(uses: Iterable[Use], judge: Judge) -> Iterator[tuple[int, str, Answer]]:
@@ -79,11 +105,13 @@ def _judged(uses: Iterable[Use], judge: Judge) -> Iterator[tuple[int, str, Answe
             yield use.line, use.text, answer
 
 
-def _no_python(error: Exception) -> tuple[int, str, Answer]:
+def _no_python(error: Exception, path: Path) -> tuple[int, str, Answer]:
     what = error.msg if isinstance(error, SyntaxError) else str(error)
     line = error.lineno if isinstance(error, SyntaxError) else None
-    notes = (
-        ("why", f"this Python cannot read it: {what}"),
-        ("fix", "port it to Python 3, until python -m py_compile takes it"),
-    )
-    return line or 1, "the file", Answer(Verdict.REFUSED, notes)
+    if path.suffix in ("", ".ipynb") or language_of_name(path.name):
+        why = f"this Python cannot read it: {what}"
+        fix = "port it to Python 3, until python -m py_compile takes it"
+    else:
+        why = "by its name it is no script, and this Python cannot read it as one"
+        fix = "pass scripts of Python (.py) or of a shell (.sh), notebooks, or folders"
+    return line or 1, "the file", Answer(Verdict.REFUSED, (("why", why), ("fix", fix)))

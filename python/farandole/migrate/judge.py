@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TypeGuard
 
 from farandole.migrate.answer import Answer, Verdict
@@ -28,10 +29,11 @@ class Judge:
         setting = answer_of_setting(use)
         if setting is not None:
             return setting
-        own = Use(use.line, self._known.canonical(use.name), use.argument, use.value)
+        own = replace(use, name=self._known.canonical(use.name))
         rows = [row for row in self._rows if row.is_about(use) or row.is_about(own)]
         if rows:
-            return _of_rows(rows)
+            exact = [row for row in rows if use.argument is None and use.name in row.uses]
+            return _of_rows(exact or rows)
         if use.argument is not None:
             return self._of_argument(use)
         if VARIABLE.fullmatch(use.name):
@@ -60,7 +62,11 @@ class Judge:
             owner = owner.rpartition(".")[0]
         wrong = use.name.removeprefix(f"{owner}.").partition(".")[0]
         inside = self._known.names_in(owner)
-        return _unknown(wrong, [each for each in inside if is_known(f"{owner}.{each}")])
+        answer = _unknown(wrong, [each for each in inside if is_known(f"{owner}.{each}")])
+        if use.is_module and self._known.has(use.name):
+            why = ("why", f"there is {use.name}, but no module of this name")
+            return replace(answer, notes=(why, *answer.notes))
+        return answer
 
 
 def _is_replacement(row: Row, use: Use) -> TypeGuard[Replacement]:

@@ -8,7 +8,9 @@ modules themselves, and a test compares. A name has one of these::
     "horovod.torch.allreduce"  the same as that
     {"takes": [...],           the arguments, "*" for any others; without it any
      "gives": "...",           the class of the result, if it is a known one
-     "has": {...}}             of a class: the attributes of its objects; without it any
+     "has": {...}}             of a class: the attributes of its objects, null for any
+
+What takes arguments and is no class has no attributes.
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ class Known:
         """Whether ``import`` finds it."""
         return name in self._modules
 
+    def is_no_module(self, name: str) -> bool:
+        """Whether it is there, but ``import`` does not find it."""
+        return not self.has_module(name) and self.has(name)
+
     def canonical(self, name: str) -> str:
         """Its shortest name: of ``horovod.torch.mpi_ops.rank`` it is ``horovod.torch.rank``."""
         found = self._find(name)
@@ -56,7 +62,7 @@ class Known:
         if not isinstance(entry, dict):
             return None
         gives: str | None = entry.get("gives")
-        return own if "has" in entry else gives
+        return own if entry.get("has") is not None else gives
 
     def names_in(self, name: str) -> list[str]:
         """Those in a module or of a class's objects, and the modules below it."""
@@ -92,7 +98,8 @@ class Known:
 
 def _attribute(name: str, entry: Any, attributes: list[str]) -> tuple[str, Any] | None:
     for attribute in attributes:
-        members = entry.get("has") if isinstance(entry, dict) else None
+        is_any = not isinstance(entry, dict) or not {"takes", "has"} & set(entry)
+        members = None if is_any else entry.get("has", ())
         if members is None:
             return f"{name}.{attribute}", None
         if attribute not in members:

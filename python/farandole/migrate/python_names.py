@@ -49,7 +49,7 @@ class Names:
             self._imported[alias.asname or top].add(alias.name if alias.asname else top)
 
     def _import_from(self, node: ast.ImportFrom) -> None:
-        if node.level or node.module is None:
+        if node.level or node.module is None or self._known.is_no_module(node.module):
             return
         for alias in node.names:
             names = self._known.names_in(node.module) if alias.name == "*" else [alias.name]

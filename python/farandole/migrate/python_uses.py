@@ -24,7 +24,7 @@ def uses_of_python(tree: ast.AST, names: Names, known: Known) -> Iterator[Use]:
     inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     for node in nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from _imports(node)
+            yield from _imports(node, known)
         elif isinstance(node, (ast.Name, ast.Attribute)):
             if id(node) not in inner and not names.is_object(node):
                 for meaning in names.meanings(node):
@@ -35,11 +35,14 @@ def uses_of_python(tree: ast.AST, names: Names, known: Known) -> Iterator[Use]:
             yield from _constant(node.lineno, node.value)
 
 
-def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Use]:
+def _imports(node: ast.Import | ast.ImportFrom, known: Known) -> Iterator[Use]:
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield Use(node.lineno, alias.name, is_module=True)
     elif not node.level and node.module is not None:
+        if known.is_no_module(node.module):
+            yield Use(node.lineno, node.module, is_module=True)
+            return
         for alias in node.names:
             name = node.module if alias.name == "*" else f"{node.module}.{alias.name}"
             yield Use(node.lineno, name)
@@ -47,16 +50,23 @@ def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Use]:
 
 def _call(node: ast.Call, names: Names, known: Known) -> Iterator[Use]:
     for name in names.meanings(node.func):
-        takes = known.arguments(name) or []
+        takes = known.arguments(name)
         is_plain = not any(isinstance(each, ast.Starred) for each in node.args)
-        given = list(zip(takes, node.args, strict=False)) if is_plain else []
+        given = list(zip(takes or (), node.args, strict=False)) if is_plain else []
         given += [(each.arg, each.value) for each in node.keywords if each.arg is not None]
+        beside = frozenset(argument for argument, value in given if not _is_none(value))
         for argument, value in given:
-            yield Use(node.lineno, name, argument, _value(value, names))
+            yield Use(node.lineno, name, argument, _value(value, names), beside)
+        if is_plain and takes is not None and "*" not in takes and len(node.args) > len(takes):
+            yield Use(node.lineno, name, f"positional argument {len(takes) + 1}")
     if ast.unparse(node.func) in _IMPORTERS and node.args:
         module = _value(node.args[0], names)
         if module is not None:
             yield Use(node.lineno, module, is_module=True)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _value(node: ast.expr, names: Names) -> str | None:

@@ -15,8 +15,9 @@ class Row:
     """A line of a table.
 
     ``uses`` has names in full, which stand for all that is below them too. ``name(argument)`` is a
-    call with that argument, ``name(argument=value)`` one with that value, and ``*`` any text. A row
-    without uses is about what the text of a script does not show.
+    call with that argument, ``name(argument=value)`` one with that value, ``name(argument) with
+    other`` one with both, and ``*`` any text. A row without uses is about what the text of a script
+    does not show.
     """
 
     what: str
@@ -87,11 +88,12 @@ def plain(text: str) -> str:
 
 
 def _matches(pattern: str, use: Use) -> bool:
-    found = re.fullmatch(r"([^(]+)(?:\(([^=]+)(?:=(.*))?\))?", pattern)
+    found = re.fullmatch(r"([^(]+)(?:\(([^=]+?)(?:=(.*))?\)(?: with (\w+))?)?", pattern)
     assert found, pattern
-    name, argument, value = found.groups()
+    name, argument, value, other = found.groups()
     if argument is None:
         is_named = fnmatchcase(use.name, name) or fnmatchcase(use.name, f"{name}.*")
         return use.argument is None and is_named
     is_argument = fnmatchcase(use.name, name) and fnmatchcase(use.argument or "", argument)
-    return is_argument and (value is None or fnmatchcase(use.value or "", value))
+    is_value = value is None or fnmatchcase(use.value or "", value)
+    return is_argument and is_value and (other is None or other in use.beside)

@@ -18,6 +18,8 @@ class Use:
     """Of a call: its name, and ``value``."""
     value: str | None = None
     """A constant, or the last part of a name; None if it is computed. Of a launcher: its words."""
+    beside: frozenset[str] = frozenset()
+    """All arguments of the call that are not None."""
     is_module: bool = False
     """Whether only a module can be meant, as in ``import horovod.torch``."""
 

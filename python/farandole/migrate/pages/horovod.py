@@ -28,7 +28,10 @@ DIFFERENCES = (
     ),
     Difference(
         "`gradient_predivide_factor` with groups",
-        ("horovod.torch.DistributedOptimizer(gradient_predivide_factor)",),
+        tuple(
+            f"horovod.torch.DistributedOptimizer(gradient_predivide_factor) with {other}"
+            for other in ("groups", "num_groups")
+        ),
         "is left out",
         "is applied",
     ),

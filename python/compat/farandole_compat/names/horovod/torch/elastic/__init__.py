@@ -13,7 +13,7 @@ from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
 from horovod.torch.mpi_ops import init, shutdown
 
-__all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
+__all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "init", "run", "shutdown"]
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
