@@ -310,6 +310,90 @@ end"
     assert set(verdicts(tmp_path, text, "launch")) == set(uses)  # by its first line
 
 
+def launched(folder: Path, text: str, name: str = "launch.sh") -> list[str]:
+    """Verdicts on lines with horovodrun, in their order, with what is said first."""
+    path = folder / name
+    path.write_text(text)
+    uses = [each for each in check([path]) if each.text == "horovodrun"]
+    lines = sorted((line, each.answer) for each in uses for line in each.lines)
+    return [
+        " ".join([answer.verdict.value, *(text for _, text in answer.notes[:1])])
+        for _, answer in lines
+    ]
+
+
+NO_RANKS = "refused Horovod asks for it, as -np 4 or num_proc=4."
+NO_COMMAND = "refused it is what each rank runs."
+BAD_HOST = "refused an entry is a name or an IPv4 address, then a colon and the number of ranks."
+JSRUN = "refused `farandole run` starts ranks by torchrun or mpirun."
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("horovodrun python t.py", NO_RANKS),
+        ("horovodrun -np 0 python t.py", NO_RANKS),
+        ("horovodrun -np 4", NO_COMMAND),
+        ("horovodrun -np 4 > log 2>&1", NO_COMMAND),
+        ("horovodrun -np 4 python t.py 2> log", "works"),
+        ("horovodrun -np 4 && python t.py", NO_COMMAND),
+        ("horovodrun -np 4 -H h1:1 python t.py", "refused the hosts take 1 together, h1:1."),
+        ("(horovodrun -np 4 --jsrun python t.py)", JSRUN),
+        ("( horovodrun -np 4 --jsrun python t.py )", JSRUN),
+        ("x=$(horovodrun -np 4 --jsrun python t.py)", JSRUN),
+        ("cd x; horovodrun -np 4 --jsrun python t.py | tee log", JSRUN),
+        ("a && sudo -E time A=1 horovodrun -np 4 --jsrun python t.py &", JSRUN),
+        ("if horovodrun -np 4 --jsrun python t.py; then echo; fi", JSRUN),
+        ("horovodrun -np 4 python t.py; ls --jsrun", "works"),
+        ("horovodrun -np $(nproc) -H $HOSTS python t.py", "works"),
+        ("horovodrun -np $((N * 2)) python t.py", "works"),
+        ("horovodrun -np `nproc` python t.py", "works"),
+        ("horovodrun $FLAGS python t.py", "works"),
+        ("horovodrun -np 2 $COMMAND", "works"),
+        ('horovodrun "$@"', "works"),
+        ("horovodrun --config-file c.yaml python t.py", "works"),
+        ("horovodrun --check-build", "works"),
+        ("horovodrun python t.py --help", NO_RANKS),
+        ("bash -c 'horovodrun -np 4 --jsrun python t.py'", JSRUN),
+        ('RUN="horovodrun -np 4 --jsrun"', JSRUN),
+        ('RUN="horovodrun -np 4"', "works"),
+        ('[ "$x" = horovodrun ] && horovodrun -np 4 --jsrun python t.py', JSRUN),
+        ("echo horovodrun starts; horovodrun -np 4", NO_COMMAND),
+        ("which horovodrun", "works"),
+        ("command -v horovodrun > /dev/null || exit 1", "works"),
+        ("horovodrun -np 2 --mpi-args='-x A;B' python t.py", "works"),
+    ],
+)
+def test_lines_of_horovodrun(tmp_path: Path, line: str, verdict: str) -> None:
+    assert launched(tmp_path, line) == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdicts"),
+    [
+        ("run(['horovodrun', '-np', '2', '--jsrun', 'python', 't.py'])", [JSRUN]),
+        ("run(('sudo', '/opt/bin/horovodrun', '-np', str(n), '--jsrun', a))", [JSRUN]),
+        ("run(['horovodrun', '-np', f'{n}', *flags, 'python'])", ["works"]),
+        ("run(['horovodrun', *flags, 'python', 't.py'])", ["works"]),
+        ("c = ['horovodrun', '-np', '2']\nc += ['python', 't.py']", ["works"]),
+        ("c = ['horovodrun', 'python', 't.py']", [NO_RANKS]),
+        ("c = ['horovodrun'] + rest", ["works"]),
+        ("system('horovodrun -np 1 -H \"a\\nb\" python t.py')", ["works"]),
+        ("run(['horovodrun', '-np', '2', '-H', 'a\\nb', 'python', 't.py'])", [BAD_HOST]),
+        ("c = ['horovodrun', 0x" + "f" * 9999 + "]", ["works"]),
+        ("system('A=1 sudo horovodrun -np 4 --jsrun python t.py')", [JSRUN]),
+        ("system(f'horovodrun -np {n} --jsrun python t.py')", [JSRUN]),
+        ("system('horovodrun -np %d python t.py' % n)", ["works"]),
+        ("system('horovodrun -np {} python t.py'.format(n))", ["works"]),
+        ("system('horovodrun -np ' + str(n) + ' --jsrun python t.py')", [JSRUN]),
+        ("if name in ('horovodrun', 'mpirun'): pass", ["works"]),
+        ('"""horovodrun -np 4 starts it."""\nraise ValueError("horovodrun is missing")', []),
+    ],
+)
+def test_lines_of_horovodrun_in_python(tmp_path: Path, text: str, verdicts: list[str]) -> None:
+    assert launched(tmp_path, text, "train.py") == verdicts
+
+
 def test_notebooks(tmp_path: Path) -> None:
     cells = [
         {"cell_type": "markdown", "source": ["import horovod.tensorflow"]},
@@ -369,6 +453,44 @@ PyTorch(distribution={"pytorchddp": True})
         "distribution={'torch_distributed': {'enabled': flag}}": "differs",
         "distribution={'pytorchddp': True}": "refused",
     }
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        '{"mpi": True}',
+        '{"mpi": {"enabled": True, "processes_per_host": 0}}',
+        '{"mpi": {"enabled": True, "processes_per_host": "two"}}',
+        '{"smdistributed": {"dataparallel": {"enabled": "yes"}}}',
+        '{"smdistributed": True}',
+        '{"ddp": {"enabled": True}}',
+        '{"mpi": {"enabled": True}, "torch_distributed": {"enabled": True}}',
+        '"ddp"',
+        '["mpi"]',
+    ],
+)
+def test_distributions_that_start_no_ranks_do_not_work(tmp_path: Path, distribution: str) -> None:
+    text = f"from sagemaker.pytorch import PyTorch\nPyTorch(distribution={distribution})"
+    (answer,) = (
+        each.answer
+        for use, each in found(tmp_path, text).items()
+        if use.startswith("distribution=")
+    )
+    assert answer.verdict is not Verdict.WORKS
+    assert "fix" in dict(answer.notes)
+
+
+def test_the_old_name_of_distribution_is_told(tmp_path: Path) -> None:
+    text = """
+from sagemaker.pytorch import PyTorch
+PyTorch(distributions={"mpi": {"enabled": True}})
+PyTorch(distribution=None)
+"""
+    uses = found(tmp_path, text)
+    answer = uses["distributions={'mpi': {'enabled': True}}"].answer
+    assert answer.verdict is Verdict.DIFFERS
+    assert answer.notes[0] == ("here", "its name is distribution")
+    assert not [use for use in uses if use.startswith("distribution=")]
 
 
 # The command.

@@ -55,16 +55,14 @@ def _run(flags: Flags) -> int:
     return run(job_of_flags(flags))
 
 
-def job_of_flags(flags: Flags) -> Job:
-    """What `farandole run` is asked for.
+def program_of(flags: Flags) -> list[str]:
+    """What each rank runs.
 
     Raises:
-        InvalidArgument: flags are missing, or do not go together.
-        NotSupported: jsrun is to start the ranks.
+        InvalidArgument: there is none.
     """
     program = list(flags.command or [])
     program = program[program[:1] == ["--"] :]
-    plan = plan_of(flags)
     if not program:
         raise InvalidArgument(
             sentences(
@@ -74,6 +72,18 @@ def job_of_flags(flags: Flags) -> Job:
                 "put it behind the flags, as in `horovodrun -np 4 python train.py`.",
             )
         )
+    return program
+
+
+def job_of_flags(flags: Flags) -> Job:
+    """What `farandole run` is asked for.
+
+    Raises:
+        InvalidArgument: flags are missing, or do not go together.
+        NotSupported: jsrun is to start the ranks.
+    """
+    plan = plan_of(flags)
+    program = program_of(flags)
     options = make_parser().parse_args([*plan.command()[2:], *program])
     notes = [f"without effect here: {note}" for note in plan.notes]
     if flags.verbose:

@@ -58,6 +58,30 @@ def plan_of(flags: Flags) -> Plan:
         InvalidArgument: flags are missing, or exclude each other.
         NotSupported: jsrun is to start the ranks.
     """
+    check(flags)
+    plan = Plan(flags.num_proc)
+    _take_variables(plan, flags)
+    if is_elastic(flags):
+        _take_elastic(plan, flags)
+    else:
+        _take_hosts(plan, flags)
+    if _binds_by_itself(plan, flags):
+        plan.options.append("--no-bind")
+    if flags.output_filename:
+        plan.options += [f"--output-dir={flags.output_filename}", "--split-output"]
+    if flags.timestamps:
+        plan.options.append("--timestamps")
+    _take_notes(plan, flags)
+    return plan
+
+
+def check(flags: Flags) -> None:
+    """All that the flags alone tell: no file and no host is looked at.
+
+    Raises:
+        InvalidArgument: the number of ranks is missing, or the hosts given cannot take them.
+        NotSupported: jsrun is to start the ranks.
+    """
     if flags.num_proc is None or flags.num_proc < 1:
         given = "not given" if flags.num_proc is None else flags.num_proc
         raise InvalidArgument(
@@ -78,20 +102,8 @@ def plan_of(flags: Flags) -> Plan:
                 "as under mpirun.",
             )
         )
-    plan = Plan(flags.num_proc)
-    _take_variables(plan, flags)
-    if is_elastic(flags):
-        _take_elastic(plan, flags)
-    else:
-        _take_hosts(plan, flags)
-    if _binds_by_itself(plan, flags):
-        plan.options.append("--no-bind")
-    if flags.output_filename:
-        plan.options += [f"--output-dir={flags.output_filename}", "--split-output"]
-    if flags.timestamps:
-        plan.options.append("--timestamps")
-    _take_notes(plan, flags)
-    return plan
+    if flags.hosts and not is_elastic(flags):
+        hosts.place(hosts.parse_hosts(flags.hosts), flags.num_proc)
 
 
 def _take_variables(plan: Plan, flags: Flags) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from farandole.errors import Error
+
 
 class Verdict(Enum):
     """From the best to the worst."""
@@ -27,3 +29,10 @@ class Answer:
     def is_good(self) -> bool:
         """Whether the script runs on."""
         return self.verdict in (Verdict.WORKS, Verdict.DIFFERS)
+
+
+def refusal(error: Error) -> Answer:
+    """What the error says of why, and of what to do."""
+    reasons = str(error).rpartition(" [")[0].partition("\nwhy: ")[2]
+    why, _, fix = reasons.partition("\nfix: ")
+    return Answer(Verdict.REFUSED, (("why", why), ("fix", fix)))

@@ -6,8 +6,9 @@ from __future__ import annotations
 import shlex
 
 from farandole.errors import Error
-from farandole.horovod import flags, variables
-from farandole.migrate.answer import Answer, Verdict
+from farandole.horovod import flags, plan, variables
+from farandole.horovod.command_line import program_of
+from farandole.migrate.answer import Answer, Verdict, refusal
 from farandole.migrate.use import Use
 
 _ENDS_AT_ONCE = {"-h", "--help", "-v", "--version", "-cb", "--check-build"}
@@ -31,16 +32,24 @@ def _of_variable(name: str) -> Answer:
 
 
 def _of_line(words: list[str]) -> Answer:
-    """By its flags; values that a shell will fill in are taken for sound."""
-    if _ENDS_AT_ONCE & set(words):
+    """By what horovodrun says; words that a shell or a script will fill in are taken for sound."""
+    if not words:  # it is only named
         return Answer(Verdict.WORKS)
+    end = next((at for at, word in enumerate(words) if word in _ENDS_AT_ONCE), len(words))
     try:
-        given = flags.parse(["1" if "$" in word else word for word in words], "")
+        given = flags.parse(["1" if "$" in word else word for word in words[:end]], "")
     except Error as error:
         return Answer(Verdict.UNKNOWN, (("why", str(error).partition("\n")[0]),))
-    if given.use_jsrun:
-        notes = (("why", "one launcher: farandole run"), ("fix", "call jsrun itself"))
-        return Answer(Verdict.REFUSED, notes)
+    if end < len(words) and not given.command:
+        return Answer(Verdict.WORKS)
+    program = words[end - len(given.command or ()) : end]
+    if given.config_file or "$" in "".join(program[:1]):  # the number of ranks may be in it
+        given.num_proc = given.num_proc or 1
+    try:
+        plan.check(given)
+        program_of(given)
+    except Error as error:
+        return refusal(error)
     unused = tuple(
         ("here", f"--{name.replace('_', '-')}: {why}")
         for name, why in flags.WITHOUT_EFFECT.items()

@@ -6,15 +6,17 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from typing import TypeGuard
 
 from farandole.migrate.known import Known
 from farandole.migrate.python_names import Names
-from farandole.migrate.shell_uses import LAUNCHERS, VARIABLE, uses_of_shell
+from farandole.migrate.shell_uses import LINE, VARIABLE, uses_of_command, uses_of_quoted
 from farandole.migrate.use import Use
 
 _OPTION = re.compile(r"EnablePerf|EnableForkFollow|BucketCount|BucketSizeMB")
 """Of SageMaker Profiler, as keys of a dictionary."""
+_PLACE = re.compile(r"%[ds]|\{\w*\}")
+"""Of a value, in a text that is formatted."""
 _IMPORTERS = ("importlib.import_module", "import_module", "__import__")
 
 
@@ -22,6 +24,9 @@ def uses_of_python(tree: ast.AST, names: Names, known: Known) -> Iterator[Use]:
     """All uses, in no order."""
     nodes = list(ast.walk(tree))
     inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    commands = [node for node in nodes if _is_command(node)]
+    wholes = [node for node in nodes if isinstance(node, (ast.JoinedStr, ast.BinOp, ast.Expr))]
+    parts = {id(part) for node in (*wholes, *commands) for part in ast.iter_child_nodes(node)}
     for node in nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from _imports(node, known)
@@ -31,8 +36,12 @@ def uses_of_python(tree: ast.AST, names: Names, known: Known) -> Iterator[Use]:
                     yield Use(node.lineno, meaning)
         elif isinstance(node, ast.Call):
             yield from _call(node, names, known)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from _constant(node.lineno, node.value)
+        elif isinstance(node, ast.Constant) and _is_setting(node.value):
+            yield Use(node.lineno, str(node.value))
+        if isinstance(node, ast.expr) and id(node) not in parts:
+            yield from uses_of_quoted(node.lineno, _text(node))
+    for command in commands:
+        yield from uses_of_command(command.lineno, _words(command))
 
 
 def _imports(node: ast.Import | ast.ImportFrom, known: Known) -> Iterator[Use]:
@@ -78,10 +87,29 @@ def _value(node: ast.expr, names: Names) -> str | None:
     return None
 
 
-def _constant(line: int, text: str) -> Iterator[Use]:
-    """The name of a variable or of an option, or what a shell will run."""
-    if VARIABLE.fullmatch(text) or _OPTION.fullmatch(text):
-        yield Use(line, text)
-    elif text.startswith(LAUNCHERS):
-        for use in uses_of_shell(text):
-            yield replace(use, line=line)
+def _is_setting(value: object) -> bool:
+    """Whether it is the name of a variable or of an option."""
+    return isinstance(value, str) and bool(VARIABLE.fullmatch(value) or _OPTION.fullmatch(value))
+
+
+def _text(node: ast.expr) -> str:
+    """Of an expression that gives one; what is computed counts as a variable of a shell."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return _PLACE.sub("$X", node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    if isinstance(node, ast.BinOp):
+        return _text(node.left) + (_text(node.right) if isinstance(node.op, ast.Add) else "")
+    return "$X"
+
+
+def _is_command(node: ast.AST) -> TypeGuard[ast.List | ast.Tuple]:
+    """Whether it is a list as ``["horovodrun", "-np", "4", "python", "train.py"]``."""
+    if not isinstance(node, (ast.List, ast.Tuple)):
+        return False
+    return LINE.match(" ".join(_words(node))) is not None
+
+
+def _words(node: ast.List | ast.Tuple) -> list[str]:
+    """With one that stands for those that may be added."""
+    return [*map(_text, node.elts), "$X"]
