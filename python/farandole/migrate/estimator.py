@@ -115,8 +115,6 @@ def _of_distribution(distribution: Any, path: Path) -> Answer:
         is_several = ranks is None or ranks > 1
     except Error as error:
         return refusal(error)
-    except (ValueError, TypeError, AttributeError) as error:
-        return Answer(Verdict.REFUSED, (("why", f"it has another form: {error}"), _FORM))
     if not is_several:
         notes = (_IN_FILE, ("here", f"ranks on each host: {ranks}"), _FORM)
         return Answer(Verdict.DIFFERS, notes)

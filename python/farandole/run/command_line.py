@@ -17,7 +17,6 @@ from farandole.run.job import Job, Nodes, wants_quiet
 from farandole.run.program import command_of
 
 MISUSE = 2  # the exit status
-_MOST_RANKS_OF_HOST = 250  # kMaxRanks in src/comm/shm/bootstrap/unix_socket.h
 _HERE = "localhost"
 _NO_PROGRAM = "\0"  # behind the arguments, for argparse, which asks for a program
 _EXAMPLES = """
@@ -139,7 +138,7 @@ def job_of(options: argparse.Namespace) -> Job:
         raise _exclusive("--hosts", "--max-restarts", "mpirun does not restart ranks.")
     if options.mpirun_args and not placed:
         raise _exclusive("--mpirun-args", "torchrun", "mpirun starts ranks with --hosts only.")
-    ranks = sum(placed.values()) or _ranks(options, _MOST_RANKS_OF_HOST)
+    ranks = sum(placed.values()) or _ranks(options, hosts.MOST_RANKS)
     program, *arguments = options.program[options.program[0] == "--" :]
     command = command_of(program, arguments, module=options.module)
     if options.from_sagemaker is not None:

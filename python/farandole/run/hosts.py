@@ -10,6 +10,8 @@ from pathlib import Path
 
 from farandole.errors import InvalidArgument, sentences
 
+MOST_RANKS = 250
+"""Of one host: kMaxRanks of src/comm/shm/bootstrap/unix_socket.h."""
 _ENTRY = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[1-9][0-9]*))?")
 _LINE = re.compile(rf"{_ENTRY.pattern}(?:\s+slots\s*=\s*(?P<more>[1-9][0-9]*))?")
 

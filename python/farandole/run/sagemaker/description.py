@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.run.hosts import MOST_RANKS
 from farandole.run.sagemaker.distribution import take_distribution, unknown_keys
 from farandole.run.sagemaker.job import SageMakerJob
 from farandole.run.sagemaker.values import (
-    MOST_RANKS,
     argument_of,
     integer_of,
     is_url,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.run.hosts import MOST_RANKS
 from farandole.run.sagemaker.job import SageMakerJob
-from farandole.run.sagemaker.values import MOST_RANKS, integer_of, object_of, wrong
+from farandole.run.sagemaker.values import integer_of, object_of, wrong
 from farandole.sagemaker.absent import not_offered
 
 _LAUNCHES = ("smdistributed", "pytorchddp", "torch_distributed", "mpi")

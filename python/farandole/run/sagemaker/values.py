@@ -8,8 +8,6 @@ from typing import Any
 
 from farandole.errors import InvalidArgument, sentences
 
-MOST_RANKS = 250
-"""Of one host: kMaxRanks of src/comm/shm/bootstrap/unix_socket.h."""
 _SHOWN = 80
 
 
