@@ -170,6 +170,54 @@ def test_a_signal_ends_all_ranks(tmp_path: Path) -> None:
     run_command.wait_until_gone(pids)
 
 
+ANSWERS = """
+echo $$ >> {folder}/pids
+case $(wc -l < {folder}/pids) in
+1) echo localhost:1 ;;
+2) printf '\\377' ;;
+3) echo localhost:2 ;;
+*) sleep 600 & echo $! >> {folder}/pids; wait ;;
+esac
+"""
+
+
+def test_a_script_that_hangs_ends_with_the_job(tmp_path: Path) -> None:
+    program = run_command.script(tmp_path, 'echo " ready $$"; exec sleep 60')
+    answers = run_command.script(tmp_path, ANSWERS.format(folder=tmp_path), name="discover")
+    started = run_command.start(
+        *("-n", "1", "--max-ranks", "2", "--host-discovery-script", answers, program)
+    )
+    pids = run_command.pids_of_ranks(started, 2)
+    pids += wait_for_pids(tmp_path / "pids", 5)
+    started.send_signal(signal.SIGTERM)
+    _, errors = started.communicate(timeout=DEADLINE_S)
+    assert started.returncode == 143
+    assert errors.count("is not UTF-8") == 1
+    assert "Traceback" not in errors
+    run_command.wait_until_gone(pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_the_first_call_of_the_script(number: signal.Signals, tmp_path: Path) -> None:
+    text = f"sleep 600 & echo $! >> {tmp_path}/pids; wait"
+    started = run_command.start("-n", "1", "--host-discovery-script", text, "true")
+    pids = wait_for_pids(tmp_path / "pids", 1)
+    started.send_signal(number)
+    _, errors = started.communicate(timeout=DEADLINE_S)
+    assert started.returncode in (-number, 128 + number)
+    assert "Traceback" not in errors
+    run_command.wait_until_gone(pids)
+
+
+def wait_for_pids(file: Path, count: int) -> list[int]:
+    """That scripts have written there."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not file.exists() or file.read_text().count("\n") < count:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    return [int(pid) for pid in file.read_text().split()]
+
+
 def test_a_kill_ends_all_ranks(tmp_path: Path) -> None:
     script = run_command.script(tmp_path, 'echo " ready $$"; exec sleep 60')
     started = run_command.start("-n", "2", "--min-ranks", "1", script)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import farandole
 import pytest
 from farandole.run.command_line import job_of, make_parser
-from farandole.run.elastic.discovery import find_hosts
+from farandole.run.elastic.discovery import Discovery, find_first_hosts, find_hosts
 from farandole.run.elastic.driver import Driver, Outcome
 from farandole.run.elastic.places import Places
+from farandole.run.elastic.script import Script
 from farandole.run.elastic.settings import ElasticSettings
+
+import run_command
 
 
 class Job:
@@ -299,13 +303,54 @@ def test_host_discovery_scripts(tmp_path: Path) -> None:
     script = tmp_path / "hosts"
     script.write_text("#!/bin/sh\necho h1:4; echo; echo $1\n")
     script.chmod(0o700)
-    assert find_hosts(f"{script} h2", 3) == {"h1": 4, "h2": 3}
+    assert find_hosts(Script(f"{script} h2"), 3) == {"h1": 4, "h2": 3}
     with pytest.raises(farandole.SystemError, match="printed 'h2'"):
-        find_hosts(f"{script} h2", None)
-    assert find_hosts("echo a:0", None) == {"a": 0}
+        find_hosts(Script(f"{script} h2"), None)
+    assert find_hosts(Script("echo a:0"), None) == {"a": 0}
     for text in ("echo fault >&2; exit 3", "/does/not/exist", "echo a:b", "echo a b"):
         with pytest.raises(farandole.SystemError, match="could not be used"):
-            find_hosts(text, 1)
+            find_hosts(Script(text), 1)
+
+
+@pytest.mark.parametrize(
+    "text", [r"printf 'h1:2\nh\377:1\n'", r"printf '\377' >&2; exit 3", f"echo h1:{'9' * 5000}"]
+)
+def test_answers_that_are_no_hosts_are_told(text: str) -> None:
+    with pytest.raises(farandole.SystemError, match=r"\[elastic-discovery\]"):
+        find_hosts(Script(text), 1)
+
+
+@pytest.mark.parametrize("text", ["true", "echo localhost:0"])
+def test_the_first_answer_names_a_host_that_takes_ranks(text: str) -> None:
+    assert find_hosts(Script(text), None) in ({}, {"localhost": 0})
+    with pytest.raises(farandole.SystemError, match="names no hosts that take ranks"):
+        find_first_hosts(text, None)
+
+
+def test_a_slow_script_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
+    text = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
+    with pytest.raises(farandole.SystemError, match=r"killed: it ran for more than 0\.5 s"):
+        Script(text, longest_s=0.5).call()
+    run_command.wait_until_gone([int((tmp_path / "pid").read_text())])
+
+
+def test_no_exception_ends_the_discovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter([ValueError("odd"), OSError(11, "no process"), UnicodeError("text"), "h1:3"])
+
+    def call(_: Script) -> str:
+        answer = next(calls, "h1:3")
+        if isinstance(answer, str):
+            return answer
+        raise answer
+
+    monkeypatch.setattr("farandole.run.elastic.discovery._PERIOD_S", 0.01)
+    monkeypatch.setattr(Script, "call", call)
+    discovery = Discovery(Script("x"), None, {"h1": 2})
+    deadline_s = time.monotonic() + run_command.DEADLINE_S
+    while discovery.hosts != {"h1": 3} and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    discovery.end()
+    assert discovery.hosts == {"h1": 3}
 
 
 @pytest.mark.parametrize(

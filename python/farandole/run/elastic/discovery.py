@@ -3,64 +3,75 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-import subprocess
+import signal
 import threading
 import time
+from collections.abc import Iterator
+from types import FrameType
 
-from farandole.errors import SystemError, sentences
+from farandole.errors import SystemError
+from farandole.run.child import FORWARDED
+from farandole.run.elastic.script import Script
 
-_LINE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[0-9]+))?")
+_LINE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<slots>[0-9]{1,9}))?")
 _PERIOD_S = 1.0
-_LONGEST_S = 60.0
 
 
-def find_hosts(script: str, slots_per_host: int | None) -> dict[str, int]:
+def find_hosts(script: Script, slots_per_host: int | None) -> dict[str, int]:
     """Calls the script; places for ranks by host, in the order of its lines.
 
     Raises:
         SystemError: it failed, or printed something else.
     """
-    try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", script],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_LONGEST_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise _failed(script, f"it ran for more than {_LONGEST_S:g} s.") from None
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise _failed(script, f"its exit status was {done.returncode}, and it printed: {last}.")
     hosts: dict[str, int] = {}
-    for line in filter(None, map(str.strip, done.stdout.splitlines())):
+    for line in filter(None, map(str.strip, script.call().splitlines())):
         entry = _LINE.fullmatch(line)
         slots = (entry["slots"] or slots_per_host) if entry else None
         if entry is None or slots is None:
-            raise _failed(script, f"it printed '{line}'.")
+            raise script.failed(f"it printed '{line[:80]}'.")
         hosts[entry["name"]] = int(slots)
     return hosts
 
 
-def _failed(script: str, why: str) -> SystemError:
-    return SystemError(
-        sentences(
-            "elastic-discovery",
-            f"the host discovery script '{script}' could not be used.",
-            why,
-            "let it end with status 0 and print a line for each host, as h1:2; a number may be "
-            "left out where --slots-per-host is given.",
-        )
-    )
+def find_first_hosts(text: str, slots_per_host: int | None) -> dict[str, int]:
+    """Calls the script before a job starts, in the main thread. Signals end it and this process.
+
+    Raises:
+        SystemError: as find_hosts(), or no host takes ranks.
+    """
+    script = Script(text)
+    with _ended_by_signals(script):
+        hosts = find_hosts(script, slots_per_host)
+    if not any(hosts.values()):
+        raise script.failed("it names no hosts that take ranks.")
+    return hosts
+
+
+@contextlib.contextmanager
+def _ended_by_signals(script: Script) -> Iterator[None]:
+    def end(number: int, _: FrameType | None) -> None:
+        script.end()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    handlers = {number: signal.getsignal(number) for number in FORWARDED}
+    caught = [number for number, handler in handlers.items() if handler != signal.SIG_IGN]
+    for number in caught:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in caught:
+            signal.signal(number, handlers[number])
 
 
 class Discovery:
     """Calls the script every second. Threads: one of its own calls it, any other reads."""
 
-    def __init__(self, script: str, slots_per_host: int | None, first: dict[str, int]) -> None:
+    def __init__(self, script: Script, slots_per_host: int | None, first: dict[str, int]) -> None:
         """Take what it printed the first time. Failures of later calls change no host."""
         self._script, self._slots_per_host = script, slots_per_host
         self.hosts = first
@@ -69,11 +80,17 @@ class Discovery:
         """Why the last call failed; "" if it did not."""
         threading.Thread(target=self._run, name="farandole-discovery", daemon=True).start()
 
+    def end(self) -> None:
+        """Kills the script if it runs, and calls it no more."""
+        self._script.end()
+
     def _run(self) -> None:
-        while True:
+        while not self._script.has_ended:
             time.sleep(_PERIOD_S)
             try:
                 self.hosts = find_hosts(self._script, self._slots_per_host)
                 self.trouble = ""
             except SystemError as error:
                 self.trouble = str(error)
+            except Exception as error:  # whatever it is, later calls may succeed
+                self.trouble = str(self._script.failed(f"{type(error).__name__}: {error}."))

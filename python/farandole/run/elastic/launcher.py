@@ -7,7 +7,7 @@ import json
 
 from farandole.run.console import Console
 from farandole.run.cores import Division
-from farandole.run.elastic.discovery import find_hosts
+from farandole.run.elastic.discovery import find_first_hosts
 from farandole.run.elastic.service import Service
 from farandole.run.elastic.settings import ElasticSettings
 from farandole.run.failure import Failure
@@ -20,7 +20,7 @@ class ElasticLauncher(Torchrun):
     """The driver in a child process, in the place of torchrun's agent; outputs come the same way.
 
     Raises:
-        SystemError: the host discovery script failed when it was called first.
+        SystemError: the host discovery script failed when it was called first, or named no hosts.
     """
 
     name = "elastic"
@@ -37,7 +37,7 @@ class ElasticLauncher(Torchrun):
         self._settings = settings
         self._hosts = dict(settings.hosts)
         if settings.discovery_script is not None:
-            self._hosts = find_hosts(settings.discovery_script, settings.slots_per_host)
+            self._hosts = find_first_hosts(settings.discovery_script, settings.slots_per_host)
         self._has_failed = False
 
     def failure(self) -> Failure | None:

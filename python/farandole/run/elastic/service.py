@@ -13,6 +13,7 @@ from farandole.run.child import FORWARDED
 from farandole.run.elastic.board import StoreBoard
 from farandole.run.elastic.discovery import Discovery
 from farandole.run.elastic.driver import Driver
+from farandole.run.elastic.script import Script
 from farandole.run.elastic.settings import ElasticSettings
 from farandole.run.elastic.workers import WorkerProcess, WorkerStarter
 from farandole.run.hosts import address_for_others, is_this_host
@@ -34,7 +35,8 @@ class Service:
         self._fixed = hosts
         self._discovery: Discovery | None = None
         if settings.discovery_script is not None:
-            self._discovery = Discovery(settings.discovery_script, settings.slots_per_host, hosts)
+            script = Script(settings.discovery_script)
+            self._discovery = Discovery(script, settings.slots_per_host, hosts)
         self._board = StoreBoard(_address(settings, hosts))
         self._starter = WorkerStarter(settings, self._board, socket_name)
         self._started: list[WorkerProcess] = []
@@ -43,6 +45,13 @@ class Service:
 
     def run(self, threads: int) -> int:
         """Runs the job to its end, with so many threads for each worker; the exit status."""
+        try:
+            return self._drive(threads)
+        finally:
+            if self._discovery is not None:
+                self._discovery.end()
+
+    def _drive(self, threads: int) -> int:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         for number in FORWARDED:
             if signal.getsignal(number) != signal.SIG_IGN:
@@ -67,6 +76,8 @@ class Service:
 
     def _end(self) -> int:
         """Passes a signal on to all workers and waits for their end; the exit status."""
+        if self._discovery is not None:
+            self._discovery.end()  # now: the same signal once more kills this process
         for worker in self._started:
             worker.send(self._signal)
         deadline_s = time.monotonic() + _ENDING_S

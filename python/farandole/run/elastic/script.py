@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls the host discovery script, and leaves none of its processes behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+
+from farandole.errors import SystemError, sentences
+
+LONGEST_S = 30.0
+"""How long a call may take."""
+
+
+class Script:
+    """A shell command. Threads: one calls it, any other may end it."""
+
+    def __init__(self, text: str, longest_s: float = LONGEST_S) -> None:
+        self.text = text
+        self._longest_s = longest_s
+        self._lock = threading.RLock()  # a signal handler may end what its own thread starts
+        self._process: subprocess.Popen[bytes] | None = None  # guarded by _lock
+        self.has_ended = False
+        """Whether end() was called: it is not called again."""
+
+    def call(self) -> str:
+        """What it prints.
+
+        It leads a session of its own. All that is in it is killed if it takes too long.
+
+        Raises:
+            SystemError: it failed, was too slow, or printed what is no text.
+        """
+        try:
+            with self._started() as process:
+                try:
+                    printed, errors = process.communicate(timeout=self._longest_s)
+                finally:
+                    self._kill()
+        except subprocess.TimeoutExpired:
+            raise self.failed(
+                f"it was killed: it ran for more than {self._longest_s:g} s."
+            ) from None
+        except OSError as error:
+            raise self.failed(f"it could not be started: {error.strerror}.") from error
+        if process.returncode != 0:
+            last = (errors.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
+            status = process.returncode
+            raise self.failed(f"its exit status was {status}, and it printed: {last}.")
+        try:
+            return printed.decode()
+        except UnicodeDecodeError:
+            raise self.failed(f"it printed {printed[:80]!r}, which is not UTF-8.") from None
+
+    def end(self) -> None:
+        """Kills it if it runs; it is not called again. Threads: any, and signal handlers."""
+        with self._lock:
+            self.has_ended = True
+            self._kill()
+
+    def failed(self, why: str) -> SystemError:
+        """The error."""
+        return SystemError(
+            sentences(
+                "elastic-discovery",
+                f"the host discovery script '{self.text}' could not be used.",
+                why,
+                "let it end with status 0 and print a line for each host, as h1:2; a number may "
+                "be left out where --slots-per-host is given.",
+            )
+        )
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self.has_ended:
+                raise self.failed("the job has ended.")
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", self.text],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            return self._process
+
+    def _kill(self) -> None:
+        """Kills its process group, unless its end was noticed: then the number may be another's."""
+        with self._lock:
+            if self._process is not None and self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
