@@ -146,6 +146,29 @@ def test_a_python_that_cannot_start_a_rank_is_told(tmp_path: Path) -> None:
         run(time.sleep, 10 * DEADLINE_S, python=python, stderr=io.StringIO())
 
 
+def test_a_python_that_is_not_there_is_named() -> None:
+    with pytest.raises(farandole.SystemError, match=r"'/does/not/exist'.*\[spark-job\]"):
+        run(print, python="/does/not/exist", stderr=io.StringIO())
+
+
+def test_a_job_that_is_cancelled_is_told(session: Any) -> None:
+    def function() -> None:
+        farandole.spark.log_to_driver(f"pid {os.getpid()}")
+        time.sleep(10 * DEADLINE_S)
+
+    class Watched(io.StringIO):
+        def write(self, text: str) -> int:
+            count = super().write(text)
+            if self.getvalue().count("pid ") == 2:
+                threading.Thread(target=session.sparkContext.cancelAllJobs).start()
+            return count
+
+    out = Watched()
+    with pytest.raises(farandole.SystemError, match=r"was cancelled\.\n.*\n.*\[spark-cancelled\]"):
+        run(function, stdout=out, stderr=io.StringIO())
+    wait_until_gone([int(pid) for pid in re.findall(r"pid (\d+)", out.getvalue())])
+
+
 def test_what_cannot_run_is_an_error_before_anything_starts() -> None:
     with pytest.raises(farandole.InvalidArgument, match=r"num_proc=0\."):
         run(print, num_proc=0)

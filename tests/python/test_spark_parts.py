@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
+from typing import Any
 
 import farandole
 import farandole.spark
@@ -55,6 +56,41 @@ def test_a_session_is_needed() -> None:
         HorovodRunner(np=2).run(print)
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("function", [5, None]),
+        ("args", [5, "ab", {1: 2}, (each for each in "ab")]),
+        ("kwargs", [5, ("a",), {1: 2}]),
+        ("num_proc", [0, -1, "2", 1.5, True]),
+        ("start_timeout_s", [0, -1.0, "5", None, float("nan"), True]),
+        ("variables", ["A=5", {"A": 5}, {5: "A"}, {"": "x"}, {"A=B": "x"}, {"A": "x\0"}]),
+        ("python", [5, ""]),
+    ],
+)
+def test_wrong_arguments_are_named(name: str, values: list[Any]) -> None:
+    for value in values:
+        arguments: dict[str, Any] = {"function": print, name: value}
+        with pytest.raises(farandole.InvalidArgument, match=rf"got {name}=.*\n.*\n.*\[spark-"):
+            farandole.spark.run(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("env", "A=5"), ("env", {"A": 5}), ("executable", ""), ("start_timeout", -1)],
+)
+def test_wrong_arguments_have_the_names_of_horovod(name: str, value: Any) -> None:
+    arguments: dict[str, Any] = {"num_proc": 2, name: value}
+    with pytest.raises(farandole.InvalidArgument, match=rf"got {name}=.*\n.*\n.*\[spark-arg"):
+        horovod.spark.run(print, **arguments)
+
+
+@pytest.mark.parametrize("np", [-2, 2])
+def test_the_runner_needs_a_function(np: int) -> None:
+    with pytest.raises(farandole.InvalidArgument, match=r"got function=5\."):
+        HorovodRunner(np=np).run(5)  # type: ignore[arg-type]
+
+
 def test_sessions_of_spark_connect_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.sql.utils.is_remote", lambda: True)
     with pytest.raises(farandole.NotSupported, match=r"TorchDistributor.*\[spark-connect\]"):
@@ -68,7 +104,7 @@ def test_pyspark_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"np": "2"}, {"np": 2.0}, {"np": 2, "driver_log_verbosity": "some"}]
+    "values", [{"np": "2"}, {"np": 2.0}, {"np": True}, {"np": 2, "driver_log_verbosity": "some"}]
 )
 def test_wrong_values_of_the_runner_are_named(values: dict[str, object]) -> None:
     with pytest.raises(farandole.InvalidArgument, match=r"\[horovod-runner\]"):

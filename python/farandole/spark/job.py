@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from farandole.errors import InvalidArgument, SystemError, TimeoutError, sentences
+from farandole.errors import TimeoutError, sentences
 from farandole.run.failure import describe
 from farandole.run.function import PROGRAM, RankError, died, pickled, results_of
 from farandole.run.function_meeting import Listener, Meeting, Report
-from farandole.spark import places
+from farandole.spark import arguments, places
 from farandole.spark import task as task_module
+from farandole.spark.job_end import cancelled, not_run, says_cancelled
 from farandole.spark.output import Output
 from farandole.spark.slots import active_context, slots_of, wait_for_slots
 from farandole.spark.task import Task
@@ -71,19 +72,26 @@ def run(
         stderr: A text stream for their standard error; None: sys.stderr.
 
     Raises:
-        RankError: a rank raised or died. Its cause is what was raised.
-        InvalidArgument: there is no session, there are too few slots, or the function cannot be
-            pickled.
+        RankError: a rank raised or died. Its cause is what was raised, if it can be pickled.
+        InvalidArgument: an argument is wrong, there is no session, there are too few slots, or the
+            function cannot be pickled.
         NotSupported: pyspark or cloudpickle is missing, or the session is one of Spark Connect.
-        SystemError: Spark could not run the tasks.
+        SystemError: Spark could not run the tasks, or they were cancelled.
         TimeoutError: not all ranks have started in time.
 
     Threads: any, on the driver; calls may run at the same time if there are slots for both.
     """
+    arguments.check_function(function)
+    arguments.check_args(args)
+    arguments.check_kwargs(kwargs)
+    arguments.check_num_proc(num_proc)
+    arguments.check_seconds("start_timeout_s", start_timeout_s)
+    arguments.check_variables("variables", variables)
+    arguments.check_python("python", python)
     context = active_context()
     payload = pickled(function, tuple(args), dict(kwargs or {}))
     deadline_s = time.monotonic() + start_timeout_s
-    count = _count(context, num_proc)
+    count = max(slots_of(context), 1) if num_proc is None else num_proc
     wait_for_slots(context, count, deadline_s)
     job = _Job(context, count, Output(stdout or sys.stdout, stderr or sys.stderr))
     configuration = context.getConf()
@@ -99,21 +107,6 @@ def run(
             shows_output=shows_output,
         )
         return job.run(task, meeting, start_timeout_s, deadline_s)
-
-
-def _count(context: SparkContext, num_proc: int | None) -> int:
-    if num_proc is None:
-        return max(slots_of(context), 1)
-    if isinstance(num_proc, int) and num_proc >= 1:
-        return num_proc
-    raise InvalidArgument(
-        sentences(
-            "spark-num-proc",
-            f"farandole.spark.run() got num_proc={num_proc!r}.",
-            "it is the number of ranks.",
-            "pass an int of at least 1, or None for all slots of the cluster.",
-        )
-    )
 
 
 def _passed() -> dict[str, str]:
@@ -167,13 +160,18 @@ class _Job(Listener):
                 raise self._late(start_timeout_s, task)
             self._serve(self._has_failure)
             self._serve(self._knows_cause, time.monotonic() + _CAUSE_S)
+            # Spark tells that before the ends of ranks, which are killed then.
+            is_cancelled = self._spark_has_ended and says_cancelled(self._spark_error)
         finally:
             failed = None if self._spark_has_ended else list(self._failed)
             self._end(meeting)
             thread.join(_PATIENCE_S)
             reports = meeting.reports(_PATIENCE_S)
             self._serve_rest()
-        return self._results(reports if failed is None else failed)
+        reports = reports if failed is None else failed
+        if is_cancelled and not any(map(_failed_by_itself, reports)):
+            raise cancelled(self._count, self._spark_error) from self._spark_error
+        return self._results(reports, task)
 
     def _submit(self, task: Task) -> None:
         """Waits for Spark, in a thread of its own."""
@@ -212,9 +210,8 @@ class _Job(Listener):
 
     def _knows_cause(self) -> bool:
         """Whether a rank failed by itself, and its exit status is there if it has said nothing."""
-        raised = [each.outcome for each in self._failed if each.outcome is not None]
         silent = {each.rank for each in self._failed if each.outcome is None} | self._early()
-        return any(not each.is_consequence for each in raised) or bool(silent & {*self._statuses})
+        return any(map(_failed_by_itself, self._failed)) or bool(silent & {*self._statuses})
 
     def _early(self) -> set[int]:
         """Ranks that ended before they had the function."""
@@ -230,13 +227,13 @@ class _Job(Listener):
             self._context.cancelJobGroup(self._group)
             self._serve(lambda: False, time.monotonic() + _PATIENCE_S)
 
-    def _results(self, reports: list[Report]) -> list[Any]:
+    def _results(self, reports: list[Report], task: Task) -> list[Any]:
         """By rank; ``reports`` are those of ranks that failed, if any did."""
         has_failed = any(each.outcome is None or each.outcome.error for each in reports)
         if self._early() and not has_failed:
             raise self._not_started(min(self._early()))
         if self._spark_error is not None and not has_failed:
-            raise self._not_run(self._spark_error) from self._spark_error
+            raise not_run(self._count, self._spark_error, task.python) from self._spark_error
         has_failed = any(self._statuses.get(rank) != 0 for rank in range(self._count))
         return results_of(reports, self._count, has_failed=has_failed, death=self._death)
 
@@ -277,13 +274,8 @@ class _Job(Listener):
         error.ranks = (rank,)
         return error
 
-    def _not_run(self, error: Exception) -> SystemError:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        return SystemError(
-            sentences(
-                "spark-job",
-                f"Spark could not run the tasks of {self._count} ranks.",
-                f"it says: {' '.join(lines[:2])}",
-                "see its whole text below as the cause, and the logs of the executors.",
-            )
-        )
+
+def _failed_by_itself(report: Report) -> bool:
+    """Whether a rank has raised something, and not because another one failed."""
+    outcome = report.outcome
+    return outcome is not None and bool(outcome.error) and not outcome.is_consequence

@@ -11,6 +11,7 @@ import farandole.spark
 from farandole.errors import NotSupported, sentences
 from farandole.horovod.variables import spark_start_timeout_of
 from farandole.logs import LOGGER
+from farandole.spark import arguments
 from farandole.spark.slots import active_context
 
 _LOG_LEVELS = {0: "warning", 2: "debug"}
@@ -39,6 +40,10 @@ def run(
         InvalidArgument, NotSupported, RankError, SystemError, TimeoutError: as
             farandole.spark.run().
     """
+    if start_timeout is not None:
+        arguments.check_seconds("start_timeout", start_timeout)
+    arguments.check_variables("env", env)
+    arguments.check_python("executable", executable)
     unused = {"use_mpi": use_mpi, "use_gloo": use_gloo, "extra_mpi_args": extra_mpi_args,
               "prefix_output_with_timestamp": prefix_output_with_timestamp}  # fmt: skip
     for name, value in unused.items():

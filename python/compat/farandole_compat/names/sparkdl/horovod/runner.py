@@ -11,6 +11,7 @@ from typing import Any
 import farandole.spark
 from farandole.errors import InvalidArgument, sentences
 from farandole.run.function import run_function
+from farandole.spark.arguments import check_function
 
 _VERBOSITIES = ("all", "log_callback_only")
 
@@ -31,7 +32,7 @@ class HorovodRunner:
         Raises:
             InvalidArgument: a value is none of these.
         """
-        if not isinstance(np, int) or driver_log_verbosity not in _VERBOSITIES:
+        if type(np) is not int or driver_log_verbosity not in _VERBOSITIES:
             raise InvalidArgument(
                 sentences(
                     "horovod-runner",
@@ -57,6 +58,7 @@ class HorovodRunner:
             InvalidArgument, NotSupported, RankError, SystemError, TimeoutError: as
                 farandole.spark.run().
         """
+        check_function(main)
         if self.num_processor < 0:
             return run_function(_on_rank, (main, kwargs), ranks=-self.num_processor)[0]
         return farandole.spark.run(
