@@ -34,24 +34,15 @@ of_pinned_torch := $(if $(suffix),OFF,ON)
 of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl|checkpoint_format)$$')
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
-# Of Python tests, those of programs that start others, of pages, of builds and of formulas; of files,
-# hosts, messages and faults, which are ours and not torch's.
-torch_free_tests := run run_parts run_hosts run_function launchers restarts cmake_project packaging \
-	nccl_plugin \
-	gpu_check gpu_benchmark docs page_examples cpp_examples training_examples demo doctor benchmark mpi \
-	checkpoint_values checkpoint_reader checkpoint_resharding checkpoint_memory lr_schedulers \
-	bench_collectives bench_predict report_figures report_page report_top \
-	samplers simulated_faults simulated_capture \
-	profiler_monitor profiler_readers profiler_rules profiler_damage \
-	debugger_trial debugger_actions debugger_examples \
-	compat_names horovod_scripts horovodrun smddp_launcher smddp_v1 smddp_v2 \
-	smdebug_names smdebug_configs smppy_names published_scripts migrate_check migrate_names \
-	migrate_notebooks spark spark_parts planted_faults planted_host_faults elastic elastic_driver \
-	checkpoint checkpoint_cpp checkpoint_failures checkpoint_on_signal debugger_cpp debugger_hook \
-	debugger_rules hosts zero_hosts zero_devices zero_errors zero_misuse zero_edges zero_resources \
-	ddp_errors ddp_hook_failures errors staged_devices bench_train profiler_recording \
-	horovod_variables horovod_timeline time_estimation
-not_python_of_torch := $(if $(suffix),$(torch_free_tests:%=--ignore=tests/python/test_%.py))
+# Of Python tests, those of what torch is: its groups, modules, optimizers, scalers and checkpoints.
+# With another torch they alone run; the others are of programs, files, hosts, messages and pages.
+tests_of_torch := api async autocast born_gradients checkpoint_of_torch checkpoint_of_torch_classes \
+	checkpoint_of_torch_names checkpoint_of_torch_states checkpoint_storage_reader collectives \
+	ddp ddp_backward ddp_comm_hooks ddp_module ddp_skipped ddp_training drop_in grad_scaler groups \
+	hooks horovod_odd_gradients horovod_optimizer named_collectives reconfigure simulated_ddp \
+	simulated_device simulated_groups stubs symmetric sync_batch_norm torch_stack torch_state_dict \
+	transfers windows zero_steps zero_training
+python_tests := $(if $(suffix),$(tests_of_torch:%=tests/python/test_%.py))
 # Of the simulated device, under which Python tests run: the laziest, or all four. C++ tests run all.
 schedules = $(if $(FARANDOLE_TEST_ALL),,lazy)
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
@@ -157,7 +148,7 @@ test-cpp: build  ## build, then run the C++ tests; with another torch those alon
 
 test-python: build  ## build, then run the Python tests; with another torch those alone that use it
 	FARANDOLE_TEST_SCHEDULES='$(schedules)' \
-		pytest -m 'not alone' --numprocesses $(JOBS) --dist loadfile $(not_python_of_torch)
+		pytest -m 'not alone' --numprocesses $(JOBS) --dist loadfile $(python_tests)
 	$(if $(suffix),,pytest -m alone)
 
 test-clients: build  ## test Accelerate, transformers, Lightning and DeepSpeed, which it installs in build/
