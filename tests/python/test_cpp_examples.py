@@ -138,6 +138,7 @@ def test_distillation_is_alike_in_both_languages(distil: list[str | Path]) -> No
 
 
 @pytest.mark.timeout(RUN_DEADLINE_S + 2 * DISTILLATION_DEADLINE_S)
+@pytest.mark.skipif(not WHOLE_MATRIX, reason="takes long: make test-all")
 def test_distillation_goes_on_in_the_other_language(
     distil: list[str | Path], tmp_path: Path
 ) -> None:
