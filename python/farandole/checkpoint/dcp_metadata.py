@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from enum import Enum, EnumMeta
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch.distributed.checkpoint.metadata import (
@@ -51,9 +52,17 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name in _ALLOWED.get(module, ()):
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _member  # by which Python 3.11.0 to 3.11.3 write members of an Enum
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+def _member(enum: object, name: str) -> Enum:
+    if isinstance(enum, EnumMeta) and name in enum.__members__:
+        return cast(Enum, enum[name])
+    raise pickle.UnpicklingError(f"it asks for the attribute {name} of {enum!r}")
 
 
 def read_metadata(folder: Path) -> Metadata:
