@@ -40,7 +40,7 @@ tests_of_torch := api async autocast born_gradients checkpoint_of_torch checkpoi
 	checkpoint_of_torch_names checkpoint_of_torch_states checkpoint_storage_reader collectives \
 	ddp ddp_backward ddp_comm_hooks ddp_module ddp_skipped ddp_training drop_in grad_scaler groups \
 	hooks horovod_odd_gradients horovod_optimizer named_collectives reconfigure simulated_ddp \
-	simulated_device simulated_groups stubs symmetric sync_batch_norm torch_stack torch_state_dict \
+	simulated_device simulated_groups symmetric sync_batch_norm torch_stack torch_state_dict \
 	transfers windows zero_steps zero_training
 python_tests := $(if $(suffix),$(tests_of_torch:%=tests/python/test_%.py))
 # Of the simulated device, under which Python tests run: the laziest, or all four. C++ tests run all.
