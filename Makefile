@@ -30,7 +30,7 @@ headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-iso
 	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
 endef
 # What uses no torch is the same with each of them, and tested with the pinned one.
-of_pinned_torch := $(if $(suffix),OFF,ON)
+is_pinned_torch := $(if $(suffix),OFF,ON)
 of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl|checkpoint_format)$$')
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
@@ -138,8 +138,8 @@ setup: $(VENV)/requirements-dev.stamp system-packages  ## only make .venv and ge
 
 build: setup  ## build C++ and Python with their tests; install into .venv
 	$(pip_install) --config-settings=cmake.define.FARANDOLE_BUILD_TESTS=ON \
-		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=$(of_pinned_torch) \
-		--config-settings=cmake.define.FARANDOLE_ALL_TESTS=$(of_pinned_torch) \
+		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=$(is_pinned_torch) \
+		--config-settings=cmake.define.FARANDOLE_ALL_TESTS=$(is_pinned_torch) \
 		--config-settings=cmake.define.FARANDOLE_WERROR=ON .
 	pip install --no-deps --no-build-isolation python/compat
 

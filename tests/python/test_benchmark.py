@@ -38,7 +38,7 @@ from benchmarks.hosts import outcome as hosts_outcome
 from benchmarks.hosts.emulated import EmulatedHosts
 from benchmarks.zero import memory_sets, rank
 from benchmarks.zero.lanes import LANES as ZERO
-from ranks import WHOLE_MATRIX
+from whole_matrix import of_whole_matrix
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -472,7 +472,7 @@ def test_bytes_over_tcp_are_counted_by_the_kernel() -> None:
             assert received() - before == 101_000
 
 
-@pytest.mark.skipif(not WHOLE_MATRIX, reason="takes long: make test-all")
+@of_whole_matrix
 @pytest.mark.timeout(200)
 def test_quick_hosts_run_measures_all_parts(tmp_path: Path) -> None:
     try:

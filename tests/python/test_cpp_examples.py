@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cmake_projects import RUN_DEADLINE_S, configure, output_of, run_ranks
-from ranks import WHOLE_MATRIX
+from whole_matrix import of_whole_matrix
 
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = REPOSITORY / "examples" / "cpp"
@@ -138,7 +138,7 @@ def test_distillation_is_alike_in_both_languages(distil: list[str | Path]) -> No
 
 
 @pytest.mark.timeout(RUN_DEADLINE_S + 2 * DISTILLATION_DEADLINE_S)
-@pytest.mark.skipif(not WHOLE_MATRIX, reason="takes long: make test-all")
+@of_whole_matrix
 def test_distillation_goes_on_in_the_other_language(
     distil: list[str | Path], tmp_path: Path
 ) -> None:
@@ -156,7 +156,7 @@ def test_distillation_goes_on_in_the_other_language(
 
 
 @pytest.mark.timeout(RUN_DEADLINE_S + DISTILLATION_DEADLINE_S)
-@pytest.mark.skipif(not WHOLE_MATRIX, reason="takes long: make test-all")
+@of_whole_matrix
 def test_a_distilled_student_beats_the_one_alone(distil: list[str | Path]) -> None:
     printed = output_of(*distil, "0", "140", deadline_s=DISTILLATION_DEADLINE_S)
     result = distillation(printed, 2)

@@ -11,8 +11,9 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 
 import farandole
 import horovod.torch as hvd
@@ -23,21 +24,13 @@ from farandole.named import gradient_units
 from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor, nn
 
+import horovod_session
 import ranks
 
 PARTS = 6
 RATE = 0.25
 
-
-@contextmanager
-def horovod(bucket_bytes: int = 200) -> Iterator[None]:
-    gradient_units.BUCKET_BYTES = bucket_bytes  # of a forked process
-    hvd.init()
-    try:
-        yield
-        hvd.barrier()
-    finally:
-        hvd.shutdown()
+horovod = partial(horovod_session.horovod, bucket_bytes=200)
 
 
 class Parts(nn.Module):

@@ -6,30 +6,17 @@ All numbers are small and whole, or halves of such, so they are compared with ==
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import farandole
 import horovod.torch as hvd
 import pytest
 import torch
-from farandole.named import gradient_units
 from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor, nn
 
 import ranks
+from horovod_session import horovod
 
 STEPS = 4
-
-
-@contextmanager
-def horovod() -> Iterator[None]:
-    hvd.init()
-    try:
-        yield
-        hvd.barrier()
-    finally:
-        hvd.shutdown()
 
 
 def optimizer_of(**named: Tensor) -> torch.optim.Optimizer:
@@ -123,8 +110,7 @@ def test_gradients_may_be_replaced_while_they_travel() -> None:
 
 
 def of_equal_numbers(rank: int, world_size: int) -> None:
-    gradient_units.BUCKET_BYTES = 8
-    with horovod():
+    with horovod(bucket_bytes=8):
         named = {name: nn.Parameter(torch.zeros(2)) for name in ("a", "w1", "w01", "w001")}
         given = dict(reversed(named.items())) if rank else named
         optimizer = optimizer_of(**given)

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import farandole
@@ -17,22 +15,13 @@ from torch import Tensor
 
 import ranks
 import sim
+from horovod_session import horovod
 
 WORLDS = [2, 3]
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int8, torch.uint8),
 ]
-
-
-@contextmanager
-def horovod(process_sets: Sequence[hvd.ProcessSet] = ()) -> Iterator[None]:
-    hvd.init(process_sets=list(process_sets))
-    try:
-        yield
-        hvd.barrier()
-    finally:
-        hvd.shutdown()
 
 
 def numbers(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import horovod.torch as hvd
@@ -15,19 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import ranks
+from horovod_session import horovod
 
 WORLDS = [2, 3]
 PER_RANK = 4
-
-
-@contextmanager
-def horovod() -> Iterator[None]:
-    hvd.init()
-    try:
-        yield
-        hvd.barrier()
-    finally:
-        hvd.shutdown()
 
 
 def model_of(seed: int) -> nn.Sequential:

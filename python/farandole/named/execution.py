@@ -70,7 +70,7 @@ class Execution:
     def run(self, work: Sequence[tuple[Decision, Request | None, Handle | None]]) -> None:
         """Fill in the handles' results. Collective; the request is None of a rank that joined."""
         parts: list[Part] = []
-        resolved = [pair for _, own, _ in work if own is not None for pair in own.resolve()]
+        resolved = [each for _, own, _ in work if own is not None for each in _resolved(own)]
         for decision, own, handle in work:
             operation = decision.signature.operation
             if operation == request.ALL_REDUCE:
@@ -79,8 +79,9 @@ class Execution:
                 with _misuse_told_to([handle]), _on(own.stream):
                     self._move(decision, own, handle)
         self._reduce_all(parts)
-        for view, memory in resolved:
-            view.copy_(memory)
+        for stream, view, memory in resolved:
+            with _on(stream):
+                view.copy_(memory)
         for decision, _, handle in work:
             wanted = {"" if each is None else each.wants_memory for each in decision.signatures}
             if len(wanted) == 1 and "" not in wanted:
@@ -235,6 +236,12 @@ def _outputs_of(own: Request) -> list[Tensor]:
     """Where results go, which begin as the inputs."""
     sources = map(_without_gradient, own.inputs)
     return list(sources) if own.in_place else [source.clone() for source in sources]
+
+
+def _resolved(own: Request) -> list[tuple[torch.Stream | None, Tensor, Tensor]]:
+    """Views in whose place memory is filled, with it, and the stream for both."""
+    with _on(own.stream):
+        return [(own.stream, view, memory) for view, memory in own.resolve()]
 
 
 def _without_gradient(tensor: Tensor) -> Tensor:
