@@ -134,7 +134,9 @@ std::vector<std::shared_ptr<optim::OptimizerOptions>> all_options() {
 TEST_F(TrainingCheckpoint, GoesOnWithAnyNumberOfRanks) {
   int folder = 0;
   for (const auto& options : all_options()) {
-    for (const auto& [before, after] : {std::pair(4, 2), std::pair(1, 4), std::pair(2, 8)}) {
+    for (const auto& ranks : {std::pair(4, 2), std::pair(1, 4), std::pair(2, 8)}) {
+      const int before = ranks.first;
+      const int after = ranks.second;
       const std::string path = path_ + "/" + std::to_string(folder++);
       const bool shards = folder % 2 == 0;
       std::vector<at::Tensor> wanted;

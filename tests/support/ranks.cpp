@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -67,6 +68,18 @@ void check_exit(int rank, int status, bool expected_to_die) {
   }
 }
 
+/// The number of running processes per core: the current number or the average of the last minute,
+/// whichever is larger, and at least 1. See /proc/loadavg in proc(5).
+double running_processes_per_core() {
+  std::ifstream file("/proc/loadavg");
+  double minute = 0;
+  double skipped = 0;
+  double running = 0;
+  file >> minute >> skipped >> skipped >> running;
+  return std::max({1.0, minute / std::thread::hardware_concurrency(),
+                   running / std::thread::hardware_concurrency()});
+}
+
 }  // namespace
 
 std::chrono::seconds rank_deadline() {
@@ -79,10 +92,12 @@ std::chrono::seconds rank_deadline() {
 
 std::chrono::milliseconds detection_limit() {
 #if defined(FARANDOLE_SANITIZED)
-  return std::chrono::seconds(10);
+  constexpr double kIdleMilliseconds = 10000;
 #else
-  return std::chrono::seconds(1);
+  constexpr double kIdleMilliseconds = 1000;
 #endif
+  return std::chrono::milliseconds(
+      static_cast<int64_t>(kIdleMilliseconds * running_processes_per_core()));
 }
 
 bool thin_matrix() { return std::getenv("FARANDOLE_TEST_THIN") != nullptr; }

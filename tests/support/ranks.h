@@ -35,8 +35,9 @@ void run_process_ranks(int world_size, const RankBody& body, const RankOptions& 
 
 /// The deadline of one group of ranks: generous, and longer still under sanitizers.
 std::chrono::seconds rank_deadline();
-/// Within which a failure must be told to those who wait. It takes under 100 ms; a second is
-/// promised, and sanitizers and busy machines get slack.
+/// The time within which a waiting rank must learn of a failure. Detection takes under 100 ms; the
+/// library promises one second. The limit is longer under sanitizers, and grows with the number of
+/// running processes per core. Call this at the end of the wait.
 std::chrono::milliseconds detection_limit();
 
 /// Whether FARANDOLE_TEST_THIN asks for the short version of a test matrix, as sanitizers need.

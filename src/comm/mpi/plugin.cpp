@@ -6,7 +6,7 @@
 #include "farandole/export.h"
 #include "farandole/version.h"
 
-extern "C" FARANDOLE_API const farandole::comm::mpi::Plugin* farandole_mpi_plugin() {
+extern "C" FARANDOLE_API const void* farandole_mpi_plugin() {
   static const farandole::comm::mpi::Plugin plugin{farandole::version(),
                                                    farandole::comm::mpi::MpiCommunicator::make,
                                                    farandole::comm::mpi::open_streams};

@@ -6,7 +6,7 @@
 #include "farandole/export.h"
 #include "farandole/version.h"
 
-extern "C" FARANDOLE_API const farandole::comm::nccl::Plugin* farandole_cuda_plugin() {
+extern "C" FARANDOLE_API const void* farandole_cuda_plugin() {
   using farandole::comm::nccl::NcclApi;
   using farandole::comm::nccl::NcclCommunicator;
   static const farandole::comm::nccl::Plugin plugin{

@@ -136,10 +136,10 @@ std::shared_ptr<Graph> Capture::end(const Stream& stream, const Nodes& last) {
   return graph;
 }
 
-bool Capture::forbids(CaptureMode mode_of_thread) const {
-  if (mode_ == CaptureMode::kRelaxed || mode_of_thread == CaptureMode::kRelaxed) return false;
+bool Capture::forbids(CaptureMode asking) const {
+  if (mode_ == CaptureMode::kRelaxed || asking == CaptureMode::kRelaxed) return false;
   if (thread_ == std::this_thread::get_id()) return true;
-  return mode_ == CaptureMode::kGlobal && mode_of_thread == CaptureMode::kGlobal;
+  return mode_ == CaptureMode::kGlobal && asking == CaptureMode::kGlobal;
 }
 
 std::string Capture::find_unjoined(const std::vector<Node>& nodes, const Nodes& last) {

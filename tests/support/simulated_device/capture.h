@@ -66,7 +66,7 @@ class Capture {
  private:
   friend void check_unsafe_call(const std::string& call);
 
-  bool forbids(CaptureMode mode_of_thread) const;
+  bool forbids(CaptureMode asking) const;
   /// A kernel that the origin has not waited for, in words; empty if there is none.
   static std::string find_unjoined(const std::vector<Node>& nodes, const Nodes& last);
 

@@ -10,6 +10,8 @@ void ncclSimulatedInject(const ncclSimulatedInjection* injection) {
   farandole::sim::nccl::inject(*injection);
 }
 
+void ncclSimulatedDropInjections() { farandole::sim::nccl::drop_injections(); }
+
 const char* ncclSimulatedTakeReports() {
   thread_local std::string reports;
   reports = farandole::sim::nccl::take_reports();

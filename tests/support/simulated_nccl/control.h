@@ -34,6 +34,9 @@ struct ncclSimulatedInjection {
 /// Applies to calls of this process. Any thread.
 void ncclSimulatedInject(const ncclSimulatedInjection* injection);
 
+/// Drops all injections whose call has not come yet. Any thread.
+void ncclSimulatedDropInjections();
+
 /// The misuses found since the last call of this function, each with its ranks, the reason and the
 /// fix; "" if there were none. The text lives until this thread asks again.
 const char* ncclSimulatedTakeReports();

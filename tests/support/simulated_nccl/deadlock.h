@@ -12,7 +12,7 @@ struct Region;
 
 /// The kernel that runs on a rank, in shared memory. Sets of ranks are bits by rank; without a
 /// kernel all are empty. Numbers wrap around.
-struct KernelState {
+struct alignas(8) KernelState {
   uint16_t number;  ///< of the kernel; changes with each
   uint16_t looks;   ///< how often the kernel has looked for messages, each before it wrote this
   uint8_t sends;    ///< to whom

@@ -24,6 +24,11 @@ void inject(const Injection& injection) {
   plan().waiting.push_back(injection);
 }
 
+void drop_injections() {
+  const std::lock_guard<std::mutex> lock(plan().mutex);
+  plan().waiting.clear();
+}
+
 std::optional<Injection> injected(const std::string& function, int rank) {
   const std::lock_guard<std::mutex> lock(plan().mutex);
   std::vector<Injection>& waiting = plan().waiting;

@@ -45,6 +45,7 @@ struct NcclLibrary {
   FARANDOLE_NCCL(CommWindowRegister);
   FARANDOLE_NCCL(CommWindowDeregister);
   FARANDOLE_NCCL(SimulatedInject);
+  FARANDOLE_NCCL(SimulatedDropInjections);
   FARANDOLE_NCCL(SimulatedTakeReports);
 #undef FARANDOLE_NCCL
 

@@ -186,7 +186,7 @@ class Driver {
 }  // namespace
 }  // namespace farandole
 
-extern "C" FARANDOLE_API const farandole::KernelLauncher* farandole_cuda_kernels() {
+extern "C" FARANDOLE_API const void* farandole_cuda_kernels() {
   using farandole::Driver;
   static const farandole::KernelLauncher launcher{
       farandole::version(), [](int device) { return Driver::get().obstacle(device); },

@@ -4,7 +4,7 @@
 #include "farandole/version.h"
 #include "optim/device/cuda/kernel_launcher.h"
 
-extern "C" FARANDOLE_API const farandole::KernelLauncher* farandole_cuda_kernels() {
+extern "C" FARANDOLE_API const void* farandole_cuda_kernels() {
   static const farandole::KernelLauncher launcher{
       farandole::version(),
       [](int /*device*/) {
