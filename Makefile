@@ -8,7 +8,7 @@
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
-pinned_torch := $(shell sed -n 's/^torch==//p' requirements.txt)
+pinned_torch := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH ?= $(pinned_torch)
 
 suffix := $(if $(filter-out $(pinned_torch),$(TORCH)),-$(TORCH))
@@ -21,17 +21,20 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 # Where Python tests find C++ programs.
 export FARANDOLE_BUILD := $(BUILD)
 
+install = python -m pip install --constraint $(VENV)/constraints.txt --requirement
 # pip builds in $(BUILD) and installs into $(VENV), so that one build serves Python and ctest alike.
 define pip_install
 headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-isolation \
 	--config-settings=build-dir=$(BUILD) \
 	--config-settings=cmake.define.FARANDOLE_HEADERS_ALONE=$(if $(FARANDOLE_TEST_ALL),ON,OFF) \
 	--config-settings=cmake.define.FARANDOLE_UNITY=$(if $(FARANDOLE_TEST_ALL),OFF,ON) \
+	--config-settings=cmake.define.FARANDOLE_WERROR=$(if $(CI),ON,OFF) \
+	$(if $(and $(CI),$(suffix)),--config-settings=cmake.define.FARANDOLE_NVCC=) \
 	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
 endef
-# What uses no torch is the same with each of them, and tested with the pinned one.
+# Code that does not use torch is the same with every torch, so it is tested only with the pinned
+# one. CI also compiles the kernels for GPUs only with the pinned one.
 is_pinned_torch := $(if $(suffix),OFF,ON)
-of_torch := $(if $(suffix),--label-exclude '^(comm|mpi|sim|nccl|checkpoint_format)$$')
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
 # Of Python tests, those of what torch is: its groups, modules, optimizers, scalers and checkpoints.
@@ -60,14 +63,15 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # tests measure time
-.PHONY: help demo train test test-all bench bench-ddp bench-zero bench-amp bench-hosts bench-gpu lint
+.PHONY: help demo train test test-system test-all bench bench-ddp bench-zero bench-amp bench-hosts bench-gpu lint
 .PHONY: format gpu-check
-.PHONY: fuzz sanitize sanitize-ddp clean setup build test-cpp test-python test-clients system-packages
+.PHONY: fuzz sanitize clean setup build test-cpp test-python test-clients system-packages
+.PHONY: clang setup-system build-system check-cpp check-python check-system
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/requirements.stamp  ## train a real model on 2 ranks over Farandole, beside gloo
+demo: $(VENV)/requirements-examples.stamp  ## train a real model on 2 ranks over Farandole, beside gloo
 	$(pip_install) .
 	python examples/python/train_digits.py
 
@@ -77,28 +81,30 @@ train: $(VENV)/requirements-dev.stamp  ## train a ResNet-18 on generated images 
 		--lr 0.05 --epochs 8 --warm-up 1
 	python examples/python/plot_training.py build/resnet build/resnet/curves.png
 
-test: test-cpp test-python  ## build, then run every test, C++ and Python
+test: build check-cpp check-python  ## build, then run all tests except those that start programs
+
+test-system: build-system check-system  ## build, then run the tests that start programs: launchers, examples, benchmarks
 
 test-all: export FARANDOLE_TEST_ALL := 1
-test-all: test fuzz  ## test with whole matrices, all schedules, thousands of faults, each header alone
-	FARANDOLE_FAULT_ROUNDS=2000 $(BUILD)/tests/test_comm_random_fault
+test-all: test test-system fuzz  ## run all tests with whole matrices, all schedules, thousands of faults, each header alone
+	FARANDOLE_FAULT_ROUNDS=2000 $(BUILD)/tests/test_comm --gtest_filter='RandomFault*'
 
-bench: build  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot
+bench: build-system  ## measure all_reduce beside gloo and OpenMPI; prints a table, draws a plot
 	python -m benchmarks.collectives.run $(publish)
 
-bench-ddp: build  ## measure training steps and memory beside torch's DDP and beside no DDP
+bench-ddp: build-system  ## measure training steps and memory beside torch's DDP and beside no DDP
 	python -m benchmarks.ddp.run --part times memory sweep $(publish)
 
-bench-zero: build  ## measure training with sharded optimizers beside torch's and whole ones
+bench-zero: build-system  ## measure training with sharded optimizers beside torch's and whole ones
 	python -m benchmarks.zero.run --part times memory kernel $(publish)
 
-bench-hosts: build  ## measure emulated hosts beside plain TCP, gloo and OpenMPI; needs root
+bench-hosts: build-system  ## measure emulated hosts beside plain TCP, gloo and OpenMPI; needs root
 	python -m benchmarks.hosts.run $(publish)
 
-bench-amp: build  ## measure what a GradScaler costs beside torch's, and bf16 on the wire
+bench-amp: build-system  ## measure what a GradScaler costs beside torch's, and bf16 on the wire
 	python -m benchmarks.amp.run --part times kernel wire $(publish)
 
-bench-gpu: build  ## measure collectives and training steps on this host's GPUs beside torch's NCCL
+bench-gpu: build-system  ## measure collectives and training steps on this host's GPUs beside torch's NCCL
 	python -m benchmarks.gpu.run $(publish)
 
 # Offline: no virtual environment, but what PYTHON has. OUT=path of the report.
@@ -106,7 +112,7 @@ gpu-check:  ## check everything on this machine's GPUs, in at most ten minutes; 
 	@env -u VIRTUAL_ENV -u FARANDOLE_BUILD PATH="$(outer_path)" \
 		$(PYTHON) tests/gpu/check.py $(if $(OUT),--output "$(OUT)")
 
-lint: $(VENV)/requirements-dev.stamp  ## clang-format, clang-tidy, ruff, mypy --strict, order of the layers
+lint: $(VENV)/requirements-system.stamp  ## check with clang-format, clang-tidy, ruff and mypy --strict; check the order of layers and docs/errors.md
 	clang-format --dry-run -Werror $(cpp_files)
 	printf '%s\n' $(torch_free_sources) | \
 		xargs -I{} -P $(JOBS) clang-tidy --quiet {} -- $(tidy_flags)
@@ -115,10 +121,11 @@ lint: $(VENV)/requirements-dev.stamp  ## clang-format, clang-tidy, ruff, mypy --
 	mypy
 	pytest tests/lint
 
-format: $(VENV)/requirements-dev.stamp  ## rewrite C++ and Python in the project's format
+format: $(VENV)/requirements-dev.stamp  ## rewrite C++ and Python in the project's format; regenerate docs/errors.md
 	clang-format -i $(cpp_files)
 	ruff check --fix --exit-zero .
 	ruff format .
+	python tests/lint/errors_page.py
 
 fuzz: setup  ## read damaged headers of checkpoints for a minute under ASan and UBSan
 	cmake --preset asan
@@ -126,9 +133,7 @@ fuzz: setup  ## read damaged headers of checkpoints for a minute under ASan and 
 	FARANDOLE_FUZZ_S=60 build/asan/tests/test_checkpoint_format \
 		--gtest_filter=Safetensors.NoBytesBreakTheReader
 
-sanitize: sanitize-asan sanitize-tsan  ## test comm under ASan, UBSan and TSan
-
-sanitize-ddp: sanitize-asan-ddp sanitize-tsan-ddp  ## the same for the layers above; of CI, the first half
+sanitize: sanitize-asan sanitize-tsan  ## test comm and NCCL under ASan, UBSan and TSan; sanitize-asan-all: all layers under ASan
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
@@ -136,42 +141,77 @@ clean:  ## remove what was built; .venv stays
 
 setup: $(VENV)/requirements-dev.stamp system-packages  ## only make .venv and get what tests need
 
+setup-system: $(VENV)/requirements-system.stamp setup
+	@.ci/system-packages java openjdk-17-jre-headless || [ -z "$$CI" ]  # else Spark tests are skipped
+
 build: setup  ## build C++ and Python with their tests; install into .venv
 	$(pip_install) --config-settings=cmake.define.FARANDOLE_BUILD_TESTS=ON \
-		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=$(is_pinned_torch) \
-		--config-settings=cmake.define.FARANDOLE_ALL_TESTS=$(is_pinned_torch) \
-		--config-settings=cmake.define.FARANDOLE_WERROR=ON .
+		--config-settings=cmake.define.FARANDOLE_BUILD_PROGRAMS=OFF \
+		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=OFF \
+		--config-settings=cmake.define.FARANDOLE_ALL_TESTS=$(is_pinned_torch) .
 	pip install --no-deps --no-build-isolation python/compat
 
-test-cpp: build  ## build, then run the C++ tests; with another torch those alone that use it
-	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error $(of_torch)
+build-system: setup-system  ## do the same as make build, and build the C++ programs, examples and benchmarks
+	$(pip_install) --config-settings=cmake.define.FARANDOLE_BUILD_TESTS=ON \
+		--config-settings=cmake.define.FARANDOLE_BUILD_PROGRAMS=ON \
+		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=ON \
+		--config-settings=cmake.define.FARANDOLE_ALL_TESTS=ON .
+	pip install --no-deps --no-build-isolation python/compat
 
-test-python: build  ## build, then run the Python tests; with another torch those alone that use it
-	FARANDOLE_TEST_SCHEDULES='$(schedules)' \
-		pytest -m 'not alone' --numprocesses $(JOBS) --dist loadfile $(python_tests)
-	$(if $(suffix),,pytest -m alone)
+test-cpp: build check-cpp  ## build, then run the C++ tests; with another torch, only those of process_group
+
+test-python: build check-python  ## build, then run the Python tests; with another torch, only those that depend on it
+
+# The check-* targets test what is already built. They write reports for CI into $(BUILD).
+check-cpp:
+	rm -rf $(BUILD)/results
+	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error \
+		--output-junit cpp.xml
+
+check-python:
+	FARANDOLE_TEST_SCHEDULES='$(schedules)' pytest -m 'not system' \
+		--numprocesses $(JOBS) --dist loadgroup $(python_tests) --junitxml $(BUILD)/python.xml
+
+check-system:
+	pytest -m 'system and not alone' --numprocesses $(JOBS) --dist loadgroup --junitxml $(BUILD)/system.xml
+	pytest -m alone tests/python/test_planted_host_faults.py --junitxml $(BUILD)/system-alone.xml
 
 test-clients: build  ## test Accelerate, transformers, Lightning and DeepSpeed, which it installs in build/
 	FARANDOLE_TEST_CLIENTS=1 pytest tests/python/test_clients.py
 
-sanitize-%: setup
+sanitize-%: build-% check-%
+	@:
+
+build-asan-all: clang
+build-asan build-asan-all build-tsan: build-%: setup
 	cmake --preset $*
 	cmake --build --preset $*
-	$(fixed_addresses) ctest --preset $*
+
+check-asan check-asan-all check-tsan: check-%:
+	rm -rf build/$*/results
+	$(fixed_addresses) ctest --preset $* --parallel $(JOBS)
+
+clang:
+	@.ci/system-packages clang++ clang libclang-rt-dev
 
 system-packages:
 	@.ci/system-packages gmock/gmock.h libgtest-dev libgmock-dev
-	@.ci/system-packages java openjdk-17-jre-headless || [ -z "$$CI" ]  # else Spark is not tested
 
-$(VENV)/requirements.stamp: requirements.txt
+$(VENV)/requirements.stamp: requirements.txt constraints.txt
 	@PATH="$(outer_path)" $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo 'Farandole needs Python >= 3.10; name one: make PYTHON=python3.12 ...' >&2; exit 1; }
 	PATH="$(outer_path)" $(PYTHON) -m venv $(VENV)
-	sed 's/^torch==.*/torch==$(TORCH)/' requirements.txt > $(VENV)/requirements.txt
+	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(VENV)/constraints.txt
 	python -m pip install pip==26.3
-	python -m pip install -r $(VENV)/requirements.txt
+	$(install) requirements.txt
 	touch $@
 
-$(VENV)/requirements-dev.stamp: requirements-dev.txt $(VENV)/requirements.stamp
-	python -m pip install -r requirements-dev.txt
+$(VENV)/requirements-examples.stamp: examples/requirements.txt $(VENV)/requirements.stamp
+	$(install) examples/requirements.txt
 	touch $@
+
+$(VENV)/requirements-%.stamp: requirements-%.txt $(VENV)/requirements-examples.stamp
+	$(install) $<
+	touch $@
+
+$(VENV)/requirements-system.stamp: $(VENV)/requirements-dev.stamp

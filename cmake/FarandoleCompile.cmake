@@ -27,7 +27,8 @@ if(FARANDOLE_SANITIZER MATCHES "^(address|thread)$")
                       -fno-omit-frame-pointer -g1)  # -g1: lines and names, for reports
   add_link_options(-fsanitize=${sanitizers})
   # Sources leave out what sanitizers cannot run: target_clones resolvers start before the runtime.
-  add_compile_definitions(FARANDOLE_SANITIZED=1)
+  string(TOUPPER ${FARANDOLE_SANITIZER} sanitizer)
+  add_compile_definitions(FARANDOLE_SANITIZED=1 FARANDOLE_SANITIZED_${sanitizer}=1)
 elseif(NOT FARANDOLE_SANITIZER STREQUAL "none")
   message(FATAL_ERROR "FARANDOLE_SANITIZER is '${FARANDOLE_SANITIZER}'.\n"
                       "why: only none, address and thread are known.\n"
@@ -67,6 +68,11 @@ function(farandole_own_code target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wshadow)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # false on std::string: GCC bug 105651
+  endif()
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    # In C++, Clang's -Wconversion includes -Wsign-conversion, but GCC's does not. Clang ignores the
+    # pragmas that only GCC knows.
+    target_compile_options(${target} PRIVATE -Wno-sign-conversion -Wno-unknown-pragmas)
   endif()
   if(FARANDOLE_WERROR)
     # Which of its names torch deprecates changes from version to version; that stays a warning.

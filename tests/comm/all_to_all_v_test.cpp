@@ -32,7 +32,7 @@ uint64_t steps_of_rank_zero() {
   return 0;
 }
 
-TEST(AllToAllV, TakesNoChunksForBlocksThatDoNotTravel) {
+TEST(AllToAllVStaging, TakesNoChunksForBlocksThatDoNotTravel) {
   run_process_ranks(2, [](Communicator& group) {
     const size_t to_itself = 5000000;
     const auto own = static_cast<size_t>(group.rank());

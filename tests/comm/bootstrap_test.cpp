@@ -66,13 +66,7 @@ bool ends_with(const std::string& text, const std::string& end) {
 constexpr int kWorldSize = 4;
 
 /// Learning takes some tenths of a second; sanitizers and busy machines get slack.
-milliseconds formation_limit() {
-#if defined(FARANDOLE_SANITIZED)
-  return milliseconds(15000);
-#else
-  return milliseconds(3000);
-#endif
-}
+milliseconds formation_limit() { return 3 * detection_limit(); }
 
 CommunicatorOptions options_of(int rank) {
   CommunicatorOptions options;

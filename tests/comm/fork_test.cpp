@@ -46,7 +46,7 @@ bool ends(pid_t child) {
 }
 
 TEST(Fork, ChildReleasesMemoryAndMakesGroupsWhileThreadsAllocate) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(FARANDOLE_SANITIZED_ADDRESS)
   GTEST_SKIP() << "AddressSanitizer's allocator keeps its own locks held in forked children";
 #endif
   auto group = lone_group("parent");

@@ -76,7 +76,7 @@ TEST(UpdateParameters, UpdatesManyParametersAsTheRuleAloneDoes) {
 }
 
 TEST(UpdateParameters, GivesTheSameBitsWithAnyNumberOfThreads) {
-#ifdef __SANITIZE_THREAD__
+#ifdef FARANDOLE_SANITIZED_THREAD
   GTEST_SKIP() << "ThreadSanitizer does not see what OpenMP's threads wait for";
 #endif
   const int threads = at::get_num_threads();
@@ -109,7 +109,7 @@ class ThreadNote final : public UpdateRule {
 };
 
 TEST(UpdateParameters, RunsOnTorchsThreads) {
-#ifdef __SANITIZE_THREAD__
+#ifdef FARANDOLE_SANITIZED_THREAD
   GTEST_SKIP() << "ThreadSanitizer does not see what OpenMP's threads wait for";
 #endif
   const int threads = at::get_num_threads();

@@ -523,7 +523,7 @@ TEST(ZeroRedundancyOptimizer, SavesTheFloat32ValuesThatItHasLoaded) {
 }
 
 TEST(ZeroRedundancyOptimizer, LeavesAForkedChildTensorsOfItsOwn) {
-#ifdef __SANITIZE_THREAD__
+#ifdef FARANDOLE_SANITIZED_THREAD
   GTEST_SKIP() << "after forks of several threads ThreadSanitizer takes memory that malloc gives "
                   "from one to another for a race";
 #endif

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "farandole/error.h"
+#include "support/ranks.h"
 
 namespace farandole {
 namespace {
@@ -141,7 +142,8 @@ TEST(CollectiveQueue, DoesNotWaitForAnExecutorThatCannotEnd) {
   });
   const auto begin = std::chrono::steady_clock::now();
   queue->close(milliseconds(100));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(1500));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin,
+            milliseconds(500) + farandole::test::detection_limit());
   queue.reset();
   release.set_value();
   ended->get_future().wait();

@@ -139,7 +139,7 @@ TEST_F(ProfileRecorder, SaysAtOnceThatAFolderCannotBeWritten) {
 }
 
 TEST_F(ProfileRecorder, BelongsToTheProcessThatStartedIt) {
-#if defined(__SANITIZE_THREAD__)
+#if defined(FARANDOLE_SANITIZED_THREAD)
   GTEST_SKIP() << "ThreadSanitizer knows no threads in a forked child";
 #endif
   start(options());

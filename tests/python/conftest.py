@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves out the tests of what the torch that runs does not have; none leaves anything behind."""
+"""Leaves out the test files that need a newer torch, and cleans up after each test.
+
+There are two tiers of tests: tests with the mark `system` may start programs, other tests may not.
+Files are distributed among the workers, the longest first.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -13,6 +20,63 @@ from torch.distributed import ProcessGroup
 SINCE_2_15 = ["test_hooks.py", "test_reconfigure.py", "test_windows.py"]
 
 collect_ignore = [] if hasattr(ProcessGroup, "new_window") else SINCE_2_15
+
+# Seconds that the longest files take on 2 cores. The next free worker takes a whole file, or a
+# single test of a file in SPLIT, whose tests share nothing that is slow to create.
+SECONDS = {
+    "test_zero_training.py": 115,
+    "test_zero_whole.py": 83,
+    "test_zero_state.py": 73,
+    "test_ddp_frozen.py": 61,
+    "test_ddp_backward.py": 60,
+    "test_checkpoint_failures.py": 57,
+    "test_torch_state_dict.py": 56,
+    "test_zero_steps.py": 51,
+    "test_checkpoint.py": 48,
+    "test_grad_scaler.py": 42,
+    "test_zero_devices.py": 38,
+    "test_ddp_module.py": 37,
+    "test_born_gradients.py": 31,
+    "test_amp_training.py": 31,
+}
+SPLIT = {"test_ddp_frozen.py", "test_ddp_backward.py", "test_checkpoint_failures.py"}
+# Programs that a test without the mark may start: each takes about a millisecond.
+SMALL_PROGRAMS = ("sh", "true", "sleep", "ip", "tc", "fc-list", "git", "readelf", "nm")
+
+_running: pytest.Item | None = None
+
+
+def _refuse_programs(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "subprocess.Popen" or _running is None:
+        return
+    program = Path(os.fsdecode(arguments[0] or arguments[1][0])).name
+    if not _running.get_closest_marker("system") and program not in SMALL_PROGRAMS:
+        raise RuntimeError(
+            f"a test without the mark `system` starts {program}.\n"
+            "why: `make test` leaves out tests that start programs, which take seconds each.\n"
+            "fix: mark it with @pytest.mark.system, or call the code in the test or in its ranks."
+        )
+
+
+sys.addaudithook(_refuse_programs)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    global _running
+    _running = item
+    try:
+        return (yield)
+    finally:
+        _running = None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: -SECONDS.get(item.path.name, 0))
+    for item in items:
+        if item.path.name not in SPLIT:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.fixture(autouse=True)

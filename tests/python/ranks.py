@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import time
@@ -20,10 +21,11 @@ DEADLINE_S = 60.0
 TIMEOUT_S = 30.0
 
 # A server that has imported torch forks the ranks: each starts in milliseconds, in a process that
-# has not computed anything. (torch.optim imports torch._dynamo in its first step, for seconds.)
+# has not computed anything. (torch.optim imports torch._dynamo in its first step, for seconds; each
+# test's module imports pytest, for 0.3 s.)
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.optim", "farandole"]
+    ["torch", "torch._dynamo", "torch.distributed.optim", "farandole", "pytest"]
 )
 
 Body = Callable[..., Any]
@@ -146,6 +148,8 @@ def _enter(
     port: int,
     setup: Setup,
 ) -> None:
+    # The collector would look at all that the server imported, in each rank: a third of the time.
+    gc.freeze()
     # torch 2.15 records every collective and takes seconds to dump them at a failure.
     os.environ["TORCH_FR_BUFFER_SIZE"] = "0"
     os.environ.update(setup.env)

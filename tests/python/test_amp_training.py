@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from farandole import DistributedDataParallel, GradScaler, ZeroRedundancyOptimizer, autocast
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import ranks
@@ -107,6 +106,8 @@ def train(
 
 @pytest.mark.parametrize(("name", "gradients"), [("digits", "full"), ("transformer", "shard")])
 def test_half_types_reach_the_loss_of_float32(name: str, gradients: str) -> None:
+    from sklearn.datasets import load_digits  # here: ranks, which import this file, need none of it
+
     data = load_digits(return_X_y=True) if name == "digits" else ()
     wanted = ranks.run(train, RANKS, name, "float32", gradients, *data)[0][0]
     assert wanted < 1.2

@@ -85,6 +85,7 @@ print(farandole.rank(), farandole.world_size(), farandole.local_rank(), tensor.t
 """
 
 
+@pytest.mark.system
 def test_alone_without_a_launcher_and_says_so_in_one_line() -> None:
     result = run_python(ALONE)
     assert result.returncode == 0, result.stderr
@@ -94,6 +95,7 @@ def test_alone_without_a_launcher_and_says_so_in_one_line() -> None:
     assert lines[0].startswith("farandole INFO:")
 
 
+@pytest.mark.system
 def test_the_line_can_be_turned_off() -> None:
     assert run_python(ALONE, FARANDOLE_LOG="warning").stderr == ""
 
@@ -141,6 +143,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.system
 def test_under_torchrun(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TORCHRUN)
@@ -190,6 +193,7 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
 
 
+@pytest.mark.system
 def test_import_brings_little_along() -> None:
     done = run_python(IMPORTED)
     assert set(done.stdout.split()) == {"farandole", "torch"}  # which has all that it takes

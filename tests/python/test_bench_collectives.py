@@ -138,6 +138,7 @@ def every_case(rank_: int, world_size: int) -> list[dict[str, Any]]:
     return [row for each in measure.iterate(bench, plan, world_size) for row in each]
 
 
+@pytest.mark.system
 def test_every_operation_dtype_and_reduction_is_measured_and_verified() -> None:
     first, *others = ranks.run(every_case, 3, deadline_s=110)
     assert all(other == first for other in others)
@@ -157,6 +158,7 @@ def test_every_operation_dtype_and_reduction_is_measured_and_verified() -> None:
     assert "FAILED" in table.verdict_of(first)
 
 
+@pytest.mark.system
 def test_bandwidths_of_small_sizes_are_not_rounded_away() -> None:
     plan = plan_of("-b", "8", "-e", "8", "--iters", "4")
     bench = measure.Bench.__new__(measure.Bench)
@@ -198,6 +200,7 @@ def too_large(rank_: int, world_size: int) -> list[dict[str, Any]]:
     return [row for each in measure.iterate(bench, plan, world_size) for row in each]
 
 
+@pytest.mark.system
 def test_sizes_that_do_not_fit_into_memory_are_left_out_on_every_rank() -> None:
     first, second = ranks.run(too_large, 2)
     assert first == second
@@ -205,6 +208,7 @@ def test_sizes_that_do_not_fit_into_memory_are_left_out_on_every_rank() -> None:
     assert "n/a: it needs" in table.line_of(first[0])
 
 
+@pytest.mark.system
 def test_it_starts_ranks_and_writes_table_lines_and_plots(tmp_path: Path) -> None:
     results, plot, image = (tmp_path / name for name in ("results.jsonl", "a.svg", "a.png"))
     done = bench("all_reduce", "all_gather", "-n", "1,2", "-b", "1K", "-e", "4K", "--iters", "4",
@@ -222,6 +226,7 @@ def test_it_starts_ranks_and_writes_table_lines_and_plots(tmp_path: Path) -> Non
     assert image.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_ranks_and_leaves_what_was_measured(
     tmp_path: Path, number: signal.Signals
@@ -244,6 +249,7 @@ def test_a_signal_ends_the_ranks_and_leaves_what_was_measured(
     assert json.loads(results.read_text().splitlines()[0])["verified"]
 
 
+@pytest.mark.system
 def test_ranks_of_torchrun_print_lines_of_json() -> None:
     torchrun = [warm_python.executable(), "-m", "torch.distributed.run", "--standalone",
                 "--nproc-per-node=2"]  # fmt: skip
@@ -258,6 +264,7 @@ def test_ranks_of_torchrun_print_lines_of_json() -> None:
     assert (row["ranks"], row["launcher"], row["lane"]) == (2, "torchrun", "farandole")
 
 
+@pytest.mark.system
 def test_mpi_is_a_peer_where_mpirun_starts_the_ranks() -> None:
     pytest.importorskip("mpi4py")
     done = bench("-n", "2", "-e", "8", "--peers", "mpi", "--iters", "4", "--json", "-")
@@ -337,12 +344,14 @@ def test_a_launcher_with_other_ranks_than_asked_for_is_status_2(
     assert "-n asks for 20 ranks, and torchrun started 4." in capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_a_peer_that_is_asked_for_and_missing_is_status_2() -> None:
     done = bench("-n", "1", "-e", "8", "--peers", "nccl")
     assert done.returncode == 2
     assert "[bench-peer]" in done.stderr
 
 
+@pytest.mark.system
 def test_import_farandole_imports_nothing_of_bench() -> None:
     code = "import farandole, sys; print([n for n in sys.modules if 'farandole.bench' in n])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,

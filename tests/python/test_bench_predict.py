@@ -389,6 +389,7 @@ def test_misuse_of_a_recorder_raises() -> None:
         recorder.recorded()
 
 
+@pytest.mark.system
 def test_a_wrapped_module_is_refused(tmp_path: Path) -> None:
     program = (
         "import farandole, torch, torch.distributed as dist\n"
@@ -564,6 +565,7 @@ def test_the_command_predicts_from_a_recorded_step(capsys: pytest.CaptureFixture
     }
 
 
+@pytest.mark.system
 def test_the_command_records(tmp_path: Path) -> None:
     step = tmp_path / "step.json"
     given = ["bench", "predict", "--record", "train:setup", "--steps", "9", "-o", str(step)]
@@ -575,6 +577,7 @@ def test_the_command_records(tmp_path: Path) -> None:
     assert len(load_step(step).steps_ms[0]) == 6
 
 
+@pytest.mark.system
 def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [warm_python.executable(), str(EXAMPLE / "train.py")],
@@ -628,6 +631,7 @@ def test_the_page_has_the_predictions_beside_published_runs() -> None:
     assert published.table() in (REPOSITORY / "docs" / "predict.md").read_text()
 
 
+@pytest.mark.system
 @pytest.mark.timeout(200)
 def test_quick_run_compares_predictions_with_steps(tmp_path: Path) -> None:
     try:

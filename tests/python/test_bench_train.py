@@ -283,6 +283,7 @@ def measured(rank: int, world_size: int, *precisions: str) -> list[dict[str, Any
     return [row for cell in cells for row in bench.measure(cell)]
 
 
+@pytest.mark.system
 @pytest.mark.timeout(240)
 def test_all_lanes_train_the_same_in_each_precision() -> None:
     first, second = ranks.run(measured, 2, "float32", "bf16", "fp16", deadline_s=200)
@@ -307,11 +308,13 @@ def diverged(rank: int, world_size: int) -> list[str | None]:
     return [row["fault"] for row in measured(rank, world_size, "float32")]
 
 
+@pytest.mark.system
 def test_a_lane_whose_ranks_diverge_is_found() -> None:
     faults, _ = ranks.run(diverged, 2)
     assert faults == [None, None, "ranks have different parameters", None]
 
 
+@pytest.mark.system
 @pytest.mark.timeout(240)
 def test_a_sweep_goes_on_where_it_was_ended_and_writes_one_page(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
@@ -406,6 +409,7 @@ def test_the_page_needs_nothing_else() -> None:
 PHONE_PIXELS = 360
 
 
+@pytest.mark.system
 def test_the_page_is_readable_on_a_phone_in_chromium(tmp_path: Path) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:

@@ -107,6 +107,7 @@ BUS = {"all_reduce": 1, "broadcast": 1, "reduce": 1, "send_recv": 1, "send_strea
 BUS |= dict.fromkeys(["reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"], 0.5)
 
 
+@pytest.mark.system
 @pytest.mark.timeout(300)
 def test_quick_run_measures_and_verifies_all_lanes(tmp_path: Path) -> None:
     printed = run("collectives.run", "--quick", "--output", str(tmp_path))
@@ -130,6 +131,7 @@ def check_cells(cells: list[dict[str, object]]) -> None:
         assert each["busbw_gb_s"] == pytest.approx(busbw, rel=0.01, abs=1e-3)
 
 
+@pytest.mark.system
 @pytest.mark.timeout(300)
 def test_quick_run_measures_and_verifies_the_other_operations(tmp_path: Path) -> None:
     names = ["reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter"]
@@ -183,6 +185,7 @@ def test_each_operation_expects_what_its_definition_says() -> None:
     assert list(expected("gather", 0, 2, 4, 1)) == [1, 2, 2, 4]
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 def test_quick_diagnosis_run_compares_both_libraries(tmp_path: Path) -> None:
     printed = run("diagnosis.run", "--quick", "--output", str(tmp_path))
@@ -196,6 +199,7 @@ def test_quick_diagnosis_run_compares_both_libraries(tmp_path: Path) -> None:
     assert "target: <= 3 % from 4 KiB" in printed
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 def test_quick_rounding_run_agrees_in_float64(tmp_path: Path) -> None:
     run("zero.rounding", "--quick", "--output", str(tmp_path))
@@ -206,6 +210,7 @@ def test_quick_rounding_run_agrees_in_float64(tmp_path: Path) -> None:
     assert apart["ours_full", "float64"] == apart["ours_shard", "float64"]
 
 
+@pytest.mark.system
 def test_quick_horovod_run_verifies_all_lanes(tmp_path: Path) -> None:
     printed = run("horovod.run", "--quick", "--output", str(tmp_path))
     rows = rows_of(tmp_path / "horovod.jsonl")
@@ -216,6 +221,7 @@ def test_quick_horovod_run_verifies_all_lanes(tmp_path: Path) -> None:
     assert "averages over 2 ranks" in printed
 
 
+@pytest.mark.system
 def test_quick_report_run_tells_time_and_memory(tmp_path: Path) -> None:
     printed = run("report.run", "--quick", "--output", str(tmp_path), is_forked=False)
     (row,) = rows_of(tmp_path / "report.jsonl")
@@ -223,6 +229,7 @@ def test_quick_report_run_tells_time_and_memory(tmp_path: Path) -> None:
     assert f"{row['read_mb']} MB: {row['wall_s']} s" in printed
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 def test_quick_memory_run_finds_the_segment(tmp_path: Path) -> None:
     printed = run("memory.run", "--quick", "--output", str(tmp_path))
@@ -236,6 +243,7 @@ def test_quick_memory_run_finds_the_segment(tmp_path: Path) -> None:
     assert "page tables" in printed
 
 
+@pytest.mark.system
 @pytest.mark.timeout(300)
 def test_quick_ddp_run_verifies_gradients_and_tells_what_each_lane_costs(tmp_path: Path) -> None:
     options = ["--quick", "--model", "transformer", "tiny", "--output", str(tmp_path)]
@@ -299,6 +307,7 @@ AMP_LANES = [
 ZERO_LANES = ["local", "torch_zero", "ours_full", "ours_shard", "torch_ddp", "ours_ddp"]
 
 
+@pytest.mark.system
 @pytest.mark.timeout(300)
 def test_quick_zero_run_verifies_parameters_and_tells_time_and_memory(tmp_path: Path) -> None:
     size = ["--quick", "--model", "transformer", "--ranks", "2"]
@@ -383,6 +392,7 @@ def test_sharded_optimizers_cost_what_the_formulas_say() -> None:
     }
 
 
+@pytest.mark.system
 @pytest.mark.timeout(300)
 def test_quick_amp_run_compares_steps_loops_and_bytes(tmp_path: Path) -> None:
     parts = ["--part", "times", "kernel", "wire"]
@@ -472,6 +482,7 @@ def test_bytes_over_tcp_are_counted_by_the_kernel() -> None:
             assert received() - before == 101_000
 
 
+@pytest.mark.system
 @of_whole_matrix
 @pytest.mark.timeout(200)
 def test_quick_hosts_run_measures_all_parts(tmp_path: Path) -> None:

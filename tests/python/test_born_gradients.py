@@ -312,6 +312,7 @@ sys.exit("libfarandole.so" not in pathlib.Path("/proc/self/maps").read_text())
 """
 
 
+@pytest.mark.system
 def test_the_library_stays_where_torch_has_its_allocator() -> None:
     library = Path(farandole.__file__).parent / "lib" / "libfarandole.so"
     subprocess.run([sys.executable, "-IS", "-c", UNLOAD, library], check=True, timeout=60)

@@ -507,6 +507,7 @@ LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADD
 ALONE = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
 
 
+@pytest.mark.system
 def test_what_cannot_be_saved_is_refused_on_all_ranks(tmp_path: Path) -> None:
     ranks.run(_refused, 2, str(tmp_path))
 
@@ -635,6 +636,7 @@ def _on_device(rank: int, size: int, path: str) -> None:
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in pairs)
 
 
+@pytest.mark.system
 def test_a_script_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
     """That of docs/checkpoints.md."""
     script = Path(__file__).parents[2] / "examples/checkpoint/train.py"
@@ -654,6 +656,7 @@ def test_a_script_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
     assert len(list((tmp_path / "new").glob("s*-*"))) == 4
 
 
+@pytest.mark.system
 def test_a_training_that_is_ended_three_times_ends_as_one_that_is_not(tmp_path: Path) -> None:
     script = Path(__file__).parent / "interrupted_training.py"
     ends = []

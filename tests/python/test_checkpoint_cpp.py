@@ -27,6 +27,8 @@ from torch.optim.lr_scheduler import (
 
 import ranks
 
+pytestmark = pytest.mark.system
+
 BUILD = Path(__file__).parents[2] / os.environ.get("FARANDOLE_BUILD", "build/release")
 PROGRAM = BUILD / "tests" / "resumed_training"
 DEADLINE_S = 120

@@ -77,6 +77,7 @@ def test_the_page_names_the_versions() -> None:
     assert set(PACKAGES) == {"Accelerate", "transformers", "Lightning", "DeepSpeed"}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "program", ["with_accelerate", "with_trainer", "with_lightning", "with_deepspeed"]
 )
@@ -84,5 +85,6 @@ def test_losses_are_those_over_gloo(python: str, program: str) -> None:
     assert losses(python, program) == losses(python, program, "gloo")
 
 
+@pytest.mark.system
 def test_deepspeed_takes_the_backend_of_smddp(python: str) -> None:
     assert losses(python, "with_deepspeed", "smddp") == losses(python, "with_deepspeed", "gloo")

@@ -8,6 +8,8 @@ import pytest
 import warm_python
 from cmake_projects import BUILD_DEADLINE_S, RUN_DEADLINE_S, build, run_ranks
 
+pytestmark = pytest.mark.system
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROJECT = EXAMPLES / "cmake_project"
 QUICKSTART = EXAMPLES / "quickstart" / "train.py"

@@ -12,6 +12,8 @@ import pytest
 from cmake_projects import RUN_DEADLINE_S, configure, output_of, run_ranks
 from whole_matrix import of_whole_matrix
 
+pytestmark = pytest.mark.system
+
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = REPOSITORY / "examples" / "cpp"
 # `make build` compiles them beside the C++ tests.

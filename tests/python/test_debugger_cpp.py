@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from farandole.debugger import Hook, ModeKeys, NoMoreData, create_trial, invoke_rule, rules
 
+pytestmark = pytest.mark.system
+
 BUILD = Path(__file__).parents[2] / os.environ.get("FARANDOLE_BUILD", "build/release")
 PROGRAM = BUILD / "tests" / "debugged_training"
 WEIGHT = np.arange(6.0).reshape(2, 3)

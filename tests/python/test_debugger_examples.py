@@ -8,7 +8,11 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 import warm_python
+
+pytestmark = pytest.mark.system
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "debugger"
 LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -244,6 +244,7 @@ for step in itertools.count():
 """
 
 
+@pytest.mark.system
 def test_a_killed_training_loses_nothing_that_was_saved(tmp_path: Path) -> None:
     script = tmp_path / "endless.py"
     script.write_text(ENDLESS)

@@ -10,6 +10,8 @@ import pytest
 
 import warm_python
 
+pytestmark = pytest.mark.system
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -25,6 +25,7 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
     )
 
 
+@pytest.mark.system
 def test_doctor_finds_this_machine_ready() -> None:
     done = command("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -35,6 +36,7 @@ def test_doctor_finds_this_machine_ready() -> None:
         assert name in done.stdout
 
 
+@pytest.mark.system
 def test_doctor_reports_a_failing_self_test() -> None:
     done = command("doctor", "--json", FARANDOLE_SPIN_US="soon")
     report = json.loads(done.stdout)
@@ -83,11 +85,13 @@ def test_cmake_dir_holds_the_package(capsys: pytest.CaptureFixture[str]) -> None
     assert (folder / "farandoleConfig.cmake").is_file()
 
 
+@pytest.mark.system
 def test_version_is_the_packages() -> None:
     done = command("--version")
     assert done.stdout == f"{farandole.__version__}\n"
 
 
+@pytest.mark.system
 def test_no_command_prints_help() -> None:
     done = command()
     assert done.returncode == 2

@@ -432,6 +432,7 @@ def run_program(before: str = "", after: str = "") -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.system
 def test_lines_of_cpp_reach_the_logger_farandole() -> None:
     done = run_program("logging.basicConfig(format='%(name)s|%(levelname)s|%(message)s')")
     assert "farandole|INFO|no launcher" in done.stderr

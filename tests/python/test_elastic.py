@@ -19,6 +19,8 @@ import elastic_training
 import run_command
 import warm_python
 
+pytestmark = pytest.mark.system
+
 TRAINING = Path(elastic_training.__file__)
 DEADLINE_S = 100
 

@@ -23,6 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 missing = ACCELERATORS["sim"].why_missing()
 
 
+@pytest.mark.system
 @pytest.mark.skipif(bool(missing), reason=missing)
 def test_a_quick_run_measures_and_verifies_all_lanes(tmp_path: Path) -> None:
     options = ["--device", "sim", "--quick", "--gpus", "2", "--output", str(tmp_path)]

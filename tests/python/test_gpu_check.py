@@ -33,6 +33,7 @@ has_simulation = not ACCELERATORS["sim"].why_missing()
 simulated = pytest.mark.skipif(not has_simulation, reason="built without the simulated NCCL")
 
 
+@pytest.mark.system
 @simulated
 def test_the_tests_pass_on_the_simulated_device(tmp_path: Path) -> None:
     record = tmp_path / "record"
@@ -59,6 +60,7 @@ def test_the_tests_pass_on_the_simulated_device(tmp_path: Path) -> None:
     assert len(files) == len([*(REPOSITORY / "tests/gpu").glob("test_*.py")])
 
 
+@pytest.mark.system
 @simulated
 def test_a_check_writes_its_report(tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "report.json"
@@ -81,6 +83,7 @@ def test_a_check_writes_its_report(tmp_path: Path) -> None:
     assert f"report: {path}" in done.stdout
 
 
+@pytest.mark.system
 @simulated
 def test_an_interrupt_leaves_a_report_and_no_process(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
@@ -121,6 +124,7 @@ def run(arguments: list[str], **variables: str) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.system
 def test_it_begins_where_farandole_is_not_installed() -> None:
     """It builds it."""
     modules = "import sys; sys.modules['farandole'] = None; import report, stages"
@@ -129,6 +133,7 @@ def test_it_begins_where_farandole_is_not_installed() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.system
 def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     done = run([*CHECK, "--output", str(path)], CUDA_VISIBLE_DEVICES="")
@@ -146,6 +151,7 @@ def test_without_the_simulated_device_it_says_what_to_build(
     assert "nowhere/tests/libfarandole_simulated_nccl.so is missing" in missing
 
 
+@pytest.mark.system
 def test_a_report_that_cannot_be_written_is_told_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "report.json", tmp_path):
@@ -155,6 +161,7 @@ def test_a_report_that_cannot_be_written_is_told_first(tmp_path: Path) -> None:
         assert "OUT=" in done.stderr
 
 
+@pytest.mark.system
 def test_a_hanging_command_ends_at_its_limit_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +221,7 @@ def _body(rank: int, world: World, what: str) -> int:
     return os.getpid()
 
 
+@pytest.mark.system
 @simulated
 def test_ranks_that_hang_die_or_fail_are_replaced() -> None:
     ranks = RankSet(World("sim", 1))
@@ -245,6 +253,7 @@ def fake_stages(*args: object) -> Iterator[stages.Stage]:
     yield stages.Stage("collectives", 5, ["true"])
 
 
+@pytest.mark.system
 def test_a_failed_build_is_reported_and_nothing_runs_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

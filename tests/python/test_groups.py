@@ -297,6 +297,7 @@ if rank is not None:
 """
 
 
+@pytest.mark.system
 def test_scripts_without_destroy_exit_cleanly(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(EXITS)],

@@ -54,6 +54,7 @@ def losses(script: Path, ranks: int) -> list[float]:
     return [float(loss) for loss in re.findall(r"epoch \d: loss (\S+)", done.stdout)]
 
 
+@pytest.mark.system
 def test_a_training_for_horovod_is_that_of_native_code() -> None:
     theirs, ours = losses(EXAMPLES / "train.py", 2), losses(EXAMPLES / "native.py", 2)
     assert len(theirs) == 3
@@ -76,20 +77,24 @@ def check_begin_and_end(folder: Path, launcher: list[str]) -> None:
     assert done.stdout.count("done") == 2, done.stdout
 
 
+@pytest.mark.system
 def test_begins_and_ends_under_farandole_run(tmp_path: Path) -> None:
     check_begin_and_end(tmp_path, run_command.command("-n", "2"))
 
 
+@pytest.mark.system
 def test_begins_and_ends_under_horovodrun(tmp_path: Path) -> None:
     launcher = ["-m", "horovod.runner.launch", "-np", "2", str(warm_python.executable())]
     check_begin_and_end(tmp_path, [sys.executable, *launcher])
 
 
+@pytest.mark.system
 def test_begins_and_ends_under_torchrun(tmp_path: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     check_begin_and_end(tmp_path, [str(warm_python.executable()), *launcher])
 
 
+@pytest.mark.system
 def test_begins_and_ends_under_mpirun(tmp_path: Path) -> None:
     command = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
     if not Path(command).exists():

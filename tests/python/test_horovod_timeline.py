@@ -169,6 +169,7 @@ def test_it_begins_and_ends_when_asked(tmp_path: Path) -> None:
         assert not any(event.get("name") == "CYCLE_START" for event in events)
 
 
+@pytest.mark.system
 def test_a_program_that_is_killed_leaves_valid_json(tmp_path: Path) -> None:
     path = tmp_path / "timeline.json"
     program = (

@@ -24,6 +24,7 @@ from run_command import DEADLINE_S, environment
 PAGE = Path(__file__).parents[2] / "docs" / "horovod.md"
 
 
+@pytest.mark.system
 def test_the_page_has_each_variable() -> None:
     page = PAGE.read_text()
     for name in (*variables._WITH_EFFECT, *variables._WITHOUT_EFFECT):
@@ -135,6 +136,7 @@ print(farandole.logs.LOGGER.level)
 """
 
 
+@pytest.mark.system
 def test_the_start_has_a_limit_and_levels_are_taken_over(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(ALONE)

@@ -148,6 +148,7 @@ def test_texts_for_mpirun_may_begin_with_a_dash() -> None:
         assert job.mpirun_arguments == ["--oversubscribe"]
 
 
+@pytest.mark.system
 def test_threads_on_chosen_cores_are_not_bound_elsewhere(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import horovod.torch as hvd\nhvd.init()\nprint('rank', hvd.rank())")
@@ -165,6 +166,7 @@ def test_what_is_switched_off_has_no_note(tmp_path: Path) -> None:
     assert len(plan("--config-file", str(path)).notes) == 1
 
 
+@pytest.mark.system
 def test_functions_do_not_come_and_go() -> None:
     with pytest.raises(farandole.NotSupported, match="horovod-run-elastic"):
         horovod.run(print, num_proc=4, min_num_proc=2)
@@ -229,6 +231,7 @@ def test_wrong_configuration_files_are_explained(tmp_path: Path, text: str, why:
         plan("--config-file", str(path))
 
 
+@pytest.mark.system
 def test_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "output"
     done = horovodrun(
@@ -247,6 +250,7 @@ def test_a_run(tmp_path: Path) -> None:
     assert (folder / "rank.0" / "stderr").read_text() == "2.0 -np 7 --autotune\n"
 
 
+@pytest.mark.system
 def test_the_exit_status_is_that_of_the_failed_rank(tmp_path: Path) -> None:
     program = script(tmp_path, '[ "$HOROVOD_RANK" = 1 ] && exit 3; exec sleep 60')
     done = horovodrun("-np", "2", program)
@@ -264,6 +268,7 @@ exec env -u MINE sh -c "$*"
 """
 
 
+@pytest.mark.system
 @needs_mpirun
 def test_several_hosts(tmp_path: Path) -> None:
     agent = script(tmp_path, SSH, name="ssh")
@@ -286,6 +291,7 @@ def test_several_hosts(tmp_path: Path) -> None:
     assert "--gloo: ranks of several hosts are started by mpirun" in done.stderr
 
 
+@pytest.mark.system
 @needs_mpirun
 def test_mpirun_on_this_host_with_its_options(tmp_path: Path) -> None:
     arguments = ("--mpi", "--binding-args=--bind-to core", "--mpi-args=-x EXTRA=given")
@@ -293,6 +299,7 @@ def test_mpirun_on_this_host_with_its_options(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] given 2", "[1] given 2"], done.stderr
 
 
+@pytest.mark.system
 def test_what_is_built_is_told() -> None:
     done = horovodrun("--check-build")
     backends = {each.name: each.built for each in farandole._C.backends()}
@@ -307,6 +314,7 @@ def run(function: Any, *args: Any, **options: Any) -> list[Any]:
     return horovod.run(function, args, executable=executable, **options)
 
 
+@pytest.mark.system
 def test_a_function_runs_on_ranks() -> None:
     def train(base: float) -> tuple[int, float, str]:
         import horovod.torch as hvd
@@ -323,6 +331,7 @@ def test_a_function_runs_on_ranks() -> None:
         assert run(os.getpid, np=2) != []
 
 
+@pytest.mark.system
 def test_a_function_that_fails_is_told() -> None:
     def fail() -> None:
         if os.environ["HOROVOD_RANK"] == "1":

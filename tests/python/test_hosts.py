@@ -93,6 +93,7 @@ farandole.destroy_process_group()
 """
 
 
+@pytest.mark.system
 def test_traces_of_two_hosts_line_up(tmp_path: Path, two_hosts: EmulatedHosts) -> None:
     """No rank leaves a barrier before the last one has entered it, on the clock of rank 0."""
     script = tmp_path / "record.py"
@@ -117,6 +118,7 @@ def test_traces_of_two_hosts_line_up(tmp_path: Path, two_hosts: EmulatedHosts) -
         assert all(span.end_us > begun - 2 * error for span in spans)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("claim", ["", "one"])
 def test_torchrun_on_two_hosts(tmp_path: Path, two_hosts: EmulatedHosts, claim: str) -> None:
     """Also where the hosts claim to be one: ranks that do not reach each other use the network."""
@@ -191,6 +193,7 @@ def lost_hosts(
     return begin, told
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("loss", ["killed", "vanished"])
 def test_a_lost_host_is_named_in_time(tmp_path: Path, two_hosts: EmulatedHosts, loss: str) -> None:
     begin, told = lost_hosts(tmp_path, two_hosts, loss)

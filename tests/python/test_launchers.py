@@ -175,6 +175,7 @@ farandole.destroy()
 """
 
 
+@pytest.mark.system
 def test_under_mpirun(tmp_path: Path) -> None:
     done = run_launched(tmp_path, PLAIN, *mpirun())
     assert done.stdout.count("sum 3.0") == 2, done.stdout + done.stderr
@@ -183,6 +184,7 @@ def test_under_mpirun(tmp_path: Path) -> None:
     assert done.stdout.count("sum 2.0") == 2, done.stdout + done.stderr
 
 
+@pytest.mark.system
 def test_through_mpi4py_where_ranks_may_be_on_several_hosts(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     command = [*mpirun(), "env", "-u", "PMIX_SERVER_TMPDIR"]
@@ -191,6 +193,7 @@ def test_through_mpi4py_where_ranks_may_be_on_several_hosts(tmp_path: Path) -> N
     assert "which mpi4py told them" in done.stderr
 
 
+@pytest.mark.system
 def test_at_an_address_under_mpirun(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -201,6 +204,7 @@ def test_at_an_address_under_mpirun(tmp_path: Path) -> None:
     assert f"the ranks meet at 127.0.0.1:{port}" in done.stderr
 
 
+@pytest.mark.system
 def test_under_srun(tmp_path: Path) -> None:
     """Processes with the variables that srun sets."""
     script = tmp_path / "script.py"
@@ -242,6 +246,7 @@ except farandole.TimeoutError as error:
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("absent", [0, 1])
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path, absent: int) -> None:
     done = run_launched(tmp_path, LATE.format(absent=absent), *mpirun())
@@ -256,6 +261,7 @@ farandole.destroy()
 """
 
 
+@pytest.mark.system
 def test_torchrun_in_the_shell_of_sbatch(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TORCHRUN)

@@ -247,12 +247,14 @@ CASES = {
 }
 
 
+@pytest.mark.system
 def test_every_step_has_the_bits_of_torch() -> None:
     found = cpp_values([line(case) for case in CASES.values()])
     for (name, case), rates in zip(CASES.items(), found, strict=True):
         assert rates == torch_values(case), name
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", CLASSES)
 def test_one_cycle_cycles_momentum_and_beta1(kind: str) -> None:
     case = CASES["one cycle"]
@@ -261,6 +263,7 @@ def test_one_cycle_cycles_momentum_and_beta1(kind: str) -> None:
     assert len({momentum for *_, momentum in rates}) > 500
 
 
+@pytest.mark.system
 def test_resumed_schedules_go_on_with_the_same_bits() -> None:
     draw = random.Random(3)
     resumed = [
@@ -308,6 +311,7 @@ def drawn_case(draw: random.Random) -> Schedule:
     return sequential(parts, milestones)
 
 
+@pytest.mark.system
 def test_any_combination_has_the_bits_of_torch() -> None:
     draw = random.Random(5)
     cases = [drawn_case(draw) for _ in range(150)]
@@ -317,6 +321,7 @@ def test_any_combination_has_the_bits_of_torch() -> None:
         assert rates == torch_values(case), (case.words, each)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize("threshold_mode", ["rel", "abs"])
 def test_plateaus_have_the_bits_of_torch(mode: str, threshold_mode: str) -> None:
@@ -349,6 +354,7 @@ def test_plateaus_have_the_bits_of_torch(mode: str, threshold_mode: str) -> None
     assert all(len({rates[1] for rates in case}) > 3 for case in cases)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("first", "growth"), [(10, 1), (7, 2), (5, 3)])
 def test_restarts_take_fractions_of_epochs(first: int, growth: int) -> None:
     words = f"fractions {first} {growth} 0.001 0.03125"

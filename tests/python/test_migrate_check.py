@@ -394,6 +394,7 @@ def test_lines_of_horovodrun_in_python(tmp_path: Path, text: str, verdicts: list
     assert launched(tmp_path, text, "train.py") == verdicts
 
 
+@pytest.mark.system
 def test_notebooks(tmp_path: Path) -> None:
     cells = [
         {"cell_type": "markdown", "source": ["import horovod.tensorflow"]},
@@ -609,6 +610,7 @@ def test_misuse_ends_with_2() -> None:
         assert ended.value.code == 2
 
 
+@pytest.mark.system
 def test_the_command_imports_nothing_of_the_script(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import horovod.torch as hvd\nraise SystemExit(7)\n")

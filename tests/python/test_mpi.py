@@ -16,6 +16,8 @@ from farandole import _C
 
 import small_task
 
+pytestmark = pytest.mark.system
+
 STEPS = 6
 TRAINING = """
 import json, farandole, torch

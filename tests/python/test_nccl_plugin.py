@@ -41,6 +41,7 @@ def test_it_is_built_where_the_headers_are() -> None:
     assert nccl().built == PLUGIN.exists()
 
 
+@pytest.mark.system
 @needs_plugin
 def test_it_is_linked_to_no_library_of_nvidia() -> None:
     needed = re.findall(r"NEEDED.*\[(.*)\]", output_of("readelf", "-d", PLUGIN, deadline_s=30))
@@ -99,6 +100,7 @@ print(*new)
 """
 
 
+@pytest.mark.system
 @needs_plugin
 def test_it_is_loaded_without_a_driver_and_loads_nothing() -> None:
     done = output_of(sys.executable, "-c", WITHOUT_GPU, PLUGIN, deadline_s=100)
@@ -152,6 +154,7 @@ int main() {
 """
 
 
+@pytest.mark.system
 def test_a_build_without_the_headers_works_and_says_so(tmp_path: Path) -> None:
     done = configure(tmp_path / "build", "-G", "Ninja")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -173,6 +176,7 @@ def test_a_build_without_the_headers_works_and_says_so(tmp_path: Path) -> None:
     assert "libfarandole_cuda.so" in lines[-1]
 
 
+@pytest.mark.system
 def test_a_build_that_demands_the_plugin_names_what_is_missing(tmp_path: Path) -> None:
     done = configure(tmp_path, "-DFARANDOLE_CUDA=ON")
     assert done.returncode != 0

@@ -61,6 +61,7 @@ def test_no_or_an_old_torch_ends_the_build_with_one_line(
     assert "run: pip install 'torch>=2.11'" in line
 
 
+@pytest.mark.system
 def test_the_torch_of_this_python_is_found(provider: ModuleType) -> None:
     assert provider.torch_version() == torch.__version__
 
@@ -91,6 +92,7 @@ def give_backend(folder: Path) -> None:
             (folder / "backend" / path.name).symlink_to(path)
 
 
+@pytest.mark.system
 def test_without_torch_pip_is_told_so_in_one_line(tmp_path: Path) -> None:
     give_backend(tmp_path)
     venv.create(tmp_path / "bare", with_pip=False)
@@ -102,6 +104,7 @@ def test_without_torch_pip_is_told_so_in_one_line(tmp_path: Path) -> None:
     assert "which has none; run: pip install 'torch>=2.11'" in lines[0]
 
 
+@pytest.mark.system
 def test_a_source_distribution_has_all_files_and_becomes_a_wheel(tmp_path: Path) -> None:
     give_backend(tmp_path)
     done = run_hook("build_sdist", tmp_path)

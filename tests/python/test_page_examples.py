@@ -12,6 +12,8 @@ from farandole.profiler import Profile
 
 import warm_python
 
+pytestmark = pytest.mark.system
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

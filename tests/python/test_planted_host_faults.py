@@ -20,7 +20,7 @@ import control_groups
 import ranks
 from recorded_training import Samples, among_other_programs, fired, loader, names, speedup, train
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.system]
 STEPS = 30
 
 

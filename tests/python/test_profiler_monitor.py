@@ -67,6 +67,7 @@ def _recorded(tmp_path_factory: pytest.TempPathFactory) -> Profile:
     return Profile(folder)
 
 
+@pytest.mark.system
 def test_each_core_that_may_be_used_is_recorded(recorded: Profile) -> None:
     cores = recorded.metrics.of("CPUUtilization")
     assert {metric.name for metric in cores} >= {f"cpu{i}" for i in os.sched_getaffinity(0)}
@@ -74,6 +75,7 @@ def test_each_core_that_may_be_used_is_recorded(recorded: Profile) -> None:
         assert ((series.values >= 0) & (series.values <= 100)).all()
 
 
+@pytest.mark.system
 def test_a_busy_core_is_seen(recorded: Profile) -> None:
     busy = f"cpu{max(os.sched_getaffinity(0))}"
     for metric, series in recorded.metrics.of("CPUUtilization").items():
@@ -81,6 +83,7 @@ def test_a_busy_core_is_seen(recorded: Profile) -> None:
             assert series.values[1:].mean() > 50
 
 
+@pytest.mark.system
 def test_memory_waits_disk_and_network_are_recorded(recorded: Profile) -> None:
     metrics = recorded.metrics
     (memory,) = metrics.of("MemoryUsedPercent").values()
@@ -93,6 +96,7 @@ def test_memory_waits_disk_and_network_are_recorded(recorded: Profile) -> None:
     assert runnable.values.max() * os.cpu_count() >= 1
 
 
+@pytest.mark.system
 def test_rows_are_those_of_sagemaker(recorded: Profile) -> None:
     (file,) = files(recorded.path)
     begun = int(file.name.split(".")[0])
@@ -223,6 +227,7 @@ def test_a_full_disk_drops_whole_samples_and_is_reported_once(
     ]
 
 
+@pytest.mark.system
 def test_it_ends_with_its_process_and_with_a_last_sample(tmp_path: Path) -> None:
     program = "import farandole, sys; farandole.profiler.SystemMonitor(sys.argv[1]).start()"
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=DEADLINE_S, check=True)

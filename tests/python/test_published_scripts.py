@@ -61,6 +61,7 @@ def test_they_import_nothing_of_farandole(script: Path) -> None:
     assert all(each.answer.is_good for each in check([script]))
 
 
+@pytest.mark.system
 def test_mnist_of_horovod(monkeypatch: pytest.MonkeyPatch) -> None:
     mnist = example("mnist", monkeypatch)
     torch.manual_seed(42)
@@ -80,12 +81,14 @@ def test_mnist_of_horovod(monkeypatch: pytest.MonkeyPatch) -> None:
     assert epochs[-1][1] > 80  # percent of the digits
 
 
+@pytest.mark.system
 def test_mnist_of_horovod_with_adasum_and_in_float16() -> None:
     options = ("--epochs", "4", "--lr", "0.2", "--use-adasum", "--fp16-allreduce")
     epochs = numbers(HOROVOD / "mnist.py", 2, *options)
     assert epochs[-1][1] > 80
 
 
+@pytest.mark.system
 def test_imagenet_of_horovod_goes_on_from_its_checkpoint(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -117,6 +120,7 @@ def test_imagenet_of_horovod_goes_on_from_its_checkpoint(
     assert (tmp_path / "ckpt-2.pt").exists()
 
 
+@pytest.mark.system
 def test_the_synthetic_benchmark_of_horovod() -> None:
     script = HOROVOD / "synthetic_benchmark.py"
     options = ("--num-iters", "2", "--num-batches-per-iter", "2")
@@ -128,6 +132,7 @@ def test_the_synthetic_benchmark_of_horovod() -> None:
     assert len(re.findall(r"iteration \d: [\d.]+ images/s", done.stdout)) == 2
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("script", "arguments", "line"),
     [

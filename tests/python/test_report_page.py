@@ -237,6 +237,7 @@ PROBE = """<!DOCTYPE html><iframe id="phone" width="{width}" height="800" style=
   }};</script>"""
 
 
+@pytest.mark.system
 def test_the_page_is_readable_on_a_phone_and_by_keyboard_in_chromium(
     text: str, tmp_path: Path
 ) -> None:
@@ -256,6 +257,7 @@ def test_the_page_is_readable_on_a_phone_and_by_keyboard_in_chromium(
         assert words in found["words"]
 
 
+@pytest.mark.system
 def test_chromium_takes_a_picture(text: str, tmp_path: Path) -> None:
     file, picture = tmp_path / "report.html", tmp_path / "report.png"
     file.write_text(text)

@@ -126,6 +126,7 @@ def ended(child: int) -> int:
     raise AssertionError("it goes on")
 
 
+@pytest.mark.system
 def test_a_reader_that_has_seen_enough_ends_it(tmp_path: Path) -> None:
     command = [warm_python.executable(), "-m", "farandole", "top", str(tmp_path)]
     process = subprocess.Popen(

@@ -50,6 +50,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("place", ["start", "init", "group"])
 def test_torchrun_restarts_ranks_of_which_one_died(place: str, tmp_path: Path) -> None:
     script = tmp_path / "job.py"

@@ -26,6 +26,8 @@ from run_command import (
     wait_until_gone,
 )
 
+pytestmark = pytest.mark.system
+
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = REPOSITORY / os.environ.get("FARANDOLE_BUILD", "build/release") / "tests"
 

@@ -32,6 +32,7 @@ def run(function: Callable[..., Any], *args: Any, ranks: int = 2, **options: Any
     return run_function(function, args, ranks=ranks, python=python, **options)
 
 
+@pytest.mark.system
 def test_results_come_back_in_the_order_of_ranks() -> None:
     def function(base: int) -> tuple[int, str, object]:
         class Local:
@@ -48,6 +49,7 @@ def test_results_come_back_in_the_order_of_ranks() -> None:
         assert f"[{rank}] from rank {rank}\n" in output.getvalue()
 
 
+@pytest.mark.system
 def test_ranks_train_together() -> None:
     def function() -> float:
         import torch
@@ -60,6 +62,7 @@ def test_ranks_train_together() -> None:
     assert run(function, output=io.StringIO()) == [3.0, 3.0]
 
 
+@pytest.mark.system
 def test_a_result_that_cannot_be_made_again_is_told() -> None:
     def function() -> object:
         class Broken:
@@ -73,6 +76,7 @@ def test_a_result_that_cannot_be_made_again_is_told() -> None:
     assert caught.value.ranks == (0,)
 
 
+@pytest.mark.system
 def test_what_a_rank_raises_comes_back_with_its_traceback() -> None:
     def function() -> None:
         farandole.init_process_group()
@@ -89,6 +93,7 @@ def test_what_a_rank_raises_comes_back_with_its_traceback() -> None:
     assert "ValueError: bad batch" in output.getvalue()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("end", "how"),
     [("os.kill(os.getpid(), 9)", "killed by SIGKILL"), ("sys.exit(3)", "exit status 3")],
@@ -107,6 +112,7 @@ def test_a_rank_that_ends_is_named(end: str, how: str) -> None:
     assert time.monotonic() - began < DEADLINE_S
 
 
+@pytest.mark.system
 def test_what_cannot_be_brought_is_told_on_both_ways() -> None:
     with pytest.raises(farandole.InvalidArgument, match=r"\[function-pickle\]"):
         run(threading.Lock().acquire)
@@ -118,6 +124,7 @@ def test_what_cannot_be_brought_is_told_on_both_ways() -> None:
         run(print, ranks=3, options=["--hosts", "localhost:2"])
 
 
+@pytest.mark.system
 def test_a_rank_that_cannot_begin_is_named(tmp_path: Path) -> None:
     python = script(tmp_path, f'[ "$RANK" = 1 ] && exit 5; exec {warm_python.executable()} "$@"')
     with pytest.raises(RankError, match="rank 1 of 2 failed: exit status 5") as caught:
@@ -133,6 +140,7 @@ exec env -u FARANDOLE_FUNCTION_KEY -u FARANDOLE_FUNCTION_ADDRESS sh -c "$*"
 """
 
 
+@pytest.mark.system
 @needs_mpirun
 def test_ranks_on_other_hosts_get_the_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -180,6 +188,7 @@ run_function(function, ranks=2, python=sys.argv[1])
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_of_a_program_that_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     program = tmp_path / "program.py"
@@ -202,6 +211,7 @@ def test_nothing_is_left_of_a_program_that_is_ended(tmp_path: Path, number: sign
     wait_until_gone(pids)
 
 
+@pytest.mark.system
 def test_it_works_from_an_interactive_interpreter() -> None:
     """Functions typed there belong to no file."""
     typed = (
@@ -225,6 +235,7 @@ def test_it_works_from_an_interactive_interpreter() -> None:
     assert "['0!', '1!']" in done.stdout, done.stderr
 
 
+@pytest.mark.system
 def test_the_example() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE)],

@@ -33,6 +33,7 @@ needs_mpirun = pytest.mark.skipif(
 )
 
 
+@pytest.mark.system
 @needs_mpirun
 def test_mpirun_on_this_host(tmp_path: Path) -> None:
     text = 'echo "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE: $*"; echo fault >&2; printf end'
@@ -45,6 +46,7 @@ def test_mpirun_on_this_host(tmp_path: Path) -> None:
     assert "[1] fault\n" in done.stderr
 
 
+@pytest.mark.system
 @needs_mpirun
 def test_ranks_of_mpirun_have_the_variables_of_torchrun(tmp_path: Path) -> None:
     program = tmp_path / "joins.py"
@@ -58,6 +60,7 @@ def test_ranks_of_mpirun_have_the_variables_of_torchrun(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] 0 0 2", "[1] 1 1 2"], done.stderr
 
 
+@pytest.mark.system
 def test_torchrun_within_mpirun_keeps_its_numbers(tmp_path: Path) -> None:
     of_mpirun = {"RANK": "0", "SIZE": "1", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
     variables = {f"OMPI_COMM_WORLD_{name}": value for name, value in of_mpirun.items()}
@@ -65,6 +68,7 @@ def test_torchrun_within_mpirun_keeps_its_numbers(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] 0 of 2", "[1] 1 of 2"], done.stderr
 
 
+@pytest.mark.system
 @needs_mpirun
 @pytest.mark.parametrize(("how", "status"), [("exit 3", 3), ("kill -9 $$", 137)])
 def test_a_failed_rank_of_mpirun_stands_last(tmp_path: Path, how: str, status: int) -> None:
@@ -79,6 +83,7 @@ def test_a_failed_rank_of_mpirun_stands_last(tmp_path: Path, how: str, status: i
     assert "prterun" not in done.stderr
 
 
+@pytest.mark.system
 @needs_mpirun
 def test_a_signal_ends_the_ranks_of_mpirun(tmp_path: Path) -> None:
     started = start("--hosts", "localhost:2", script(tmp_path, "echo ready $$; exec sleep 60"))
@@ -109,6 +114,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.system
 @needs_mpirun
 def test_hosts_may_have_different_numbers_of_ranks(tmp_path: Path) -> None:
     agent = script(tmp_path, SSH, name="ssh")
@@ -119,6 +125,7 @@ def test_hosts_may_have_different_numbers_of_ranks(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == ["[0] 0 of 2", "[1] 1 of 2", "[2] 0 of 1"]
 
 
+@pytest.mark.system
 @needs_mpirun
 def test_training_on_two_hosts_and_its_failure(tmp_path: Path) -> None:
     """The second host is this one by another name, which a stand-in for ssh leads to."""
@@ -136,6 +143,7 @@ def test_training_on_two_hosts_and_its_failure(tmp_path: Path) -> None:
     assert "ValueError: bad batch\n\nfarandole run: rank 1 of 2 " in report
 
 
+@pytest.mark.system
 @needs_mpirun
 def test_mpirun_says_what_is_wrong_with_a_host(tmp_path: Path) -> None:
     agent = script(tmp_path, "echo cannot reach it >&2; exit 255", name="ssh")
@@ -145,6 +153,7 @@ def test_mpirun_says_what_is_wrong_with_a_host(tmp_path: Path) -> None:
     assert "farandole run: mpirun itself failed: exit status" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.system
 def test_torchrun_on_each_host(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -184,6 +193,7 @@ def test_without_mpirun_the_error_has_the_lines_to_call(
     assert f"{start} 1 --master-addr h1 -n 1 " in str(caught.value)
 
 
+@pytest.mark.system
 def test_another_mpirun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = job("--hosts", "h1:2")
     script(tmp_path, "echo HYDRA build details", name="mpirun")

@@ -467,6 +467,7 @@ WORDS = (
 )
 
 
+@pytest.mark.system
 def test_samplers_of_cpp_have_the_same_indices() -> None:
     cases = list(drawn_cases(random.Random(6)))
     done = subprocess.run(

@@ -340,6 +340,7 @@ def code_folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.system
 def test_ranks_run_in_the_code_folder(tmp_path: Path) -> None:
     folder = code_folder(tmp_path)
     description = {"entry_point": "show.py", "source_dir": "co$de", "hyperparameters": {"n": 1}}
@@ -351,6 +352,7 @@ def test_ranks_run_in_the_code_folder(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "rank-0.log").exists()
 
 
+@pytest.mark.system
 def test_a_code_folder_that_is_not_on_the_host_of_a_rank() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", RANK_PROGRAM, "--folder", "none", "--", "true"],
@@ -378,6 +380,7 @@ def test_a_file_that_is_missing(tmp_path: Path) -> None:
         read_job(tmp_path / "none.json", {})
 
 
+@pytest.mark.system
 def test_the_example_starts_two_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(REPOSITORY)
     outputs = {name: str(tmp_path) for name in ("SM_MODEL_DIR", "SM_OUTPUT_DATA_DIR")}
@@ -419,6 +422,7 @@ def check_two_hosts(outputs: list[str]) -> None:
         assert f"[{rank}] rank {rank} is rank 0 of its host" in output
 
 
+@pytest.mark.system
 def test_two_hosts_each_with_its_command_over_loopback() -> None:
     """The second host is this one by another name."""
     names = ["localhost", "algo-2"]
@@ -437,6 +441,7 @@ def test_two_hosts_each_with_its_command_over_loopback() -> None:
     check_two_hosts(ended(started))
 
 
+@pytest.mark.system
 def test_two_hosts_each_with_its_command_over_a_network() -> None:
     try:
         hosts = EmulatedHosts(2, rate=None)
@@ -472,6 +477,7 @@ def by_mpirun(tmp_path: Path) -> dict[str, Any]:
     return mpi(processes_per_host=1, custom_mpi_options=options)
 
 
+@pytest.mark.system
 def test_two_hosts_by_mpirun(tmp_path: Path) -> None:
     of_two_hosts(["localhost", "algo-2"], **by_mpirun(tmp_path))
     done = run_command.run("--from-sagemaker", "job.json")
@@ -480,6 +486,7 @@ def test_two_hosts_by_mpirun(tmp_path: Path) -> None:
     assert f"[0] {FITTED}" in done.stdout.splitlines()
 
 
+@pytest.mark.system
 def test_ranks_of_mpirun_run_in_the_code_folder_of_their_host(tmp_path: Path) -> None:
     folder = code_folder(tmp_path)
     names = ["localhost", "algo-2"]

@@ -71,6 +71,7 @@ def shown(done: object) -> list[str]:
     return [line for line in lines if "INFO" not in line]
 
 
+@pytest.mark.system
 def test_a_script_of_version_1_trains_on_two_ranks_as_on_one(tmp_path: Path) -> None:
     script = EXAMPLES / "smddp_v1.py"
     assert "farandole" not in re.sub(r'""".*?"""', "", script.read_text(), flags=re.DOTALL)
@@ -87,6 +88,7 @@ def test_a_script_of_version_1_trains_on_two_ranks_as_on_one(tmp_path: Path) -> 
         torch.testing.assert_close(models[1][name], wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.system
 def test_a_pretraining_with_accumulated_gradients(tmp_path: Path) -> None:
     script = EXAMPLES / "smddp_bert.py"
     assert "farandole" not in re.sub(r'""".*?"""', "", script.read_text(), flags=re.DOTALL)
@@ -103,6 +105,7 @@ def test_a_pretraining_with_accumulated_gradients(tmp_path: Path) -> None:
         torch.testing.assert_close(models[1]["model"][name], wanted, rtol=1e-2, atol=2e-3)
 
 
+@pytest.mark.system
 def test_a_script_of_version_2(tmp_path: Path) -> None:
     script = EXAMPLES / "smddp_v2.py"
     assert "farandole" not in re.sub(r'""".*?"""', "", script.read_text(), flags=re.DOTALL)
@@ -113,6 +116,7 @@ def test_a_script_of_version_2(tmp_path: Path) -> None:
     assert "[1] rank 1 is rank 1 of its host" in lines
 
 
+@pytest.mark.system
 def test_a_script_of_version_2_under_mpirun() -> None:
     mpirun = Path(sys.executable).parent / "mpirun"
     command = [str(mpirun), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
@@ -129,6 +133,7 @@ def test_a_script_of_version_2_under_mpirun() -> None:
     assert "rank 1 is rank 1 of its host" in done.stdout
 
 
+@pytest.mark.system
 def test_natively(tmp_path: Path) -> None:
     done = run_command.run("-n", "2", EXAMPLES / "smddp_native.py")
     assert "loss 0.000000" in shown(done)

@@ -293,6 +293,7 @@ def example(path: Path, count: int) -> list[str]:
     return [line for line in lines if line.startswith(("steps", "gradient", "violations"))]
 
 
+@pytest.mark.system
 def test_the_script_sees_on_two_ranks_what_one_process_sees(tmp_path: Path) -> None:
     alone, together = example(tmp_path, 1), example(tmp_path, 2)
     assert together[0] == "steps [0, 4] shape (8, 4)"
@@ -301,6 +302,7 @@ def test_the_script_sees_on_two_ranks_what_one_process_sees(tmp_path: Path) -> N
     assert together[-1] == "violations 3"
 
 
+@pytest.mark.system
 def test_natively(tmp_path: Path) -> None:
     done = run_command.run("-n", "2", EXAMPLES / "smdebug_native.py", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr[-3000:]

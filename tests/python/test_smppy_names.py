@@ -45,6 +45,7 @@ def test_smprof_is_smppy() -> None:
     assert smprof.annotate is smppy.annotate
 
 
+@pytest.mark.system
 def test_what_is_between_start_and_stop_is_recorded(
     profiler: smppy.SMProfiler, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_the_default_folder_is_that_of_the_container(
         profiler.start_profiling()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["EnablePerf", "EnableForkFollow"])
 def test_what_is_not_offered_is_refused_if_it_is_asked_for(
     profiler: smppy.SMProfiler, name: str
@@ -104,6 +106,7 @@ def test_what_is_not_offered_is_refused_if_it_is_asked_for(
         profiler.configure(config(**{name: "1"}))
 
 
+@pytest.mark.system
 def test_wrong_types_are_told(profiler: smppy.SMProfiler) -> None:
     nothing: Any = None
     unset = smppy.Config()
@@ -119,11 +122,13 @@ def test_wrong_types_are_told(profiler: smppy.SMProfiler) -> None:
             misuse()
 
 
+@pytest.mark.system
 def test_an_unknown_option_is_named(profiler: smppy.SMProfiler) -> None:
     with pytest.raises(farandole.InvalidArgument, match=r"(?s)'EnableTpu'.*profiler-option"):
         profiler.configure(config(EnableTpu="1"))
 
 
+@pytest.mark.system
 def test_a_script_on_two_ranks_shows_its_steps(tmp_path: Path) -> None:
     script = EXAMPLES / "smppy_script.py"
     assert "farandole" not in re.sub(r'""".*?"""', "", script.read_text(), flags=re.DOTALL)
@@ -138,6 +143,7 @@ def test_a_script_on_two_ranks_shows_its_steps(tmp_path: Path) -> None:
         assert rank.spans("collective")
 
 
+@pytest.mark.system
 def test_natively(tmp_path: Path) -> None:
     done = run_command.run("-n", "2", EXAMPLES / "smppy_native.py", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]

@@ -46,6 +46,7 @@ def run(function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
     return farandole.spark.run(function, args, **options)
 
 
+@pytest.mark.system
 def test_results_and_output_come_back() -> None:
     def function(base: int) -> tuple[int, dict[str, str], str]:
         rank = farandole.init_process_group().rank()
@@ -72,6 +73,7 @@ def test_results_and_output_come_back() -> None:
     assert "RANK" not in os.environ
 
 
+@pytest.mark.system
 def test_a_training_is_that_of_one_process() -> None:
     def train(ranks: list[int], wrap: Callable[[Any], Any]) -> list[float]:
         """Data and sums are exact in float32."""
@@ -97,6 +99,7 @@ def test_a_training_is_that_of_one_process() -> None:
     assert run(on_rank) == [expected, expected]
 
 
+@pytest.mark.system
 def test_what_a_rank_raises_ends_the_others_at_once() -> None:
     def function() -> None:
         farandole.spark.log_to_driver(f"pid {os.getpid()}")
@@ -114,6 +117,7 @@ def test_what_a_rank_raises_ends_the_others_at_once() -> None:
     wait_until_gone([int(pid) for pid in re.findall(r"pid (\d+)", out.getvalue())])
 
 
+@pytest.mark.system
 def test_the_rank_that_failed_first_is_named() -> None:
     def function() -> None:
         rank = farandole.init_process_group().rank()
@@ -125,6 +129,7 @@ def test_the_rank_that_failed_first_is_named() -> None:
         run(function, stdout=io.StringIO(), stderr=io.StringIO())
 
 
+@pytest.mark.system
 def test_ranks_end_with_their_workers() -> None:
     def function() -> None:
         farandole.spark.log_to_driver(f"pid {os.getpid()}")
@@ -139,6 +144,7 @@ def test_ranks_end_with_their_workers() -> None:
     wait_until_gone([int(pid) for pid in re.findall(r"pid (\d+)", out.getvalue())])
 
 
+@pytest.mark.system
 def test_a_python_that_cannot_start_a_rank_is_told(tmp_path: Path) -> None:
     text = f'[ "$RANK" = 1 ] && sleep 3 && exit 7; exec {warm_python.executable()} "$@"'
     python = str(script(tmp_path, text))
@@ -146,11 +152,13 @@ def test_a_python_that_cannot_start_a_rank_is_told(tmp_path: Path) -> None:
         run(time.sleep, 10 * DEADLINE_S, python=python, stderr=io.StringIO())
 
 
+@pytest.mark.system
 def test_a_python_that_is_not_there_is_named() -> None:
     with pytest.raises(farandole.SystemError, match=r"'/does/not/exist'.*\[spark-job\]"):
         run(print, python="/does/not/exist", stderr=io.StringIO())
 
 
+@pytest.mark.system
 def test_a_job_that_is_cancelled_is_told(session: Any) -> None:
     def function() -> None:
         farandole.spark.log_to_driver(f"pid {os.getpid()}")
@@ -169,6 +177,7 @@ def test_a_job_that_is_cancelled_is_told(session: Any) -> None:
     wait_until_gone([int(pid) for pid in re.findall(r"pid (\d+)", out.getvalue())])
 
 
+@pytest.mark.system
 def test_what_cannot_run_is_an_error_before_anything_starts() -> None:
     with pytest.raises(farandole.InvalidArgument, match=r"num_proc=0\."):
         run(print, num_proc=0)
@@ -181,6 +190,7 @@ def test_what_cannot_run_is_an_error_before_anything_starts() -> None:
         horovod.spark.run(print, num_proc=2)
 
 
+@pytest.mark.system
 def test_ranks_that_wait_for_slots_are_told_in_time(session: Any) -> None:
     context = session.sparkContext
 
@@ -205,6 +215,7 @@ def test_ranks_that_wait_for_slots_are_told_in_time(session: Any) -> None:
     assert run(os.getenv, "WORLD_SIZE") == ["2", "2"]  # the cluster is as before
 
 
+@pytest.mark.system
 def test_horovods_function_for_spark() -> None:
     def function(number: int, *, factor: int) -> tuple[float, str, str, str]:
         import horovod.torch as hvd
@@ -231,6 +242,7 @@ def test_horovods_function_for_spark() -> None:
     assert {*out.getvalue().splitlines()} == {"[0] rank 0", "[1] rank 1"}
 
 
+@pytest.mark.system
 def test_runner_brings_the_value_of_rank_0_alone(capsys: pytest.CaptureFixture[str]) -> None:
     def main(start: int) -> Any:
         import horovod.torch as hvd
@@ -253,6 +265,7 @@ def test_runner_brings_the_value_of_rank_0_alone(capsys: pytest.CaptureFixture[s
     assert len(lines) == 3
 
 
+@pytest.mark.system
 def test_examples_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sys.argv = ["train.py", str(tmp_path)]
     runpy.run_path(str(EXAMPLES / "train.py"), run_name="__main__")
@@ -263,6 +276,7 @@ def test_examples_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert f"the last loss is {losses[3]:.4f}" in printed
 
 
+@pytest.mark.system
 def test_the_native_example_is_the_same_under_torch_distributor(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -116,6 +116,7 @@ def test_all_slots_are_deprecated() -> None:
         HorovodRunner(np=0)
 
 
+@pytest.mark.system
 def test_the_runner_runs_on_the_host_of_the_driver(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 STUB = Path(__file__).parents[2] / "python" / "farandole" / "_C.pyi"
 HEADER = "# SPDX-License-Identifier: Apache-2.0\n# ruff: noqa\n# fmt: off\n"
 

@@ -292,6 +292,7 @@ def test_each_rank_shows_what_it_has() -> None:
     ranks.run(_shown, 3)
 
 
+@pytest.mark.system
 def test_the_program_of_the_page_runs_on_two_ranks(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "examples/checkpoint/with_torch.py"
     done = subprocess.run(

@@ -70,6 +70,7 @@ def is_close(found: list[dict[str, float]], expected: list[dict[str, float]]) ->
     )
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
 def test_help_explains_the_options(program: Path) -> None:
     command = [warm_python.executable()] if program.suffix == ".py" else []
@@ -89,6 +90,7 @@ def said_by(program: Path, *arguments: str) -> str:
     return done.stderr
 
 
+@pytest.mark.system
 def test_options_that_do_not_exist_are_refused() -> None:
     assert "--bach is not an option" in said_by(CPP / "train_resnet", "--bach", "16")
     assert "--model vgg: it is resnet18" in said_by(CPP / "train_resnet", "--model", "vgg")
@@ -96,6 +98,7 @@ def test_options_that_do_not_exist_are_refused() -> None:
     assert "invalid choice: 'vgg'" in said_by(PYTHON / "train_resnet.py", "--model", "vgg")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", TRAININGS)
 def test_what_decodes_images_is_named_where_it_is_absent(name: str, tmp_path: Path) -> None:
     in_python, in_cpp, _ = TRAININGS[name]
@@ -109,6 +112,7 @@ def test_what_decodes_images_is_named_where_it_is_absent(name: str, tmp_path: Pa
         assert "pip install torchvision" in said_by(in_python, "--data", f"{tmp_path}")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
 def test_a_training_without_images_for_a_step_is_refused(program: Path) -> None:
     sizes = ["--image-size", "16", "--workers", "0"]
@@ -119,6 +123,7 @@ def test_a_training_without_images_for_a_step_is_refused(program: Path) -> None:
     assert "--batch 0: 1 ranks cannot share it" in said_by(program, *sizes, "--batch", "0")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
 def test_a_log_may_have_no_rows_of_steps(program: Path, tmp_path: Path) -> None:
     small = ["--image-size", "16", "--workers", "0", "--shapes", "16", "--batch", "8"]
@@ -126,6 +131,7 @@ def test_a_log_may_have_no_rows_of_steps(program: Path, tmp_path: Path) -> None:
     assert re.findall(r"step (\d+):", train(program, *small, *output, ranks=1)) == ["2"]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
 def test_a_training_of_another_length_is_refused(program: Path, tmp_path: Path) -> None:
     small = ["--image-size", "16", "--workers", "0", "--shapes", "16", "--batch", "8"]
@@ -165,6 +171,7 @@ def test_a_mask_with_another_class_is_named(
         folder(tmp_path, 4, 2)[0]
 
 
+@pytest.mark.system
 def test_a_log_without_losses_is_no_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "log.csv").write_text("step,loss,top1\n")
@@ -183,6 +190,7 @@ def test_early_stopping_waits_for_a_better_metric(monkeypatch: pytest.MonkeyPatc
     assert resumed.should_stop(0.5)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", TRAININGS)
 def test_it_goes_on_in_the_middle_of_an_epoch_in_either_language(name: str, tmp_path: Path) -> None:
     in_python, in_cpp, options = TRAININGS[name]
@@ -197,6 +205,7 @@ def test_it_goes_on_in_the_middle_of_an_epoch_in_either_language(name: str, tmp_
         assert is_close(rows(parts), rows(whole)), f"{rows(parts)}\n{rows(whole)}"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_resnet_goes_on_with_the_same_bits(language: int, tmp_path: Path) -> None:
     program, options = TRAININGS["resnet"][language], TRAININGS["resnet"][2]
@@ -208,6 +217,7 @@ def test_a_resnet_goes_on_with_the_same_bits(language: int, tmp_path: Path) -> N
     assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_resnet_trains_in_float16(language: int, tmp_path: Path) -> None:
     program, options = TRAININGS["resnet"][language], TRAININGS["resnet"][2]
@@ -216,6 +226,7 @@ def test_a_resnet_trains_in_float16(language: int, tmp_path: Path) -> None:
     assert rows(tmp_path)[0]["loss"] == pytest.approx(2.09, abs=0.05)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_unet_has_the_same_losses_on_any_number_of_ranks(language: int, tmp_path: Path) -> None:
     program, options = TRAININGS["unet"][language], TRAININGS["unet"][2]
@@ -224,6 +235,7 @@ def test_a_unet_has_the_same_losses_on_any_number_of_ranks(language: int, tmp_pa
     assert is_close(rows(tmp_path / "2"), rows(tmp_path / "1"))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("language", [0, 1], ids=["python", "cpp"])
 def test_a_training_that_is_told_to_end_saves_first(language: int, tmp_path: Path) -> None:
     program, options = TRAININGS["unet"][language], TRAININGS["unet"][2]
@@ -242,6 +254,7 @@ def test_a_training_that_is_told_to_end_saves_first(language: int, tmp_path: Pat
     assert rows(tmp_path)[:-1] == before
 
 
+@pytest.mark.system
 def test_workers_outlive_sigterm_of_others_and_end_with_their_rank(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
@@ -268,6 +281,7 @@ def losses(printed: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"epoch \d: loss (\S+)", printed)]
 
 
+@pytest.mark.system
 def test_a_script_has_the_same_losses_before_and_after() -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
