@@ -145,17 +145,14 @@ setup-system: $(VENV)/requirements-system.stamp setup
 	@.ci/system-packages java openjdk-17-jre-headless || [ -z "$$CI" ]  # else Spark tests are skipped
 
 build: setup  ## build C++ and Python with their tests; install into .venv
-	$(pip_install) --config-settings=cmake.define.FARANDOLE_BUILD_TESTS=ON \
-		--config-settings=cmake.define.FARANDOLE_BUILD_PROGRAMS=OFF \
-		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=OFF \
-		--config-settings=cmake.define.FARANDOLE_ALL_TESTS=$(is_pinned_torch) .
-	pip install --no-deps --no-build-isolation python/compat
-
 build-system: setup-system  ## do the same as make build, and build the C++ programs, examples and benchmarks
+build: programs := OFF
+build-system: programs := ON
+build build-system:
 	$(pip_install) --config-settings=cmake.define.FARANDOLE_BUILD_TESTS=ON \
-		--config-settings=cmake.define.FARANDOLE_BUILD_PROGRAMS=ON \
-		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=ON \
-		--config-settings=cmake.define.FARANDOLE_ALL_TESTS=ON .
+		--config-settings=cmake.define.FARANDOLE_BUILD_PROGRAMS=$(programs) \
+		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=$(programs) \
+		--config-settings=cmake.define.FARANDOLE_ALL_TESTS=$(is_pinned_torch) .
 	pip install --no-deps --no-build-isolation python/compat
 
 test-cpp: build check-cpp  ## build, then run the C++ tests; with another torch, only those of process_group

@@ -18,7 +18,6 @@
 #include "ddp/finite_check.h"
 #include "ddp/training.h"
 #include "farandole/error.h"
-#include "support/ranks.h"
 
 namespace farandole::test {
 namespace {
@@ -38,17 +37,7 @@ class ReducerOf : public testing::TestWithParam<std::tuple<std::string, int>> {
     expect_as_one_process(backend(), world_size(), make, body, options);
   }
 };
-/// A foreign backend runs the same code at every number of ranks, so it is tested on 2 ranks only,
-/// unless FARANDOLE_TEST_ALL is set.
-std::vector<std::tuple<std::string, int>> reducer_backends() {
-  std::vector<std::tuple<std::string, int>> all;
-  for (const int ranks : {1, 2, 4}) all.emplace_back("farandole", ranks);
-  for (const int ranks : {1, 2, 4}) {
-    if (ranks == 2 || test::whole_matrix()) all.emplace_back("foreign", ranks);
-  }
-  return all;
-}
-INSTANTIATE_TEST_SUITE_P(Backends, ReducerOf, testing::ValuesIn(reducer_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, ReducerOf, testing::ValuesIn(backends_on({1, 2, 4})),
                          [](const auto& param) {
                            return std::get<0>(param.param) +
                                   std::to_string(std::get<1>(param.param)) + "Ranks";

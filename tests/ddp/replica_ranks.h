@@ -4,9 +4,13 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "process_group/group_ranks.h"
+#include "support/ranks.h"
 
 namespace farandole::test {
 
@@ -63,6 +67,19 @@ class ForeignBackend : public c10d::Backend {
   std::atomic<int64_t> gradient_bytes_{0};  ///< autograd's thread counts too
   std::atomic<int64_t> gathered_bytes_{0};
 };
+
+/// The parameters of tests with replicas: backends, and numbers of ranks. "foreign" runs the same
+/// code at every number of ranks, so it is tested on 2 ranks only, unless FARANDOLE_TEST_ALL is
+/// set.
+inline std::vector<std::tuple<std::string, int>> backends_on(
+    std::initializer_list<int> rank_counts) {
+  std::vector<std::tuple<std::string, int>> all;
+  for (const int ranks : rank_counts) all.emplace_back("farandole", ranks);
+  for (const int ranks : rank_counts) {
+    if (ranks == 2 || whole_matrix()) all.emplace_back("foreign", ranks);
+  }
+  return all;
+}
 
 /// Runs `body` on ranks that are threads, each with a group of backend "farandole" or "foreign".
 inline void run_replicas(const std::string& backend, int world_size,

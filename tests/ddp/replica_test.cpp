@@ -16,7 +16,6 @@
 #include "farandole/ddp/comm_hook.h"
 #include "farandole/ddp/hooks/all_reduce_hook.h"
 #include "farandole/error.h"
-#include "support/ranks.h"
 
 namespace farandole::test {
 namespace {
@@ -38,17 +37,7 @@ class ReplicaOf : public testing::TestWithParam<std::tuple<std::string, int>> {
     run_replicas(backend(), world_size(), body, timeout);
   }
 };
-/// A foreign backend runs the same code at every number of ranks, so it is tested on 2 ranks only,
-/// unless FARANDOLE_TEST_ALL is set.
-std::vector<std::tuple<std::string, int>> replica_backends() {
-  std::vector<std::tuple<std::string, int>> all;
-  for (const int ranks : {2, 4}) all.emplace_back("farandole", ranks);
-  for (const int ranks : {2, 4}) {
-    if (ranks == 2 || test::whole_matrix()) all.emplace_back("foreign", ranks);
-  }
-  return all;
-}
-INSTANTIATE_TEST_SUITE_P(Backends, ReplicaOf, testing::ValuesIn(replica_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, ReplicaOf, testing::ValuesIn(backends_on({2, 4})),
                          [](const auto& param) {
                            return std::get<0>(param.param) +
                                   std::to_string(std::get<1>(param.param)) + "Ranks";
