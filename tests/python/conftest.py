@@ -7,7 +7,9 @@ Files are distributed among the workers, the longest first.
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +45,9 @@ SPLIT = {"test_ddp_frozen.py", "test_ddp_backward.py", "test_checkpoint_failures
 # Programs that a test without the mark may start: each takes about a millisecond.
 SMALL_PROGRAMS = ("sh", "true", "sleep", "ip", "tc", "fc-list", "git", "readelf", "nm")
 
+# A shell's background jobs ignore SIGINT, and what they start does too; tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _running: pytest.Item | None = None
 
 
@@ -77,6 +82,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name not in SPLIT:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # else each full collection looks at thousands of tests, for 0.3 s
 
 
 @pytest.fixture(autouse=True)

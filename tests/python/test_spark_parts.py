@@ -49,6 +49,7 @@ def test_hosts_are_found_in_addresses(address: str, host: str) -> None:
     assert host_of(address) == host
 
 
+@pytest.mark.system  # which installs pyspark
 def test_a_session_is_needed() -> None:
     with pytest.raises(farandole.InvalidArgument, match=r"getOrCreate.*\[spark-no-session\]"):
         farandole.spark.run(print, num_proc=2)
@@ -91,6 +92,7 @@ def test_the_runner_needs_a_function(np: int) -> None:
         HorovodRunner(np=np).run(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.system
 def test_sessions_of_spark_connect_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.sql.utils.is_remote", lambda: True)
     with pytest.raises(farandole.NotSupported, match=r"TorchDistributor.*\[spark-connect\]"):

@@ -144,12 +144,18 @@ std::string Call::reason_to_wait() {
     if (!holds_tensors(each)) return "it returns a value to the host";
   }
   bool writes_to_host = false;
+  int64_t elements = 0;
   for (size_t i = 0; i < arguments_.size(); ++i) {
     for_each_tensor(arguments_[i], [&](const Tensor& tensor) {
       writes_to_host |= is_written(i) && !is_simulated(tensor);
+      elements += tensor.numel();
     });
   }
   if (writes_to_host) return "it writes to memory of the host";
+  // Once torch._dynamo is imported, most meta kernels are Python functions, which take a millisecond.
+  constexpr int64_t kSmall = 1 << 14;
+  const bool is_random = op_.hasTag(at::Tag::nondeterministic_seeded);
+  if (elements <= kSmall && !is_random && predict(c10::kCPU)) return "";
   // Many meta kernels exist in Python only.
   if (predict(c10::kMeta) || predict(c10::kCPU)) return "";
   return "it has no meta kernel and does not take zeros";
