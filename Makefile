@@ -2,6 +2,7 @@
 # One command each; `make help` lists them. All is made inside the checkout: .venv and build/.
 #   PYTHON=python3.12   the Python that .venv is made from (3.10 or newer)
 #   TORCH=2.15.0        another torch, in a virtual environment and a build folder of its own
+#   SANITIZER=asan      compiled by Clang with AddressSanitizer and UndefinedBehaviorSanitizer; the same
 #   JOBS=8              parallel compilers; default: one for each core
 #   OUT=report.json     of `make gpu-check`; default: benchmarks/results/gpu-check-<GPU>.json
 #   PUBLISH=1           of `make bench...`: results go into benchmarks/results and the pages
@@ -12,8 +13,8 @@ pinned_torch := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH ?= $(pinned_torch)
 
 suffix := $(if $(filter-out $(pinned_torch),$(TORCH)),-$(TORCH))
-VENV := .venv$(suffix)
-BUILD := build/release$(suffix)
+VENV := .venv$(suffix)$(SANITIZER:%=-%)
+BUILD := build/$(or $(SANITIZER),release)$(suffix)
 outer_path := $(PATH)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
@@ -30,11 +31,15 @@ headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-iso
 	--config-settings=cmake.define.FARANDOLE_UNITY=$(if $(FARANDOLE_TEST_ALL),OFF,ON) \
 	--config-settings=cmake.define.FARANDOLE_WERROR=$(if $(CI),ON,OFF) \
 	$(if $(and $(CI),$(suffix)),--config-settings=cmake.define.FARANDOLE_NVCC=) \
+	$(if $(SANITIZER),--config-settings=cmake.args=--preset=$(SANITIZER) \
+		--config-settings=cmake.build-type=RelWithDebInfo \
+		--config-settings=cmake.define.FARANDOLE_PYTHON=ON) \
 	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
 endef
-# Code that does not use torch is the same with every torch, so it is tested only with the pinned
-# one. CI also compiles the kernels for GPUs only with the pinned one.
-is_pinned_torch := $(if $(suffix),OFF,ON)
+# With another torch, only the C++ tests of process_group are built; Python tests cover the layers
+# above it. With a sanitizer, all C++ tests are built. CI compiles the kernels for GPUs only with the
+# pinned torch.
+test_folders := $(if $(SANITIZER),all,$(if $(suffix),process_group,all))
 # Results of benchmarks otherwise go into build/benchmarks.
 publish := $(if $(PUBLISH),--publish)
 # Of Python tests, those of what torch is: its groups, modules, optimizers, scalers and checkpoints.
@@ -46,6 +51,10 @@ tests_of_torch := api async autocast born_gradients checkpoint_of_torch checkpoi
 	simulated_device simulated_groups symmetric sync_batch_norm torch_stack torch_state_dict \
 	transfers windows zero_steps zero_training
 python_tests := $(if $(suffix),$(tests_of_torch:%=tests/python/test_%.py))
+# The runtime of the sanitizer, which Python itself is not linked to, and the C++ library, whose
+# functions it must find. Python does not free all that it has at its end.
+preload = $(if $(SANITIZER),ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(clang++ \
+	-print-file-name=libclang_rt.asan-$$(uname -m).so) $$(clang++ -print-file-name=libstdc++.so.6)")
 # Of the simulated device, under which Python tests run: the laziest, or all four. C++ tests run all.
 schedules = $(if $(FARANDOLE_TEST_ALL),,lazy)
 cpp_folders := $(wildcard include src python/bindings tests benchmarks examples)
@@ -65,7 +74,7 @@ fixed_addresses := $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || e
 .NOTPARALLEL:  # tests measure time
 .PHONY: help demo train test test-system test-all bench bench-ddp bench-zero bench-amp bench-hosts bench-gpu lint
 .PHONY: format gpu-check
-.PHONY: fuzz sanitize clean setup build test-cpp test-python test-clients system-packages
+.PHONY: fuzz sanitize sanitize-asan sanitize-tsan build-tsan check-tsan clean setup build test-cpp test-python test-clients system-packages
 .PHONY: clang setup-system build-system check-cpp check-python check-system
 
 help:  ## list the targets
@@ -127,13 +136,13 @@ format: $(VENV)/requirements-dev.stamp  ## rewrite C++ and Python in the project
 	ruff format .
 	python tests/lint/errors_page.py
 
-fuzz: setup  ## read damaged headers of checkpoints for a minute under ASan and UBSan
-	cmake --preset asan
-	cmake --build --preset asan --target test_checkpoint_format
-	FARANDOLE_FUZZ_S=60 build/asan/tests/test_checkpoint_format \
+fuzz: setup clang  ## read damaged headers of checkpoints for a minute under ASan and UBSan
+	cmake --preset asan -DFARANDOLE_TORCH=OFF -DFARANDOLE_PYTHON=OFF -B build/fuzz
+	cmake --build build/fuzz --target test_checkpoint_format
+	FARANDOLE_FUZZ_S=60 build/fuzz/tests/test_checkpoint_format \
 		--gtest_filter=Safetensors.NoBytesBreakTheReader
 
-sanitize: sanitize-asan sanitize-tsan  ## test comm and NCCL under ASan, UBSan and TSan; sanitize-asan-all: all layers under ASan
+sanitize: sanitize-asan sanitize-tsan  ## test all layers under ASan and UBSan; comm, NCCL, process groups and profiles under TSan
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
@@ -144,7 +153,7 @@ setup: $(VENV)/requirements-dev.stamp system-packages  ## only make .venv and ge
 setup-system: $(VENV)/requirements-system.stamp setup
 	@.ci/system-packages java openjdk-17-jre-headless || [ -z "$$CI" ]  # else Spark tests are skipped
 
-build: setup  ## build C++ and Python with their tests; install into .venv
+build: setup $(SANITIZER:%=clang)  ## build C++ and Python with their tests; install into .venv
 build-system: setup-system  ## do the same as make build, and build the C++ programs, examples and benchmarks
 build: programs := OFF
 build-system: programs := ON
@@ -152,7 +161,7 @@ build build-system:
 	$(pip_install) --config-settings=cmake.define.FARANDOLE_BUILD_TESTS=ON \
 		--config-settings=cmake.define.FARANDOLE_BUILD_PROGRAMS=$(programs) \
 		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=$(programs) \
-		--config-settings=cmake.define.FARANDOLE_ALL_TESTS=$(is_pinned_torch) .
+		--config-settings=cmake.define.FARANDOLE_TEST_FOLDERS=$(test_folders) .
 	pip install --no-deps --no-build-isolation python/compat
 
 test-cpp: build check-cpp  ## build, then run the C++ tests; with another torch, only those of process_group
@@ -162,11 +171,11 @@ test-python: build check-python  ## build, then run the Python tests; with anoth
 # The check-* targets test what is already built. They write reports for CI into $(BUILD).
 check-cpp:
 	rm -rf $(BUILD)/results
-	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error \
+	$(if $(SANITIZER),FARANDOLE_TEST_THIN=1) ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error \
 		--output-junit cpp.xml
 
 check-python:
-	FARANDOLE_TEST_SCHEDULES='$(schedules)' pytest -m 'not system' \
+	$(preload) FARANDOLE_TEST_SCHEDULES='$(schedules)' pytest -m 'not system' \
 		--numprocesses $(JOBS) --dist loadgroup $(python_tests) --junitxml $(BUILD)/python.xml
 
 check-system:
@@ -176,20 +185,22 @@ check-system:
 test-clients: build  ## test Accelerate, transformers, Lightning and DeepSpeed, which it installs in build/
 	FARANDOLE_TEST_CLIENTS=1 pytest tests/python/test_clients.py
 
-sanitize-%: build-% check-%
-	@:
+sanitize-asan:
+	$(MAKE) test SANITIZER=asan
 
-build-asan-all: clang
-build-asan build-asan-all build-tsan: build-%: setup
-	cmake --preset $*
-	cmake --build --preset $*
+sanitize-tsan: build-tsan check-tsan
 
-check-asan check-asan-all check-tsan: check-%:
-	rm -rf build/$*/results
-	$(fixed_addresses) ctest --preset $* --parallel $(JOBS)
+build-tsan: setup clang
+	cmake --preset tsan
+	cmake --build --preset tsan
 
-clang:
-	@.ci/system-packages clang++ clang libclang-rt-dev
+check-tsan:
+	rm -rf build/tsan/results
+	$(fixed_addresses) ctest --preset tsan --parallel $(JOBS)
+
+clang:  # and the runtimes of its sanitizers
+	@[ -e "$$(clang++ -print-file-name=libclang_rt.asan-$$(uname -m).so 2>/dev/null)" ] || \
+		.ci/system-packages clang-runtimes clang libclang-rt-dev
 
 system-packages:
 	@.ci/system-packages gmock/gmock.h libgtest-dev libgmock-dev

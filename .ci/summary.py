@@ -4,8 +4,8 @@
 
     summary.py --may-skip REASON... --lane NAME REPORT... [--lane NAME REPORT...]...
 
-For each lane, prints the numbers of passed, failed and skipped tests, the slowest files, each skip
-reason and each failure. Exits with 1 if a report cannot be read, if no test of a lane passed, if a
+For each lane, prints the numbers of passed, failed and skipped tests, the slowest files and each
+skip reason; at the end, the failures of all lanes. Exits with 1 if a report cannot be read, if no test of a lane passed, if a
 test failed or did not run, or if a skip reason matches no REASON (a regular expression).
 """
 
@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 SLOWEST = 12  # number of slowest files to print for each lane
+MESSAGE = 300  # number of characters to print of a failure's message
 
 
 def reason_of(skip: ElementTree.Element) -> str:
@@ -56,9 +57,11 @@ class Lane:
             file = report.stem if report.parent.name == "results" else suite
             self.seconds[file] += float(case.get("time") or 0)
             skip = case.find("skipped")
-            if case.find("failure") is not None or case.find("error") is not None:
+            wrong = [each for each in case if each.tag in ("failure", "error")]
+            if wrong:
                 self.counts["failed"] += 1
-                self.failures.append(f"{suite}: {case.get('name')}")
+                words = " ".join((wrong[0].get("message") or "").split())[:MESSAGE]
+                self.failures.append(f"{suite}: {case.get('name')}: {words}")
             elif skip is not None:
                 self.counts["skipped"] += 1
                 self.skips[reason_of(skip)] += 1
@@ -78,7 +81,7 @@ def main() -> int:
     parser.add_argument("--may-skip", nargs="*", default=[], metavar="REASON")
     parser.add_argument("--lane", nargs="+", action="append", default=[], metavar="NAME REPORT")
     asked = parser.parse_args()
-    failed = False
+    wrong: list[str] = []
     for name, *reports in asked.lane:
         lane = Lane(name, reports)
         print(f"{name}: {lane.words()}")
@@ -86,14 +89,14 @@ def main() -> int:
             print(f"    {seconds:6.1f} s  {file}")
         for reason, count in lane.skips.most_common():
             known = any(re.search(each, reason) for each in asked.may_skip)
-            print(f"    {'skipped' if known else 'SKIPPED, reason not allowed'} {count}: {reason}")
-            failed |= not known
-        for failure in lane.failures:
-            print(f"    FAILED {failure}")
-        for problem in lane.problems:
-            print(f"    PROBLEM {problem}")
-        failed |= bool(lane.failures or lane.problems)
-    return int(failed)
+            print(f"    skipped {count}: {reason}")
+            if not known:
+                wrong.append(f"{name}: skipped {count} for a reason that is not allowed: {reason}")
+        wrong += [f"{name}: FAILED {failure}" for failure in lane.failures]
+        wrong += [f"{name}: {problem}" for problem in lane.problems]
+    for each in wrong:
+        print(each)
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -71,8 +71,9 @@ function(farandole_own_code target)
   endif()
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     # In C++, Clang's -Wconversion includes -Wsign-conversion, but GCC's does not. Clang ignores the
-    # pragmas that only GCC knows.
-    target_compile_options(${target} PRIVATE -Wno-sign-conversion -Wno-unknown-pragmas)
+    # pragmas that only GCC knows. Some functions override one of torch with a newer torch only.
+    target_compile_options(${target} PRIVATE
+      -Wno-sign-conversion -Wno-unknown-pragmas -Wno-inconsistent-missing-override)
   endif()
   if(FARANDOLE_WERROR)
     # Which of its names torch deprecates changes from version to version; that stays a warning.

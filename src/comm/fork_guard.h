@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <thread>
+#include <utility>
 
 #include "farandole/export.h"
 
@@ -22,5 +24,11 @@ class FARANDOLE_API ForkGuard {
  private:
   uint64_t generation_;
 };
+
+/// In a forked child: keeps the object of a thread of the parent for good. The child has no such
+/// thread, so it can neither join nor detach it.
+inline void keep_thread_of_parent(std::thread& thread) {
+  static_cast<void>(new std::thread(std::move(thread)));
+}
 
 }  // namespace farandole::comm

@@ -76,6 +76,7 @@ at::Tensor joined_input(const std::vector<at::Tensor>& tensors) {
   auto* const begin = static_cast<std::byte*>(joined.mutable_data_ptr());
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) continue;  // it may have no memory
     if (is_run(tensor)) {
       std::memcpy(begin + offset * tensor.element_size(), tensor.const_data_ptr(), tensor.nbytes());
     } else {
@@ -91,6 +92,7 @@ void store_joined(const at::Tensor& joined, const std::vector<at::Tensor>& tenso
   const auto* const begin = static_cast<const std::byte*>(joined.const_data_ptr());
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
     if (is_run(tensor)) {
       std::memcpy(tensor.mutable_data_ptr(), begin + offset * tensor.element_size(),
                   tensor.nbytes());

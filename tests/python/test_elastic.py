@@ -257,7 +257,8 @@ def torchrun(folder: Path, *options: str, environment: dict[str, str]) -> str:
 
 
 def kept_files() -> set[Path]:
-    return set(Path("/dev/shm").glob("farandole-commits-*"))
+    """Of the jobs that this process starts."""
+    return set(Path("/dev/shm").glob(f"farandole-commits-*-{warm_python.server_pid()}-*"))
 
 
 @pytest.mark.parametrize(("victim", "place"), [(0, "backward"), (1, "commit")])

@@ -111,7 +111,7 @@ at::Tensor tensor_of_inline(const Json& content) {
     const auto expected = static_cast<uint64_t>(elements) * c10::elementSize(dtype);
     if (expected != bytes.size()) throw JsonError("a tensor has other bytes than its shape");
     at::Tensor tensor = at::empty(shape, dtype);
-    std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
     return tensor;
   }
   throw JsonError("a tensor has an unknown dtype");

@@ -107,7 +107,7 @@ HostLink::HostLink(Store& store, Topology topology, std::vector<int> peers, int 
 
 HostLink::~HostLink() {
   if (!fork_guard_.in_creator()) {
-    thread_.detach();  // it runs in the parent alone
+    keep_thread_of_parent(thread_);
     return;
   }
   bool has_failed = false;

@@ -116,7 +116,7 @@ void MessageRelay::start() {
 
 void MessageRelay::stop() {
   if (!fork_guard_.in_creator()) {  // the thread runs in the parent alone, and may hold the mutex
-    if (thread_.joinable()) thread_.detach();
+    keep_thread_of_parent(thread_);
     return;
   }
   std::thread thread;

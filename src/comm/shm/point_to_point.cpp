@@ -146,7 +146,7 @@ PointToPoint::PointToPoint(std::byte* shared, const Topology& topology, Lockstep
 PointToPoint::~PointToPoint() {
   if (!lockstep_.in_creator()) {
     // In a forked child neither the helper nor whoever waits for it exists.
-    if (helper_.joinable()) helper_.detach();
+    keep_thread_of_parent(helper_);
     static_cast<void>(helper_wanted_.release());
     return;
   }
