@@ -5,8 +5,9 @@
     summary.py --may-skip REASON... --lane NAME REPORT... [--lane NAME REPORT...]...
 
 For each lane, prints the numbers of passed, failed and skipped tests, the slowest files and each
-skip reason; at the end, the failures of all lanes. Exits with 1 if a report cannot be read, if no test of a lane passed, if a
-test failed or did not run, or if a skip reason matches no REASON (a regular expression).
+skip reason; at the end, the failures of all lanes. Exits with 1 if a report cannot be read, if no
+test of a lane passed, if a test failed or did not run, or if a skip reason matches no REASON (a
+regular expression).
 """
 
 from __future__ import annotations

@@ -152,7 +152,8 @@ std::string Call::reason_to_wait() {
     });
   }
   if (writes_to_host) return "it writes to memory of the host";
-  // Once torch._dynamo is imported, most meta kernels are Python functions, which take a millisecond.
+  // Once torch._dynamo is imported, most meta kernels are Python functions, which take a
+  // millisecond.
   constexpr int64_t kSmall = 1 << 14;
   const bool is_random = op_.hasTag(at::Tag::nondeterministic_seeded);
   if (elements <= kSmall && !is_random && predict(c10::kCPU)) return "";
