@@ -12,6 +12,9 @@ JOBS ?= $(shell nproc)
 pinned_torch := $(shell sed -n 's/^torch==//p' constraints.txt)
 TORCH ?= $(pinned_torch)
 
+ifneq ($(filter-out asan,$(SANITIZER)),)
+$(error SANITIZER is $(SANITIZER); only asan is known. For ThreadSanitizer, run make sanitize-tsan)
+endif
 suffix := $(if $(filter-out $(pinned_torch),$(TORCH)),-$(TORCH))
 VENV := .venv$(suffix)$(SANITIZER:%=-%)
 BUILD := build/$(or $(SANITIZER),release)$(suffix)
@@ -34,7 +37,7 @@ headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-iso
 	$(if $(SANITIZER),--config-settings=cmake.args=--preset=$(SANITIZER) \
 		--config-settings=cmake.build-type=RelWithDebInfo \
 		--config-settings=cmake.define.FARANDOLE_PYTHON=ON) \
-	$${headers:+--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers}
+	$${headers:+"--config-settings=cmake.define.Python_INCLUDE_DIR=$$headers"}
 endef
 # With another torch, only the C++ tests of process_group are built; Python tests cover the layers
 # above it. With a sanitizer, all C++ tests are built. CI compiles the kernels for GPUs only with the
@@ -170,15 +173,17 @@ test-python: build check-python  ## build, then run the Python tests; with anoth
 
 # The check-* targets test what is already built. They write reports for CI into $(BUILD).
 check-cpp:
-	rm -rf $(BUILD)/results
+	rm -rf $(BUILD)/results $(BUILD)/cpp.xml
 	$(if $(SANITIZER),FARANDOLE_TEST_THIN=1) ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error \
 		--output-junit cpp.xml
 
 check-python:
+	rm -f $(BUILD)/python.xml
 	$(preload) FARANDOLE_TEST_SCHEDULES='$(schedules)' pytest -m 'not system' \
 		--numprocesses $(JOBS) --dist loadgroup $(python_tests) --junitxml $(BUILD)/python.xml
 
 check-system:
+	rm -f $(BUILD)/system.xml $(BUILD)/system-alone.xml
 	pytest -m 'system and not alone' --numprocesses $(JOBS) --dist loadgroup --junitxml $(BUILD)/system.xml
 	pytest -m alone tests/python/test_planted_host_faults.py --junitxml $(BUILD)/system-alone.xml
 

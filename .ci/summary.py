@@ -52,6 +52,11 @@ class Lane:
         except (OSError, ElementTree.ParseError) as error:
             self.problems.append(f"{report} cannot be read: {error}")
             return
+        suites = [each for each in root.iter("testsuite") if each.find("testsuite") is None]
+        told = sum(int(each.get("tests") or 0) for each in suites)
+        cases = len(list(root.iter("testcase")))
+        if told > cases:
+            self.problems.append(f"{report} tells of {told} tests and has {cases}")
         for case in root.iter("testcase"):
             suite = (case.get("classname") or report.stem).removeprefix("tests.python.")
             # GoogleTest writes one report for each CTest test; pytest writes one for all files.

@@ -42,6 +42,7 @@ SECONDS = {
     "test_amp_training.py": 31,
 }
 SPLIT = {"test_ddp_frozen.py", "test_ddp_backward.py", "test_checkpoint_failures.py"}
+ALONE = "test_planted_host_faults.py"  # `make check-system` runs it by itself
 # Programs that a test without the mark may start: each takes about a millisecond.
 SMALL_PROGRAMS = ("sh", "true", "sleep", "ip", "tc", "fc-list", "git", "readelf", "nm")
 
@@ -80,6 +81,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -SECONDS.get(item.path.name, 0))
     for item in items:
+        if item.get_closest_marker("alone") and item.path.name != ALONE:
+            raise pytest.UsageError(
+                f"{item.nodeid} has the mark `alone`, which is for {ALONE} only"
+            )
         if item.path.name not in SPLIT:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
 

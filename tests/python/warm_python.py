@@ -207,8 +207,9 @@ def run_launcher(module: str) -> None:
         code = end.code or 0
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as each Python does
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, or closed
+            stream.flush()
     os._exit(code & 0xFF)
 
 
