@@ -56,7 +56,7 @@ class Lane:
         told = sum(int(each.get("tests") or 0) for each in suites)
         cases = len(list(root.iter("testcase")))
         if told > cases:
-            self.problems.append(f"{report} tells of {told} tests and has {cases}")
+            self.problems.append(f"{report} has {cases} of its {told} tests")
         for case in root.iter("testcase"):
             suite = (case.get("classname") or report.stem).removeprefix("tests.python.")
             # GoogleTest writes one report for each CTest test; pytest writes one for all files.

@@ -84,15 +84,19 @@ endfunction()
 # Gives a target the precompiled header of the library farandole: torch's headers, parsed once
 # (20 s, 400 MB) instead of in every source. All that share it are compiled with the same flags.
 function(farandole_share_precompiled_header target)
-  target_compile_options(${target} PRIVATE -fPIC)
+  target_compile_options(${target} PRIVATE -fPIC -ffp-contract=off)
   target_precompile_headers(${target} REUSE_FROM farandole)
 endfunction()
 
-# Compiles the sources of each folder of a target up to `count` at a time, where FARANDOLE_UNITY is
-# ON. Each compilation begins by making 10,000 functions of templates that torch's headers ask for,
-# which takes 4 s of a source's 6 s. Sources with flags of their own stay alone.
-function(farandole_compile_together target count)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${FARANDOLE_UNITY} UNITY_BUILD_MODE GROUP)
+# Compiles the sources of each folder of a target up to FARANDOLE_UNITY_SIZE at a time. Each
+# compilation begins by making 10,000 functions of templates that torch's headers ask for, which takes
+# 4 s of a source's 6 s, and sources of one folder use the same others. Sources with flags of their own
+# stay alone.
+function(farandole_compile_together target)
+  if(FARANDOLE_UNITY_SIZE LESS 2)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     file(RELATIVE_PATH folder ${CMAKE_CURRENT_SOURCE_DIR} ${source})
@@ -102,7 +106,7 @@ function(farandole_compile_together target count)
       if(NOT DEFINED seen_${folder})
         set(seen_${folder} 0)
       endif()
-      math(EXPR group "${seen_${folder}} / ${count}")
+      math(EXPR group "${seen_${folder}} / ${FARANDOLE_UNITY_SIZE}")
       set_source_files_properties(${source} PROPERTIES UNITY_GROUP "${folder}_${group}")
       math(EXPR seen_${folder} "${seen_${folder}} + 1")
     endif()

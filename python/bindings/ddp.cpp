@@ -12,6 +12,7 @@
 #include "bindings.h"
 #include "ddp/arrival_counter.h"
 #include "ddp/gradient_home.h"
+#include "delete_without_gil.h"
 #include "farandole/ddp/replica.h"
 #include "farandole/ddp/sync_batch_norm.h"
 
@@ -104,14 +105,6 @@ void bind_options(py::module_& module) {
       .def_readwrite("ignored", &ReplicaOptions::ignored, "Names that stay as they are.")
       .def_readwrite("sparse", &ReplicaOptions::sparse, "Names with sparse gradients.");
 }
-
-/// Its group ends with it, whose threads may be in the middle of Python's callbacks.
-struct DeleteWithoutGil {
-  void operator()(Replica* replica) const {
-    const py::gil_scoped_release no_gil;
-    delete replica;
-  }
-};
 
 using ReplicaClass = py::class_<Replica, std::unique_ptr<Replica, DeleteWithoutGil>>;
 

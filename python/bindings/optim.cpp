@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "delete_without_gil.h"
 #include "farandole/error.h"
 #include "farandole/optim/adam.h"
 #include "farandole/optim/lamb.h"
@@ -144,14 +145,6 @@ ShardedOptimizer::ParameterGroup group_of(std::vector<at::Tensor> parameters,
                                           std::vector<std::string> names) {
   return {std::move(parameters), std::move(names)};
 }
-
-/// Its destructor waits for what is under way, and ends a group.
-struct DeleteWithoutGil {
-  void operator()(ShardedOptimizer* optimizer) const {
-    const py::gil_scoped_release no_gil;
-    delete optimizer;
-  }
-};
 
 using Optimizer = ShardedOptimizer;
 using OptimizerClass = py::class_<Optimizer, std::unique_ptr<Optimizer, DeleteWithoutGil>>;

@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "ddp/allocation/aliased_slot.h"
 #include "ddp/check_backward.h"
 #include "farandole/error.h"
 
 namespace farandole {
 namespace {
-
-/// Smaller gradients are copied into their slots, which costs no more.
-constexpr size_t kLeastBornBytes = 16 << 10;
 
 /// Backward passes with a plan until memory is used as in all that follow: in the first, gradients
 /// move into their buckets; in the second, they are born there.
@@ -21,7 +19,7 @@ constexpr int kUnsettledBackwards = 2;
 size_t born_bytes(const ParameterGradient& parameter) {
   const at::Tensor& tensor = parameter.parameter();
   const bool may_be_born = parameter.is_active() && !parameter.is_sparse() && tensor.is_cpu() &&
-                           tensor.nbytes() >= kLeastBornBytes;
+                           tensor.nbytes() >= AliasedSlot::kLeastBytes;
   return may_be_born ? tensor.nbytes() : 0;
 }
 

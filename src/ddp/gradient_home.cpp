@@ -14,13 +14,12 @@
 namespace farandole {
 namespace {
 
-constexpr size_t kLeastBornBytes = 16 << 10;  // smaller gradients are copied, which costs no more
-
 std::vector<size_t> born_bytes(const std::vector<at::Tensor>& parameters) {
   const bool are_born = Config::from_environment().born_gradients;
   std::vector<size_t> bytes;
   for (const at::Tensor& parameter : parameters) {
-    bytes.push_back(are_born && parameter.nbytes() >= kLeastBornBytes ? parameter.nbytes() : 0);
+    const bool is_born = are_born && parameter.nbytes() >= AliasedSlot::kLeastBytes;
+    bytes.push_back(is_born ? parameter.nbytes() : 0);
   }
   return bytes;
 }

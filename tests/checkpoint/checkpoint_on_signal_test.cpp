@@ -20,7 +20,7 @@ using test::run_replicas;
 int g_calls = 0;
 void call(int) { ++g_calls; }
 void (*g_below)(int) = nullptr;
-// signal() gives handlers of three arguments as if they had one.
+// std::signal() returns a handler with three arguments as a handler with one.
 #ifdef __clang__
 __attribute__((no_sanitize("function")))
 #endif

@@ -18,7 +18,7 @@ namespace {
 using torch::nn::Linear;
 using torch::nn::Sequential;
 
-constexpr int64_t kWidth = 64;  // weights of 16 KiB, which are computed in their slots
+constexpr int64_t kColumns = 64;  // weights of 16 KiB, which are computed in their slots
 
 /// Memory as ranks share it.
 at::Tensor shared_memory(int64_t elements) {
@@ -33,7 +33,7 @@ at::Tensor shared_memory(int64_t elements) {
 /// A net whose gradients live in one piece of memory, beside a plain one.
 struct Trained {
   static Sequential net_of_integers() {
-    Sequential made(Linear(kWidth, kWidth), Linear(kWidth, 1));
+    Sequential made(Linear(kColumns, kColumns), Linear(kColumns, 1));
     fill_with_integers(*made);
     return made;
   }
@@ -50,7 +50,7 @@ struct Trained {
     return sum;
   }
   void backward(int64_t rows, int64_t seed) {
-    const at::Tensor batch = integers({rows, kWidth}, seed);
+    const at::Tensor batch = integers({rows, kColumns}, seed);
     net->forward(batch).sum().backward();
     plain->forward(batch).sum().backward();
   }
@@ -180,7 +180,7 @@ TEST(GradientHome, HasSeveralRooms) {
 TEST(GradientHome, AGraphOfItsOwnStaysWhereItIs) {
   Trained trained;
   trained.home->assign(0, trained.memory);
-  const at::Tensor loss = trained.net->forward(integers({2, kWidth}, 1)).pow(2).sum();
+  const at::Tensor loss = trained.net->forward(integers({2, kColumns}, 1)).pow(2).sum();
   loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true);
   EXPECT_TRUE(trained.parameters[0].grad().requires_grad());
   EXPECT_FALSE(trained.home->gather(0).defined());

@@ -21,11 +21,15 @@ DEADLINE_S = 60.0
 TIMEOUT_S = 30.0
 
 # A server that has imported torch forks the ranks: each starts in milliseconds, in a process that
-# has not computed anything. (torch.optim imports torch._dynamo in its first step, for seconds; each
-# test's module imports pytest, for 0.3 s.)
+# has not computed anything. (torch.optim imports torch._dynamo in its first step, for seconds;
+# modules of tests import the others, for 0.1 to 0.3 s.)
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.optim", "farandole", "pytest"]
+    [
+        *("torch", "torch._dynamo", "torch.distributed.optim", "torch.utils.serialization"),
+        *("torch.distributed.checkpoint", "torch.distributed.checkpoint._fsspec_filesystem"),
+        *("farandole", "farandole.run", "horovod.torch", "horovod.torch.elastic", "pytest"),
+    ]
 )
 
 Body = Callable[..., Any]

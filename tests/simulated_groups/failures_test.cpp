@@ -137,7 +137,8 @@ TEST_P(DeviceFailures, ShutdownFailsWhatIsPending) {
     group.shutdown();  // gives it time
     EXPECT_TRUE(work->isSuccess());
     error_of<AbortedError>([&] { group.allreduce(tensors, later()); });
-    // The watchdog's thread may have asked for the end, which the race detector does not know here.
+    // The watchdog may have queried the event before; the race detector orders only the thread that
+    // queries.
     synchronize_device(group.getRank());
   });
   std::promise<void> ended;

@@ -48,8 +48,6 @@ CheckpointError other_model(const std::string& has, const std::string& why,
   return {"checkpoint-other-model", "the checkpoint has " + has + ".", why + ".", fix};
 }
 
-std::string text_of(at::IntArrayRef shape) { return c10::str(shape); }
-
 /// What is read, and how it is taken over. Local.
 class Loading {
  public:
@@ -152,7 +150,7 @@ class Loading {
     const CheckpointReader::Entry& entry = found->second;
     const at::IntArrayRef shape(entry.shape);
     if (shape != each.tensor.sizes()) {
-      throw differs(key, "shape", text_of(shape), text_of(each.tensor.sizes()));
+      throw differs(key, "shape", c10::str(shape), c10::str(each.tensor.sizes()));
     }
     if (entry.dtype != each.tensor.scalar_type() && !is_count_of(key, each)) {
       throw differs(key, "dtype", c10::toString(entry.dtype),

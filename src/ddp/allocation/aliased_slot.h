@@ -26,6 +26,9 @@ namespace farandole {
 /// on the thread that evicts later.
 class FARANDOLE_API AliasedSlot : public std::enable_shared_from_this<AliasedSlot> {
  public:
+  /// Smaller gradients are copied into their slots, which costs no more.
+  static constexpr size_t kLeastBytes = 16 << 10;
+
   /// For the slot of `bytes` at `data`, in shared memory that `owner` keeps alive. Null if the
   /// system cannot map it twice.
   static std::shared_ptr<AliasedSlot> of(void* data, size_t bytes, std::shared_ptr<void> owner);
