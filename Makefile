@@ -26,7 +26,7 @@ outer_path := $(PATH)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
-# Tests wait for each other's ranks for a fifth of their time; one more keeps the cores busy.
+# Tests wait for a fifth of their time. One test more than cores keeps the cores busy.
 test_jobs := $(shell expr $(JOBS) + 1)
 # Where Python tests find C++ programs.
 export FARANDOLE_BUILD := $(BUILD)

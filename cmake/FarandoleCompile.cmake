@@ -82,7 +82,7 @@ function(farandole_own_code target)
 endfunction()
 
 # Gives a target the precompiled header of the library farandole: torch's headers, parsed once
-# (20 s, 400 MB) instead of in every source. All that share it are compiled with the same flags.
+# (20 s, 400 MB) instead of in every source. All that share it are compiled with the library's flags.
 function(farandole_share_precompiled_header target)
   target_compile_options(${target} PRIVATE -fPIC -ffp-contract=off)
   target_precompile_headers(${target} REUSE_FROM farandole)
@@ -90,8 +90,8 @@ endfunction()
 
 # Compiles the sources of each folder of a target up to FARANDOLE_UNITY_SIZE at a time. Each
 # compilation begins by making 10,000 functions of templates that torch's headers ask for, which takes
-# 4 s of a source's 6 s, and sources of one folder use the same others. Sources with flags of their own
-# stay alone.
+# 4 s of a source's 6 s, and sources of one folder need the same other templates. Sources with flags of
+# their own are compiled alone.
 function(farandole_compile_together target)
   if(FARANDOLE_UNITY_SIZE LESS 2)
     return()

@@ -37,11 +37,13 @@ using std::chrono::steady_clock;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+constexpr DataType kFloat = DataType::kFloat32;
+
 void sum(Communicator& group, size_t count, milliseconds timeout = milliseconds(0)) {
   std::vector<float> data(count, 1.0F);
   CollectiveOptions options;
   options.timeout = timeout;
-  group.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum, options);
+  group.all_reduce(data.data(), data.data(), count, kFloat, ReduceOp::kSum, options);
 }
 
 TEST(Failure, NamesAKilledRankOnAllSurvivorsWithinASecond) {
@@ -121,7 +123,7 @@ TEST_P(FailureIn, ARankKilledInTheMiddleIsNamedAlthoughItsWorkersLive) {
   const Shared<Death> death;
   Config config;
   config.staging_bytes = 8192;  // operations of several chunks
-  Case instance{DataType::kFloat32, ReduceOp::kSum, 4096, 0, false, Case::Memory::kOrdinary, 0};
+  Case instance{kFloat, ReduceOp::kSum, 4096, 0, false, Case::Memory::kOrdinary, 0};
   instance.in_place = operation.in_place == Operation::InPlace::kAlways;
   run_process_ranks(3,
                     [&](Communicator& group) {
@@ -178,7 +180,7 @@ TEST(Failure, NewTimeoutsReachWhatWasMadeBefore) {
   run_thread_ranks(2, [](Communicator& group) {
     const auto memory = group.shared_memory()->allocate_symmetric(256);
     const auto reduction =
-        group.shared_memory()->make_bucket_reduction(memory, {{0, 64, DataType::kFloat32}}, 0);
+        group.shared_memory()->make_bucket_reduction(memory, {{0, 64, kFloat}}, 0);
     group.set_timeout(milliseconds(200));
     if (group.rank() == 1) {
       std::this_thread::sleep_for(milliseconds(600));
@@ -204,7 +206,7 @@ TEST(Failure, RepeatsTheErrorOnLaterCalls) {
 TEST(Failure, FinishesWithTheDataOfARankThatExitedAfterItsPart) {
   run_process_ranks(2, [](Communicator& group) {
     std::vector<float> data(200000, static_cast<float>(group.rank()));
-    group.broadcast(data.data(), data.size(), DataType::kFloat32, 0);
+    group.broadcast(data.data(), data.size(), kFloat, 0);
     EXPECT_EQ(data.back(), 0.0F);
     // Rank 0 is gone by the time rank 1 looks again; nothing is waited for any more.
     if (group.rank() == 1) std::this_thread::sleep_for(milliseconds(200));
@@ -263,24 +265,23 @@ class SlowPages {
 TEST(Failure, BoundsAWholeCollectiveByOneTimeout) {
   Config config;
   config.staging_bytes = 1;  // rounded up to a page, so each page is a chunk with a barrier
-  run_process_ranks(2,
-                    [](Communicator& group) {
-                      const SlowPages slow(16);
-                      const std::vector<float> quick(slow.bytes() / sizeof(float));
-                      std::vector<float> output(quick.size());
-                      const void* input = group.rank() == 1 ? slow.data() : quick.data();
-                      CollectiveOptions options;
-                      options.timeout =
-                          milliseconds(1000);  // rank 1 is never late by that much at once
-                      const auto begin = steady_clock::now();
-                      const std::string text = raised<CommError>([&] {
-                        group.all_reduce(input, output.data(), quick.size(), DataType::kFloat32,
-                                         ReduceOp::kSum, options);
-                      });
-                      EXPECT_THAT(text, HasSubstr("reached its timeout of 1000 ms"));
-                      EXPECT_LT(steady_clock::now() - begin, options.timeout + detection_limit());
-                    },
-                    {config});
+  run_process_ranks(
+      2,
+      [](Communicator& group) {
+        const SlowPages slow(16);
+        const std::vector<float> quick(slow.bytes() / sizeof(float));
+        std::vector<float> output(quick.size());
+        const void* input = group.rank() == 1 ? slow.data() : quick.data();
+        CollectiveOptions options;
+        options.timeout = milliseconds(1000);  // rank 1 is never late by that much at once
+        const auto begin = steady_clock::now();
+        const std::string text = raised<CommError>([&] {
+          group.all_reduce(input, output.data(), quick.size(), kFloat, ReduceOp::kSum, options);
+        });
+        EXPECT_THAT(text, HasSubstr("reached its timeout of 1000 ms"));
+        EXPECT_LT(steady_clock::now() - begin, options.timeout + detection_limit());
+      },
+      {config});
 }
 
 TEST(Failure, TransfersThatFailEndTheGroupOnAllRanksAndOthersDoNot) {
@@ -315,16 +316,16 @@ TEST(Failure, NamesBothSidesOfAMismatchOnEveryRankAndGoesOn) {
       std::vector<float> data(2000, 7.0F);
       const std::string text = raised<MismatchError>([&] {
         if (group.rank() == 2) {
-          group.broadcast(data.data(), 10, DataType::kFloat32, 0);
+          group.broadcast(data.data(), 10, kFloat, 0);
         } else {
-          group.all_reduce(data.data(), data.data(), 2000, DataType::kFloat32, ReduceOp::kSum);
+          group.all_reduce(data.data(), data.data(), 2000, kFloat, ReduceOp::kSum);
         }
       });
       EXPECT_THAT(text, AllOf(HasSubstr("rank 0 called all_reduce(float32[2000], SUM)"),
                               HasSubstr("rank 2 called broadcast(float32[10], root=0)")));
       EXPECT_EQ(data.front(), 7.0F);
       std::vector<float> ones(static_cast<size_t>(500 + round * 5000), 1.0F);
-      group.all_reduce(ones.data(), ones.data(), ones.size(), DataType::kFloat32, ReduceOp::kSum);
+      group.all_reduce(ones.data(), ones.data(), ones.size(), kFloat, ReduceOp::kSum);
       ASSERT_EQ(ones.front(), 3.0F);
       ASSERT_EQ(ones.back(), 3.0F);
     }
@@ -338,11 +339,10 @@ TEST(Failure, TellsDtypeReductionCountAndRootApart) {
     const auto differ = [&](DataType dtype, ReduceOp op, size_t count) {
       raised<MismatchError>([&] { group.all_reduce(data.data(), data.data(), count, dtype, op); });
     };
-    differ(first ? DataType::kFloat32 : DataType::kInt32, ReduceOp::kSum, 4);
-    differ(DataType::kFloat32, first ? ReduceOp::kSum : ReduceOp::kAvg, 4);
-    differ(DataType::kFloat32, ReduceOp::kSum, first ? 4 : 5);
-    raised<MismatchError>(
-        [&] { group.broadcast(data.data(), 4, DataType::kFloat32, first ? 0 : 1); });
+    differ(first ? kFloat : DataType::kInt32, ReduceOp::kSum, 4);
+    differ(kFloat, first ? ReduceOp::kSum : ReduceOp::kAvg, 4);
+    differ(kFloat, ReduceOp::kSum, first ? 4 : 5);
+    raised<MismatchError>([&] { group.broadcast(data.data(), 4, kFloat, first ? 0 : 1); });
     group.barrier();
   });
 }
@@ -418,25 +418,23 @@ TEST(Failure, AbortWakesWaitersWithin100Ms) {
 
 TEST(Failure, SurvivorsShrinkAndGoOn) {
   const int world_size = 4;
-  run_process_ranks(world_size,
-                    [](Communicator& group) {
-                      if (group.rank() == 0) ::raise(SIGKILL);
-                      raised<CommError>([&] { group.barrier(); });
-                      // Survivors agree on a store of their own; here the parent of the processes
-                      // names it.
-                      const std::string folder =
-                          "/tmp/farandole-shrink-" + std::to_string(::getppid());
-                      ::mkdir(folder.c_str(), 0700);
-                      DirectoryStore store(folder);
-                      auto smaller = group.shrink({0}, store);
-                      ASSERT_EQ(smaller->world_size(), 3);
-                      EXPECT_EQ(smaller->rank(), group.rank() - 1);
-                      std::vector<float> data(50000, 1.0F);
-                      smaller->all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32,
-                                          ReduceOp::kSum);
-                      EXPECT_EQ(data.back(), 3.0F);
-                    },
-                    {Config(), {0}});
+  run_process_ranks(
+      world_size,
+      [](Communicator& group) {
+        if (group.rank() == 0) ::raise(SIGKILL);
+        raised<CommError>([&] { group.barrier(); });
+        // Survivors agree on a store of their own; here the parent of the processes names it.
+        const std::string folder = "/tmp/farandole-shrink-" + std::to_string(::getppid());
+        ::mkdir(folder.c_str(), 0700);
+        DirectoryStore store(folder);
+        auto smaller = group.shrink({0}, store);
+        ASSERT_EQ(smaller->world_size(), 3);
+        EXPECT_EQ(smaller->rank(), group.rank() - 1);
+        std::vector<float> data(50000, 1.0F);
+        smaller->all_reduce(data.data(), data.data(), data.size(), kFloat, ReduceOp::kSum);
+        EXPECT_EQ(data.back(), 3.0F);
+      },
+      {Config(), {0}});
   std::filesystem::remove_all("/tmp/farandole-shrink-" + std::to_string(::getpid()));
 }
 
@@ -515,14 +513,14 @@ TEST(Failure, RejectsBadArgumentsBeforeAnythingIsSent) {
     std::vector<float> data(64);
     float* base = data.data();
     const auto rejected = [&](const auto& call) { raised<InvalidArgument>(call); };
-    rejected([&] { group.broadcast(base, 4, DataType::kFloat32, 2); });
-    rejected([&] { group.broadcast(base, 4, DataType::kFloat32, -1); });
-    rejected([&] { group.all_reduce(nullptr, base, 4, DataType::kFloat32, ReduceOp::kSum); });
-    rejected([&] { group.all_reduce(base, base + 1, 4, DataType::kFloat32, ReduceOp::kSum); });
+    rejected([&] { group.broadcast(base, 4, kFloat, 2); });
+    rejected([&] { group.broadcast(base, 4, kFloat, -1); });
+    rejected([&] { group.all_reduce(nullptr, base, 4, kFloat, ReduceOp::kSum); });
+    rejected([&] { group.all_reduce(base, base + 1, 4, kFloat, ReduceOp::kSum); });
     rejected([&] { group.all_reduce(base, base, 4, DataType::kBool, ReduceOp::kAvg); });
-    rejected([&] { group.all_reduce(base, base, SIZE_MAX, DataType::kFloat32, ReduceOp::kSum); });
-    rejected([&] { group.all_gather(base + 1, base, 4, DataType::kFloat32); });
-    rejected([&] { group.all_to_all(base, base, 4, DataType::kFloat32); });
+    rejected([&] { group.all_reduce(base, base, SIZE_MAX, kFloat, ReduceOp::kSum); });
+    rejected([&] { group.all_gather(base + 1, base, 4, kFloat); });
+    rejected([&] { group.all_to_all(base, base, 4, kFloat); });
     rejected([&] { group.shared_memory()->allocate_symmetric((size_t{1} << 40) + 1); });
     rejected([&] { group.shared_memory()->allocate_symmetric(SIZE_MAX); });
     group.barrier();  // the group is unharmed and in step

@@ -17,8 +17,8 @@ using comm::DataType;
 using comm::ReduceOp;
 
 constexpr DataType kDtype = DataType::kUInt8;
-constexpr size_t kHugeCount = (size_t{1} << 31) + 77;
-constexpr size_t kBlock = kHugeCount / 2 + 1;  ///< of which two ranks hold more than kHugeCount
+constexpr size_t kCount = (size_t{1} << 31) + 77;
+constexpr size_t kBlock = kCount / 2 + 1;  ///< of which two ranks hold more than kCount
 
 /// One large buffer a rank, which operations work on in place.
 void run_in_place(const std::function<void(Communicator&, std::vector<unsigned char>&)>& body) {
@@ -36,17 +36,17 @@ void expect_equal(const std::vector<unsigned char>& data, const Pattern& pattern
 
 TEST(Huge, AllReduce) {
   run_in_place([](Communicator& group, std::vector<unsigned char>& data) {
-    Pattern::of_rank(group.rank(), kDtype).write(data.data(), 0, kHugeCount);
-    group.all_reduce(data.data(), data.data(), kHugeCount, kDtype, ReduceOp::kSum);
-    expect_equal(data, Pattern::of_reduction(2, kDtype, ReduceOp::kSum), 0, 0, kHugeCount);
+    Pattern::of_rank(group.rank(), kDtype).write(data.data(), 0, kCount);
+    group.all_reduce(data.data(), data.data(), kCount, kDtype, ReduceOp::kSum);
+    expect_equal(data, Pattern::of_reduction(2, kDtype, ReduceOp::kSum), 0, 0, kCount);
   });
 }
 
 TEST(Huge, Broadcast) {
   run_in_place([](Communicator& group, std::vector<unsigned char>& data) {
-    Pattern::of_rank(group.rank(), kDtype).write(data.data(), 0, kHugeCount);
-    group.broadcast(data.data(), kHugeCount, kDtype, 1);
-    expect_equal(data, Pattern::of_rank(1, kDtype), 0, 0, kHugeCount);
+    Pattern::of_rank(group.rank(), kDtype).write(data.data(), 0, kCount);
+    group.broadcast(data.data(), kCount, kDtype, 1);
+    expect_equal(data, Pattern::of_rank(1, kDtype), 0, 0, kCount);
   });
 }
 
@@ -63,11 +63,11 @@ TEST(Huge, ReduceScatterAndAllGather) {
 TEST(Huge, SendAndReceive) {
   run_in_place([](Communicator& group, std::vector<unsigned char>& data) {
     if (group.rank() == 0) {
-      Pattern::of_rank(0, kDtype).write(data.data(), 0, kHugeCount);
-      group.send(data.data(), kHugeCount, 1, 0)->wait({});
+      Pattern::of_rank(0, kDtype).write(data.data(), 0, kCount);
+      group.send(data.data(), kCount, 1, 0)->wait({});
     } else {
-      group.receive(data.data(), kHugeCount, 0, 0)->wait({});
-      expect_equal(data, Pattern::of_rank(0, kDtype), 0, 0, kHugeCount);
+      group.receive(data.data(), kCount, 0, 0)->wait({});
+      expect_equal(data, Pattern::of_rank(0, kDtype), 0, 0, kCount);
     }
   });
 }

@@ -35,6 +35,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+constexpr DataType kFloat = DataType::kFloat32;
+
 using Hosts = std::vector<int>;
 
 /// Two hosts, hosts of different sizes, ranks alone on theirs.
@@ -47,11 +49,11 @@ RankOptions on(const Hosts& hosts, std::vector<int> expected_to_die = {}) {
 
 int world_of(const Hosts& hosts) { return static_cast<int>(hosts.size()); }
 
-void sum_over_hosts(Communicator& group, size_t count, milliseconds timeout = milliseconds(0)) {
+void sum(Communicator& group, size_t count, milliseconds timeout = milliseconds(0)) {
   std::vector<float> data(count, 1.0F);
   CollectiveOptions options;
   options.timeout = timeout;
-  group.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum, options);
+  group.all_reduce(data.data(), data.data(), count, kFloat, ReduceOp::kSum, options);
   for (const float each : data) ASSERT_EQ(each, static_cast<float>(group.world_size()));
 }
 
@@ -93,7 +95,7 @@ TEST(MultiHost, SumsRanksOfAHostThenHosts) {
       [&](Communicator& group) {
         for (const size_t count : {size_t{1}, size_t{100000}}) {
           std::vector<float> data(count, values[static_cast<size_t>(group.rank())]);
-          group.all_reduce(data.data(), data.data(), count, DataType::kFloat32, ReduceOp::kSum);
+          group.all_reduce(data.data(), data.data(), count, kFloat, ReduceOp::kSum);
           EXPECT_EQ(data.front(), expected);
           EXPECT_EQ(data.back(), expected);
         }
@@ -129,8 +131,7 @@ TEST(MultiHost, GivesTheSameBitsOnEveryRankAndInEveryRun) {
             for (size_t i = 0; i < data.size(); ++i) {
               data[i] = std::sin(static_cast<float>(i * 7 + static_cast<size_t>(group.rank())));
             }
-            group.all_reduce(data.data(), data.data(), data.size(), DataType::kFloat32,
-                             ReduceOp::kAvg);
+            group.all_reduce(data.data(), data.data(), data.size(), kFloat, ReduceOp::kAvg);
             results[run * hosts.size() + static_cast<size_t>(group.rank())] = data;
           },
           on(hosts));
@@ -150,10 +151,9 @@ TEST(MultiHost, NamesCallsThatDifferOnEveryRankAndGoesOn) {
           for (int odd = 0; odd < group.world_size(); ++odd) {
             const std::string text = raised<MismatchError>([&] {
               if (group.rank() == odd) {
-                group.broadcast(output.data(), 10, DataType::kFloat32, 0);
+                group.broadcast(output.data(), 10, kFloat, 0);
               } else {
-                group.all_reduce(data.data(), output.data(), kCount, DataType::kFloat32,
-                                 ReduceOp::kSum);
+                group.all_reduce(data.data(), output.data(), kCount, kFloat, ReduceOp::kSum);
               }
             });
             EXPECT_THAT(text, AllOf(HasSubstr("called all_reduce(float32[600000], SUM)"),
@@ -164,7 +164,7 @@ TEST(MultiHost, NamesCallsThatDifferOnEveryRankAndGoesOn) {
             }
             EXPECT_TRUE(std::all_of(output.begin(), output.end(),
                                     [](float value) { return value == 5.0F; }));
-            sum_over_hosts(group, static_cast<size_t>(1 + odd * 100000));
+            sum(group, static_cast<size_t>(1 + odd * 100000));
           }
         },
         on(hosts));
@@ -182,10 +182,10 @@ TEST(MultiHost, NamesASplitThatDiffersOnEveryRankAndGoesOn) {
         std::vector<float> output(40);
         EXPECT_THAT(raised<MismatchError>([&] {
                       group.all_to_all_v(input.data(), sends.data(), output.data(), receives.data(),
-                                         DataType::kFloat32);
+                                         kFloat);
                     }),
                     HasSubstr("rank 3 sends 9 elements to rank 0, which expects 10"));
-        sum_over_hosts(group, 1000);
+        sum(group, 1000);
       },
       on({0, 1, 0, 1}));
 }
@@ -211,7 +211,7 @@ TEST(MultiHost, PassesSmallBlocksBesideLargeOnesForOneself) {
         group.all_to_all_v(input.data(), counts.data(), output.data(), counts.data(),
                            DataType::kInt64);
         EXPECT_EQ(output, expected);
-        sum_over_hosts(group, 100);
+        sum(group, 100);
       },
       on({0, 0, 1, 1}));
 }
@@ -225,7 +225,7 @@ TEST(MultiHost, WaitsForABusyRankLongerThanForASilentHost) {
       [](Communicator& group) {
         std::vector<char> message(20 << 20, 'x');
         if (group.rank() == 1) std::this_thread::sleep_for(milliseconds(3500));
-        sum_over_hosts(group, 4 << 20);
+        sum(group, 4 << 20);
         if (group.rank() == 1) {
           std::this_thread::sleep_for(milliseconds(3500));
           group.receive(message.data(), message.size(), 0, 1)->wait(milliseconds(0));
@@ -261,14 +261,13 @@ TEST(MultiHost, RefusesBadArgumentsBeforeAnythingIsSent) {
       2,
       [](Communicator& group) {
         if (group.rank() == 0) {
-          raised<InvalidArgument>([&] { group.broadcast(nullptr, 4, DataType::kFloat32, 0); });
+          raised<InvalidArgument>([&] { group.broadcast(nullptr, 4, kFloat, 0); });
           std::vector<float> data(8);
-          raised<InvalidArgument>([&] { group.broadcast(data.data(), 4, DataType::kFloat32, 2); });
-          raised<InvalidArgument>([&] {
-            group.all_reduce(data.data(), data.data() + 1, 4, DataType::kFloat32, ReduceOp::kSum);
-          });
+          raised<InvalidArgument>([&] { group.broadcast(data.data(), 4, kFloat, 2); });
+          raised<InvalidArgument>(
+              [&] { group.all_reduce(data.data(), data.data() + 1, 4, kFloat, ReduceOp::kSum); });
         }
-        sum_over_hosts(group, 10);
+        sum(group, 10);
       },
       on({0, 1}));
 }
@@ -279,10 +278,10 @@ TEST(MultiHost, NamesAKilledRankOnAllSurvivorsWithinASecond) {
       run_process_ranks(
           world_of(hosts),
           [&](Communicator& group) {
-            sum_over_hosts(group, 100);
+            sum(group, 100);
             if (group.rank() == victim) die();
             const auto begin = steady_clock::now();
-            const std::string text = raised<PeerFailure>([&] { sum_over_hosts(group, 1 << 20); });
+            const std::string text = raised<PeerFailure>([&] { sum(group, 1 << 20); });
             EXPECT_LT(steady_clock::now() - begin, milliseconds(100) + detection_limit());
             EXPECT_THAT(text, HasSubstr("rank " + std::to_string(victim)));
             EXPECT_EQ(raised<PeerFailure>([&] { group.barrier(); }), text);
@@ -298,14 +297,14 @@ TEST(MultiHost, TellsRanksThatWaitForOthersThatDoNot) {
   run_process_ranks(
       4,
       [](Communicator& group) {
-        sum_over_hosts(group, 10);
+        sum(group, 10);
         if (group.rank() == 0) {
           std::this_thread::sleep_for(milliseconds(200));
           ::raise(SIGKILL);
         }
         if (group.rank() == 1) std::this_thread::sleep_for(milliseconds(2000));
         const auto begin = steady_clock::now();
-        EXPECT_THAT(raised<PeerFailure>([&] { sum_over_hosts(group, 1000); }), HasSubstr("rank 0"));
+        EXPECT_THAT(raised<PeerFailure>([&] { sum(group, 1000); }), HasSubstr("rank 0"));
         EXPECT_LT(steady_clock::now() - begin, milliseconds(200) + detection_limit());
       },
       on({0, 0, 1, 1}, {0}));
@@ -316,15 +315,14 @@ TEST(MultiHost, NamesALateRankAtTheTimeout) {
     run_thread_ranks(
         world_of(hosts),
         [&](Communicator& group) {
-          sum_over_hosts(group, 10);
+          sum(group, 10);
           if (group.rank() == 1) {
             std::this_thread::sleep_for(milliseconds(1500));
-            raised<AbortedError>([&] { sum_over_hosts(group, 10); });
+            raised<AbortedError>([&] { sum(group, 10); });
             return;
           }
           const auto begin = steady_clock::now();
-          const std::string text =
-              raised<CommError>([&] { sum_over_hosts(group, 10, milliseconds(400)); });
+          const std::string text = raised<CommError>([&] { sum(group, 10, milliseconds(400)); });
           EXPECT_LT(steady_clock::now() - begin, milliseconds(400) + detection_limit());
           EXPECT_THAT(text, AllOf(HasSubstr("rank 1 (pid "), HasSubstr("timeout")));
         },
@@ -337,9 +335,9 @@ TEST(MultiHost, NamesARankThatLeftEarly) {
     run_thread_ranks(
         world_of(hosts),
         [&](Communicator& group) {
-          sum_over_hosts(group, 10);
+          sum(group, 10);
           if (group.rank() == 1) return;  // its communicator is destroyed
-          EXPECT_THAT(raised<PeerFailure>([&] { sum_over_hosts(group, 10); }), HasSubstr("rank 1"));
+          EXPECT_THAT(raised<PeerFailure>([&] { sum(group, 10); }), HasSubstr("rank 1"));
         },
         on(hosts));
   }
@@ -350,7 +348,7 @@ TEST(MultiHost, FinishesWithTheDataOfARankThatExitedAfterItsPart) {
       3,
       [](Communicator& group) {
         std::vector<float> data(200000, static_cast<float>(group.rank()));
-        group.broadcast(data.data(), data.size(), DataType::kFloat32, 0);
+        group.broadcast(data.data(), data.size(), kFloat, 0);
         EXPECT_EQ(data.back(), 0.0F);
         if (group.rank() == 1) std::this_thread::sleep_for(milliseconds(300));
       },
@@ -361,15 +359,14 @@ TEST(MultiHost, AbortWakesWaitersOnAllHosts) {
   run_thread_ranks(
       4,
       [](Communicator& group) {
-        sum_over_hosts(group, 10);
+        sum(group, 10);
         if (group.rank() == 2) {
           std::this_thread::sleep_for(milliseconds(300));
           group.abort("the user pressed a button");
           return;
         }
         const auto begin = steady_clock::now();
-        EXPECT_THAT(raised<AbortedError>([&] { sum_over_hosts(group, 1000); }),
-                    HasSubstr("a button"));
+        EXPECT_THAT(raised<AbortedError>([&] { sum(group, 1000); }), HasSubstr("a button"));
         EXPECT_LT(steady_clock::now() - begin, milliseconds(300) + detection_limit());
       },
       on({0, 1, 0, 1}));
@@ -381,13 +378,13 @@ TEST(MultiHost, SurvivorsShrinkAndGoOn) {
     run_process_ranks(
         world_of(hosts),
         [&](Communicator& group) {
-          sum_over_hosts(group, 10);
+          sum(group, 10);
           if (group.rank() == 1) die();
-          raised<PeerFailure>([&] { sum_over_hosts(group, 10); });
+          raised<PeerFailure>([&] { sum(group, 10); });
           DirectoryStore store(directory.path());
           const auto rest = group.shrink({1}, store);
           EXPECT_EQ(rest->world_size(), group.world_size() - 1);
-          sum_over_hosts(*rest, 100000);
+          sum(*rest, 100000);
         },
         on(hosts, {1}));
   }
@@ -397,18 +394,18 @@ TEST(MultiHost, AForkedChildGetsATypedErrorAndKeepsNoConnection) {
   run_process_ranks(
       4,
       [](Communicator& group) {
-        sum_over_hosts(group, 10);
+        sum(group, 10);
         if (group.rank() == 2) {
           const pid_t child = ::fork();
           if (child == 0) {
-            const bool is_told = !raised<CommError>([&] { sum_over_hosts(group, 10); }).empty();
+            const bool is_told = !raised<CommError>([&] { sum(group, 10); }).empty();
             std::this_thread::sleep_for(milliseconds(3000));  // lives on, as a worker does
             ::_exit(is_told ? 0 : 1);
           }
           die();
         }
         const auto begin = steady_clock::now();
-        EXPECT_THAT(raised<PeerFailure>([&] { sum_over_hosts(group, 10); }), HasSubstr("rank 2"));
+        EXPECT_THAT(raised<PeerFailure>([&] { sum(group, 10); }), HasSubstr("rank 2"));
         EXPECT_LT(steady_clock::now() - begin, milliseconds(100) + detection_limit());
       },
       on({0, 1, 0, 1}, {2}));
@@ -421,7 +418,7 @@ TEST(MultiHost, HoldsWithManyMoreRanksThanCores) {
       16,
       [](Communicator& group) {
         for (int round = 0; round < (thin_matrix() ? 10 : 60); ++round) {
-          sum_over_hosts(group, static_cast<size_t>(1 + round * 3001 % 50000));
+          sum(group, static_cast<size_t>(1 + round * 3001 % 50000));
           std::vector<int64_t> ranks(16);
           const int64_t own = group.rank();
           group.all_gather(&own, ranks.data(), 1, DataType::kInt64);

@@ -31,8 +31,8 @@ using std::chrono::milliseconds;
 enum class Fault { kKill, kStop, kMismatch, kSlow, kException };
 
 /// One round, drawn from its seed alone.
-struct FaultRound {
-  explicit FaultRound(unsigned number) : seed(number), random(number) {
+struct Round {
+  explicit Round(unsigned number) : seed(number), random(number) {
     world_size = draw(2, 4);
     operations = draw(3, 12);
     victim = draw(0, world_size - 1);
@@ -85,9 +85,8 @@ std::vector<comm::BucketRange> some_buckets(const Communicator& group) {
 
 /// One collective on ones; every rank draws the same kind and size. Throws what it throws, or
 /// std::logic_error where the result is wrong.
-void run_operation(Communicator& group, FaultRound& round, float* data,
-                   comm::BucketReduction& reduction, comm::SymmetricMemory& bucket_memory,
-                   bool disagree) {
+void run_operation(Communicator& group, Round& round, float* data, comm::BucketReduction& reduction,
+                   comm::SymmetricMemory& bucket_memory, bool disagree) {
   const int kind = round.draw(0, 5);
   const auto count = static_cast<size_t>(std::vector<int>{
                          1, 50, 3000, 70000, 200000}[static_cast<size_t>(round.draw(0, 4))]) /
@@ -153,7 +152,7 @@ void misbehave(Fault fault) {
 }
 
 /// Runs one rank through a round. Returns what went wrong, "" if all went as it must.
-std::string run_rank(Communicator& group, FaultRound round) {
+std::string run_rank(Communicator& group, Round round) {
   std::vector<float> ordinary(kMost * 2);
   auto memory = group.shared_memory()->allocate_symmetric(kMost * 2 * sizeof(float));
   const auto buckets = some_buckets(group);
@@ -196,7 +195,7 @@ TEST(RandomFault, IsNamedOnEverySurvivorAndNothingHangs) {
   const unsigned first = from_environment("FARANDOLE_FAULT_SEED", 1);
   for (unsigned seed = first; seed < first + rounds && !HasFailure(); ++seed) {
     SCOPED_TRACE("FARANDOLE_FAULT_SEED=" + std::to_string(seed));
-    const FaultRound round(seed);
+    const Round round(seed);
     const bool dies = round.fault == Fault::kKill || round.fault == Fault::kStop;
     run_process_ranks(
         round.world_size,

@@ -30,7 +30,7 @@ using std::chrono::steady_clock;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-CommunicatorOptions roll_call_options(int rank, int world_size) {
+CommunicatorOptions options_of(int rank, int world_size) {
   CommunicatorOptions options;
   options.name = "again";
   options.rank = rank;
@@ -67,7 +67,7 @@ void leave_dead_ranks(const std::string& folder, int world_size, int absent,
     children.push_back(::fork());
     if (children.back() != 0) continue;
     DirectoryStore store(folder);
-    CommunicatorOptions options = roll_call_options(rank, world_size);
+    CommunicatorOptions options = options_of(rank, world_size);
     options.attempt = attempt;
     options.config.timeout = milliseconds(200);
     form(store, options);
@@ -86,7 +86,7 @@ TEST_P(Restart, MeetsNothingOfTheAttemptBefore) {
     for (int rank = 0; rank < 3; ++rank) {
       ranks.emplace_back([&, rank] {
         DirectoryStore store(folder.path());
-        CommunicatorOptions options = roll_call_options(rank, 3);
+        CommunicatorOptions options = options_of(rank, 3);
         options.attempt = std::to_string(late + 1);
         if (rank == late) std::this_thread::sleep_for(milliseconds(200));
         EXPECT_EQ(form(store, options), 3);
@@ -104,11 +104,11 @@ TEST(RollCall, MeetsNothingOfARestartThatNobodyCounts) {
   together({[&] {
               DirectoryStore store(folder.path());
               std::this_thread::sleep_for(milliseconds(300));
-              EXPECT_EQ(form(store, roll_call_options(0, 2)), 2);
+              EXPECT_EQ(form(store, options_of(0, 2)), 2);
             },
             [&] {
               DirectoryStore store(folder.path());
-              EXPECT_EQ(form(store, roll_call_options(1, 2)), 2);
+              EXPECT_EQ(form(store, options_of(1, 2)), 2);
             }});
 }
 
@@ -116,7 +116,7 @@ TEST(RollCall, LetsRanksMeetThatRetryAtTheirOwnTimes) {
   comm::InProcessStore store;
   std::atomic<int> tries{0};
   const auto run = [&](int rank, milliseconds timeout) {
-    CommunicatorOptions options = roll_call_options(rank, 3);
+    CommunicatorOptions options = options_of(rank, 3);
     options.config.timeout = timeout;
     const auto deadline = steady_clock::now() + rank_deadline() / 2;
     while (steady_clock::now() < deadline) {
@@ -139,14 +139,13 @@ TEST(RollCall, NamesARankThatDiesBeforeAllHaveCome) {
   const pid_t victim = ::fork();
   if (victim == 0) {
     DirectoryStore store(folder.path());
-    form(store, roll_call_options(1, 4));
+    form(store, options_of(1, 4));
     ::_exit(0);
   }
   for (const int rank : {0, 2}) {  // rank 3 does not come
     texts.push_back(std::async(std::launch::async, [&folder, rank] {
       DirectoryStore store(folder.path());
-      return raised<CommError>(
-          [&] { comm::make_communicator("shm", store, roll_call_options(rank, 4)); });
+      return raised<CommError>([&] { comm::make_communicator("shm", store, options_of(rank, 4)); });
     }));
   }
   std::this_thread::sleep_for(milliseconds(500));
@@ -162,7 +161,7 @@ TEST(RollCall, TellsWhyARankGaveUpBeforeItEnded) {
   const pid_t follower = ::fork();
   if (follower == 0) {
     DirectoryStore store(folder.path());
-    CommunicatorOptions options = roll_call_options(1, 3);  // rank 2 does not come
+    CommunicatorOptions options = options_of(1, 3);  // rank 2 does not come
     const auto until = steady_clock::now() + milliseconds(300);
     options.while_forming = [&] {
       if (steady_clock::now() > until) throw SystemError("store-failed", "Broken.", "a cause.", "");
@@ -173,7 +172,7 @@ TEST(RollCall, TellsWhyARankGaveUpBeforeItEnded) {
   const auto begin = steady_clock::now();
   DirectoryStore store(folder.path());
   EXPECT_THAT(
-      raised<AbortedError>([&] { comm::make_communicator("shm", store, roll_call_options(0, 3)); }),
+      raised<AbortedError>([&] { comm::make_communicator("shm", store, options_of(0, 3)); }),
       AllOf(HasSubstr("rank 1 (pid "), HasSubstr("gave up"), HasSubstr("a cause.")));
   EXPECT_LT(steady_clock::now() - begin, 2 * detection_limit());
   ::waitpid(follower, nullptr, 0);
@@ -195,8 +194,8 @@ std::vector<std::string> texts_of(const CommunicatorOptions& first,
 }
 
 TEST(RollCall, TellsBuildsApartBeforeMemoryIsShared) {
-  CommunicatorOptions older = roll_call_options(0, 2);
-  CommunicatorOptions newer = roll_call_options(1, 2);
+  CommunicatorOptions older = options_of(0, 2);
+  CommunicatorOptions newer = options_of(1, 2);
   older.build = "torch 2.11.0";
   newer.build = "torch 2.15.0";
   const std::vector<std::string> texts = texts_of(older, newer);
@@ -208,7 +207,7 @@ TEST(RollCall, TellsBuildsApartBeforeMemoryIsShared) {
 TEST(RollCall, TellsWorldSizesApart) {
   for (const int more : {0, 1}) {
     const std::vector<std::string> texts =
-        texts_of(roll_call_options(0, more == 0 ? 3 : 2), roll_call_options(1, more == 0 ? 2 : 3));
+        texts_of(options_of(0, more == 0 ? 3 : 2), options_of(1, more == 0 ? 2 : 3));
     EXPECT_EQ(texts[0], texts[1]);
     EXPECT_THAT(texts[0], AllOf(HasSubstr("world size 2"), HasSubstr("world size 3")));
   }
@@ -217,12 +216,12 @@ TEST(RollCall, TellsWorldSizesApart) {
 TEST(RollCall, TellsARankThatTheOthersDoNotCountAtItsTimeout) {
   comm::InProcessStore store;
   together({[&] {
-              CommunicatorOptions options = roll_call_options(0, 2);
+              CommunicatorOptions options = options_of(0, 2);
               options.config.timeout = milliseconds(600);
               raised<TimeoutError>([&] { comm::make_communicator("shm", store, options); });
             },
             [&] {
-              CommunicatorOptions options = roll_call_options(2, 3);
+              CommunicatorOptions options = options_of(2, 3);
               options.config.timeout = milliseconds(300);
               EXPECT_THAT(
                   raised<MismatchError>([&] { comm::make_communicator("shm", store, options); }),
@@ -235,7 +234,7 @@ TEST(RollCall, NamesWhoDidNotComeOnEveryRank) {
   std::vector<std::function<void()>> ranks;
   for (const int rank : {0, 2}) {
     ranks.emplace_back([&store, rank] {
-      CommunicatorOptions options = roll_call_options(rank, 4);
+      CommunicatorOptions options = options_of(rank, 4);
       options.config.timeout = milliseconds(300);
       EXPECT_THAT(raised<TimeoutError>([&] { comm::make_communicator("shm", store, options); }),
                   AllOf(HasSubstr("within its timeout of 300 ms: rank 1, 3 did not arrive"),
@@ -273,13 +272,12 @@ TEST(RollCall, CallsALostStoreTheDeathOfRankZero) {
   const pid_t server = ::fork();
   if (server == 0) {
     DirectoryStore store(folder.path());
-    form(store, roll_call_options(0, 3));  // rank 2 does not come
+    form(store, options_of(0, 3));  // rank 2 does not come
     ::_exit(0);
   }
   auto text = std::async(std::launch::async, [&] {
     ServedStore store(folder.path(), server);
-    return raised<PeerFailure>(
-        [&] { comm::make_communicator("shm", store, roll_call_options(1, 3)); });
+    return raised<PeerFailure>([&] { comm::make_communicator("shm", store, options_of(1, 3)); });
   });
   std::this_thread::sleep_for(milliseconds(500));
   ::kill(server, SIGKILL);

@@ -27,7 +27,7 @@ using std::chrono::steady_clock;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const CollectiveOptions kOptions;
+const CollectiveOptions kDefault;
 
 /// Each rank writes rounds of numbers into its neighbour's memory; a signal says that a round is
 /// there, one back that it was read.
@@ -45,10 +45,10 @@ void pass_on(Communicator& group) {
     if (round % 20 == 0) std::this_thread::sleep_for(milliseconds(3));  // the peer falls asleep
     for (size_t i = 0; i < kWords; ++i) target[i] = round * kWords + i;
     written->signal(after);
-    written->wait(before, kOptions);
+    written->wait(before, kDefault);
     for (size_t i = 0; i < kWords; ++i) ASSERT_EQ(own[i], round * kWords + i);
     read->signal(before);
-    read->wait(after, kOptions);
+    read->wait(after, kDefault);
   }
 }
 
@@ -76,10 +76,10 @@ TEST(Signals, AreCountedAndTakenOnce) {
     if (group.rank() != 0) {
       for (int i = 0; i < 5 * group.rank(); ++i) signals->signal(0);
     } else {
-      for (int i = 0; i < 10; ++i) signals->wait(2, kOptions);
-      for (int i = 0; i < 5; ++i) signals->wait(1, kOptions);
+      for (int i = 0; i < 10; ++i) signals->wait(2, kDefault);
+      for (int i = 0; i < 5; ++i) signals->wait(1, kDefault);
       signals->signal(0);
-      signals->wait(0, kOptions);
+      signals->wait(0, kDefault);
     }
     group.barrier();
   });
@@ -96,7 +96,7 @@ TEST(Signals, AreTakenOnceByManyThreads) {
           if (group.rank() == 0) {
             signals->signal(1);
           } else {
-            signals->wait(0, kOptions);
+            signals->wait(0, kDefault);
           }
         }
       });
@@ -111,7 +111,7 @@ TEST(Signals, TellALateRank) {
   run_thread_ranks(2, [](Communicator& group) {
     const auto signals = group.shared_memory()->make_signals();
     if (group.rank() == 1) {
-      EXPECT_THAT(raised<AbortedError>([&] { signals->wait(0, kOptions); }),
+      EXPECT_THAT(raised<AbortedError>([&] { signals->wait(0, kDefault); }),
                   HasSubstr("rank 0 gave up"));
       return;
     }
@@ -133,9 +133,9 @@ TEST(Signals, NameADeadRankWithinASecond) {
                         ::raise(SIGKILL);
                       }
                       std::this_thread::sleep_for(milliseconds(100));
-                      signals->wait(0, kOptions);  // sent before it died
+                      signals->wait(0, kDefault);  // sent before it died
                       const auto begin = steady_clock::now();
-                      EXPECT_THAT(raised<PeerFailure>([&] { signals->wait(0, kOptions); }),
+                      EXPECT_THAT(raised<PeerFailure>([&] { signals->wait(0, kDefault); }),
                                   AllOf(HasSubstr("rank 0 (pid "), HasSubstr("fix: ")));
                       EXPECT_LT(steady_clock::now() - begin, detection_limit());
                     },
@@ -150,7 +150,7 @@ TEST(Signals, AreAbortedWithTheGroup) {
       group.abort("the test says so");
       return;
     }
-    EXPECT_THAT(raised<AbortedError>([&] { signals->wait(0, kOptions); }),
+    EXPECT_THAT(raised<AbortedError>([&] { signals->wait(0, kDefault); }),
                 HasSubstr("the test says so"));
   });
 }
@@ -159,7 +159,7 @@ TEST(Signals, HaveAPeerInTheGroup) {
   run_thread_ranks(2, [](Communicator& group) {
     const auto signals = group.shared_memory()->make_signals();
     EXPECT_THAT(raised<InvalidArgument>([&] { signals->signal(2); }), HasSubstr("peer=2"));
-    EXPECT_THAT(raised<InvalidArgument>([&] { signals->wait(-1, kOptions); }),
+    EXPECT_THAT(raised<InvalidArgument>([&] { signals->wait(-1, kDefault); }),
                 HasSubstr("peer=-1"));
     group.barrier();
   });

@@ -31,6 +31,8 @@ using std::chrono::steady_clock;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+constexpr DataType kFloat = DataType::kFloat32;
+
 using Hosts = std::vector<int>;
 
 /// Ranks alone on their hosts, hosts of different sizes, ranks of a host that are not neighbours.
@@ -74,7 +76,7 @@ TEST(MpiLink, DeliversWhatWasSentByARankThatHasGone) {
   run_on_mpi_hosts(layouts().front(), [](Communicator& group) {
     std::vector<float> data(100000, group.rank() == 0 ? 3.0F : 0.0F);
     if (group.rank() != 0) std::this_thread::sleep_for(milliseconds(300));
-    group.broadcast(data.data(), data.size(), DataType::kFloat32, 0);
+    group.broadcast(data.data(), data.size(), kFloat, 0);
     EXPECT_EQ(data, std::vector<float>(data.size(), 3.0F));
   });
 }
@@ -100,9 +102,9 @@ TEST(MpiLink, NamesCallsThatDifferOnEveryRankAndGoesOn) {
     for (int odd = 0; odd < group.world_size(); ++odd) {
       EXPECT_THAT(raised<MismatchError>([&] {
                     if (group.rank() == odd) {
-                      group.broadcast(output.data(), 10, DataType::kFloat32, 0);
+                      group.broadcast(output.data(), 10, kFloat, 0);
                     } else {
-                      group.all_reduce(data.data(), output.data(), data.size(), DataType::kFloat32,
+                      group.all_reduce(data.data(), output.data(), data.size(), kFloat,
                                        ReduceOp::kSum);
                     }
                   }),
@@ -233,7 +235,7 @@ TEST(WithFaultToleranceBetweenHosts, ADeathOnAnotherHostIsNamedOnEverySurvivor) 
     // The root ends before the other comes, and nobody finalizes MPI.
     std::vector<float> data(3000000, rest->rank() == 0 ? 3.0F : 0.0F);
     if (rest->rank() != 0) std::this_thread::sleep_for(milliseconds(700));
-    rest->broadcast(data.data(), data.size(), DataType::kFloat32, 0);
+    rest->broadcast(data.data(), data.size(), kFloat, 0);
     EXPECT_EQ(data.back(), 3.0F);
   });
 }

@@ -231,11 +231,13 @@ def serve(path: str, command: str) -> None:
     is_module = arguments[0] == "-m"
     sys.argv = arguments[is_module:]
     if is_module:  # a launcher
-        run_and_end(lambda: runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True))
-    elif os.environ.get("RANK", "0") != "0":  # rank 0 ends as every Python does
-        run_and_end(lambda: runpy.run_path(sys.argv[0], run_name="__main__"))
+        run = functools.partial(runpy.run_module, sys.argv[0], run_name="__main__", alter_sys=True)
     else:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        run = functools.partial(runpy.run_path, sys.argv[0], run_name="__main__")
+    if is_module or os.environ.get("RANK", "0") != "0":
+        run_and_end(run)
+    else:  # rank 0 ends as every Python does
+        run()
 
 
 if __name__ == "__main__":

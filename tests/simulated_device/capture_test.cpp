@@ -27,7 +27,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr size_t kGraphBytes = 256;
+constexpr size_t kBytes = 256;
 
 class CaptureTest : public NoRaces {
  protected:
@@ -40,11 +40,11 @@ class CaptureTest : public NoRaces {
   }
 
   static void touch(Stream& on, const char* kernel, void* data, bool writes) {
-    on.launch(kernel, {{data, kGraphBytes, writes}}, nullptr);
+    on.launch(kernel, {{data, kBytes, writes}}, nullptr);
   }
   /// Writes, and notes `value`.
   void launch(Stream& on, const char* kernel, void* data, int value) {
-    on.launch(kernel, {{data, kGraphBytes, true}}, [this, value] { seen_.push_back(value); });
+    on.launch(kernel, {{data, kBytes, true}}, [this, value] { seen_.push_back(value); });
   }
 
   /// Ends the capture of `origin_`, which has no graph; returns the text.
@@ -90,7 +90,7 @@ TEST_P(CaptureTest, RunsAtReplaysAlone) {
 }
 
 TEST_P(CaptureTest, RunsBetweenWhatTheStreamHasAndWillHave) {
-  void* data = allocate(main_, kGraphBytes);
+  void* data = allocate(main_, kBytes);
   main_.synchronize();
   origin_.begin_capture();
   launch(origin_, "captured", data, 2);
@@ -106,7 +106,7 @@ TEST_P(CaptureTest, RunsBetweenWhatTheStreamHasAndWillHave) {
 }
 
 TEST_P(CaptureTest, ReplaysOneAfterTheOther) {
-  void* data = allocate(main_, kGraphBytes);
+  void* data = allocate(main_, kBytes);
   main_.synchronize();
   origin_.begin_capture();
   touch(origin_, "captured", data, true);
@@ -119,7 +119,7 @@ TEST_P(CaptureTest, ReplaysOneAfterTheOther) {
 }
 
 TEST_P(CaptureTest, HoldsStreamsThatWaitForIt) {
-  void* data = allocate(main_, kGraphBytes);
+  void* data = allocate(main_, kBytes);
   main_.synchronize();
   side_.launch("before", {}, nullptr);
   origin_.begin_capture();
@@ -152,7 +152,7 @@ TEST_P(CaptureTest, WaitsForNothingOnTheHost) {
 
 TEST_P(CaptureTest, ReportsALackingWaitBetweenCapturedStreams) {
   race_detector().set_response(RaceDetector::Response::kReport);
-  void* data = allocate(main_, kGraphBytes);
+  void* data = allocate(main_, kBytes);
   main_.synchronize();
   origin_.begin_capture();
   order(origin_, side_);
@@ -173,7 +173,7 @@ TEST_P(CaptureTest, ReportsALackingWaitBetweenCapturedStreams) {
 
 TEST_P(CaptureTest, ReportsARaceWithOtherStreams) {
   race_detector().set_response(RaceDetector::Response::kReport);
-  void* data = allocate(main_, kGraphBytes);
+  void* data = allocate(main_, kBytes);
   main_.synchronize();
   origin_.begin_capture();
   touch(origin_, "captured", data, true);
@@ -295,14 +295,14 @@ TEST_P(CaptureTest, ForbidsQueriesToThreadsByTheirMode) {
 TEST_P(CaptureTest, KeepsItsMemoryForReplays) {
   const size_t before = bytes_in_use(0);
   origin_.begin_capture();
-  void* data = allocate(origin_, kGraphBytes);
+  void* data = allocate(origin_, kBytes);
   touch(origin_, "write", data, true);
   touch(origin_, "read", data, false);
   release(data);
   auto graph = origin_.end_capture();
   EXPECT_EQ(bytes_in_use(0), before);
   for (int replay = 0; replay < 3; ++replay) {
-    void* other = allocate(main_, kGraphBytes);
+    void* other = allocate(main_, kBytes);
     EXPECT_NE(other, data);
     graph->replay(main_);
     release(other);
@@ -315,7 +315,7 @@ TEST_P(CaptureTest, KeepsItsMemoryForReplays) {
 
 TEST_P(CaptureTest, LeavesMemoryThatIsStillUsed) {
   origin_.begin_capture();
-  void* result = allocate(origin_, kGraphBytes);
+  void* result = allocate(origin_, kBytes);
   touch(origin_, "write", result, true);
   origin_.end_capture()->replay(main_);
   touch(main_, "read", result, false);  // the graph is gone
@@ -326,7 +326,7 @@ TEST_P(CaptureTest, ReportsMemoryThatIsReleasedWhileACapturedStreamUsesIt) {
   race_detector().set_response(RaceDetector::Response::kReport);
   for (const bool is_recorded : {true, false}) {
     origin_.begin_capture();
-    void* data = allocate(origin_, kGraphBytes);
+    void* data = allocate(origin_, kBytes);
     touch(origin_, "backward", data, true);
     order(origin_, side_);
     touch(side_, "all_reduce", data, false);
@@ -348,9 +348,9 @@ TEST_P(CaptureTest, ReportsMemoryThatIsReleasedWhileACapturedStreamUsesIt) {
 
 TEST_P(CaptureTest, ReleasesItsMemoryWithoutAGraph) {
   origin_.begin_capture();
-  void* data = allocate(origin_, kGraphBytes);
+  void* data = allocate(origin_, kBytes);
   raised<CaptureError>([&] { origin_.synchronize(); });
-  void* late = allocate(origin_, kGraphBytes);
+  void* late = allocate(origin_, kBytes);
   end_without_graph();
   EXPECT_EQ(device_of(data), 0);
   release(data);

@@ -24,7 +24,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr size_t kBlockBytes = 1000;
+constexpr size_t kBytes = 1000;
 
 class MemoryTest : public NoRaces {
  protected:
@@ -39,7 +39,7 @@ class MemoryTest : public NoRaces {
     std::vector<void*> all;
     do {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      all.push_back(allocate(main_, kBlockBytes));
+      all.push_back(allocate(main_, kBytes));
     } while (all.back() != address && all.size() < 1000);
     return all;
   }
@@ -54,41 +54,41 @@ class MemoryTest : public NoRaces {
 INSTANTIATE_TEST_SUITE_P(, MemoryTest, kEverySchedule, ::testing::PrintToStringParamName());
 
 TEST_P(MemoryTest, IsWrittenAndReadByKernels) {
-  auto* data = static_cast<int*>(allocate(main_, kBlockBytes));
+  auto* data = static_cast<int*>(allocate(main_, kBytes));
   int seen = 0;
-  main_.launch("write", {{data, kBlockBytes, true}}, [=] { *bytes_of(data) = 7; });
-  main_.launch("read", {{data, kBlockBytes, false}}, [=, &seen] { seen = *bytes_of(data); });
+  main_.launch("write", {{data, kBytes, true}}, [=] { *bytes_of(data) = 7; });
+  main_.launch("read", {{data, kBytes, false}}, [=, &seen] { seen = *bytes_of(data); });
   main_.synchronize();
   EXPECT_EQ(seen, 7);
   release(data);
 }
 
 TEST_P(MemoryTest, IsPoisonedUntilItIsWritten) {
-  auto* data = static_cast<int32_t*>(allocate(main_, kBlockBytes));
+  auto* data = static_cast<int32_t*>(allocate(main_, kBytes));
   int32_t seen = 0;
-  main_.launch("read", {{data, kBlockBytes, false}}, [=, &seen] { seen = bytes_of(data)[100]; });
+  main_.launch("read", {{data, kBytes, false}}, [=, &seen] { seen = bytes_of(data)[100]; });
   main_.synchronize();
   EXPECT_EQ(seen, -1);
   release(data);
 }
 
 TEST_P(MemoryTest, IsUsedAgainPoisoned) {
-  auto* data = static_cast<int32_t*>(allocate(main_, kBlockBytes));
-  main_.launch("write", {{data, kBlockBytes, true}}, [=] { *bytes_of(data) = 7; });
+  auto* data = static_cast<int32_t*>(allocate(main_, kBytes));
+  main_.launch("write", {{data, kBytes, true}}, [=] { *bytes_of(data) = 7; });
   main_.synchronize();
   release(data);
   const std::vector<void*> taken = allocate_until(data);
   EXPECT_EQ(taken.back(), data);
-  main_.launch("read", {{data, kBlockBytes, false}}, [=] { EXPECT_EQ(*bytes_of(data), -1); });
+  main_.launch("read", {{data, kBytes, false}}, [=] { EXPECT_EQ(*bytes_of(data), -1); });
   main_.synchronize();
   release_all(taken);
 }
 
 TEST_P(MemoryTest, IsNotUsedAgainWhileItsStreamIsBusy) {
   hold(main_);
-  void* data = allocate(main_, kBlockBytes);
+  void* data = allocate(main_, kBytes);
   release(data);
-  void* next = allocate(main_, kBlockBytes);
+  void* next = allocate(main_, kBytes);
   EXPECT_NE(next, data);
   let_go();
   main_.synchronize();
@@ -96,12 +96,12 @@ TEST_P(MemoryTest, IsNotUsedAgainWhileItsStreamIsBusy) {
 }
 
 TEST_P(MemoryTest, IsNotUsedAgainWhileARecordedStreamIsBusy) {
-  void* data = allocate(main_, kBlockBytes);
+  void* data = allocate(main_, kBytes);
   hold(side_);
-  side_.launch("read", {{data, kBlockBytes, false}}, [] {});
+  side_.launch("read", {{data, kBytes, false}}, [] {});
   record_stream(data, side_);
   release(data);
-  void* next = allocate(main_, kBlockBytes);
+  void* next = allocate(main_, kBytes);
   EXPECT_NE(next, data);
   let_go();
   side_.synchronize();
@@ -112,16 +112,16 @@ TEST_P(MemoryTest, IsNotUsedAgainWhileARecordedStreamIsBusy) {
 }
 
 TEST_P(MemoryTest, MustBeRecordedForTheStreamsThatUseIt) {
-  void* data = allocate(main_, kBlockBytes);
-  side_.launch("send", {{data, kBlockBytes, false}}, [] {});
+  void* data = allocate(main_, kBytes);
+  side_.launch("send", {{data, kBytes, false}}, [] {});
   release(data);
   EXPECT_THAT(race_detector().take_reports(),
               ElementsAre(HasSubstr("memory is released while 'send'")));
 }
 
 TEST_P(MemoryTest, MayBeReleasedByAThreadThatSawItsUsersEnd) {
-  void* data = allocate(main_, kBlockBytes);
-  side_.launch("send", {{data, kBlockBytes, false}}, [] {});
+  void* data = allocate(main_, kBytes);
+  side_.launch("send", {{data, kBytes, false}}, [] {});
   Event sent;
   sent.record(side_);
   std::thread watchdog([&] {
@@ -135,8 +135,8 @@ TEST_P(MemoryTest, MayBeReleasedByAThreadThatSawItsUsersEnd) {
 TEST_P(MemoryTest, OfAnIdleStreamIsForAllStreamsUntilTheHostHasWaited) {
   main_.launch("forward", {}, nullptr);
   for (const bool waits : {true, false}) {
-    void* data = allocate(new_stream(0), kBlockBytes);
-    main_.launch("write", {{data, kBlockBytes, true}}, nullptr);
+    void* data = allocate(new_stream(0), kBytes);
+    main_.launch("write", {{data, kBytes, true}}, nullptr);
     if (waits) main_.synchronize();
     release(data);
     EXPECT_EQ(race_detector().take_reports().empty(), waits);
@@ -144,7 +144,7 @@ TEST_P(MemoryTest, OfAnIdleStreamIsForAllStreamsUntilTheHostHasWaited) {
 }
 
 TEST_P(MemoryTest, MustBeAllocatedWhenAKernelIsLaunched) {
-  void* data = allocate(main_, kBlockBytes);
+  void* data = allocate(main_, kBytes);
   release(data);
   EXPECT_THAT(raised<RaceError>([&] {
                 main_.launch("late", {{data, 8, true}}, [] {});
@@ -154,27 +154,27 @@ TEST_P(MemoryTest, MustBeAllocatedWhenAKernelIsLaunched) {
 }
 
 TEST_P(MemoryTest, MustBeLargeEnough) {
-  void* data = allocate(main_, kBlockBytes);
-  raised<RaceError>([&] { main_.launch("long", {{data, kBlockBytes + 1, true}}, [] {}); });
+  void* data = allocate(main_, kBytes);
+  raised<RaceError>([&] { main_.launch("long", {{data, kBytes + 1, true}}, [] {}); });
   EXPECT_THAT(race_detector().take_reports(), ElementsAre(HasSubstr("beyond the end")));
   release(data);
 }
 
 TEST(Memory, CannotBeFollowedByTheHost) {
-  auto* data = static_cast<volatile int*>(allocate(stream(0, 0), kBlockBytes));
+  auto* data = static_cast<volatile int*>(allocate(stream(0, 0), kBytes));
   EXPECT_DEATH(*data = 1, "");
   EXPECT_DEATH(static_cast<void>(*data), "");
 }
 
 TEST(Memory, IsKnownByItsAddresses) {
   const size_t before = bytes_in_use(2);
-  auto* data = static_cast<char*>(allocate(stream(2, 0), kBlockBytes));
+  auto* data = static_cast<char*>(allocate(stream(2, 0), kBytes));
   EXPECT_TRUE(is_device_address(data));
   EXPECT_FALSE(is_device_address(&before));
-  EXPECT_EQ(device_of(data + kBlockBytes - 1), 2);
-  EXPECT_EQ(device_of(data + kBlockBytes), -1);
+  EXPECT_EQ(device_of(data + kBytes - 1), 2);
+  EXPECT_EQ(device_of(data + kBytes), -1);
   EXPECT_EQ(device_of(&before), -1);
-  EXPECT_EQ(bytes_in_use(2), before + kBlockBytes);
+  EXPECT_EQ(bytes_in_use(2), before + kBytes);
   release(data);
   EXPECT_EQ(bytes_in_use(2), before);
   EXPECT_EQ(device_of(data), -1);

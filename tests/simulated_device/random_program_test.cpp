@@ -47,7 +47,7 @@ struct Step {
   std::vector<Edge> edges;
 };
 
-using StepList = std::vector<Step>;
+using Program = std::vector<Step>;
 using Steps = std::bitset<kSteps>;
 
 bool conflict(const Step& a, const Step& b) {
@@ -61,7 +61,7 @@ bool conflict(const Step& a, const Step& b) {
 }
 
 /// Those of the steps before `index` that happen before it.
-Steps steps_before(const StepList& program, size_t index) {
+Steps steps_before(const Program& program, size_t index) {
   Steps found;
   for (size_t later = index + 1; later-- > 0;) {
     if (later != index && !found[later]) continue;
@@ -78,7 +78,7 @@ Steps steps_before(const StepList& program, size_t index) {
   return found;
 }
 
-bool has_race(const StepList& program) {
+bool has_race(const Program& program) {
   for (size_t later = 0; later < program.size(); ++later) {
     const Steps before = steps_before(program, later);
     for (size_t i = 0; i < later; ++i) {
@@ -95,8 +95,8 @@ class Generator {
   size_t below(size_t limit) { return random_() % limit; }
 
   /// A program with no race. Its edges come in random order, and some are implied by others.
-  StepList make_program() {
-    StepList program;
+  Program make_program() {
+    Program program;
     while (program.size() < kSteps) {
       Step step{below(kStreams), {range(true)}, {}};
       for (size_t reads = below(3); reads > 0; --reads) step.ranges.push_back(range(false));
@@ -107,7 +107,7 @@ class Generator {
   }
 
   /// Removes a random edge.
-  void break_program(StepList& program) {
+  void break_program(Program& program) {
     for (;;) {
       std::vector<Edge>& edges = program[below(program.size())].edges;
       if (edges.empty()) continue;
@@ -122,7 +122,7 @@ class Generator {
     return {below(kBuffers), begin, begin + 1 + below(kWords - begin), writes};
   }
 
-  void add_edges(StepList& program) {
+  void add_edges(Program& program) {
     Step& last = program.back();
     std::vector<size_t> earlier(program.size() - 1);
     for (size_t i = 0; i < earlier.size(); ++i) earlier[i] = i;
@@ -139,7 +139,7 @@ class Generator {
 };
 
 /// Launches the program in a detector of its own.
-std::vector<std::string> reports_of(const StepList& program) {
+std::vector<std::string> reports_of(const Program& program) {
   RaceDetector detector;
   detector.set_response(RaceDetector::Response::kReport);
   for (size_t i = 0; i < kStreams; ++i) detector.add_stream("stream " + std::to_string(i));
@@ -175,7 +175,7 @@ TEST(RandomProgram, IsReportedIfAndOnlyIfItHasARace) {
   for (unsigned seed = 1; seed <= programs; ++seed) {
     SCOPED_TRACE(seed);
     Generator generator(seed);
-    StepList program = generator.make_program();
+    Program program = generator.make_program();
     ASSERT_THAT(reports_of(program), IsEmpty());
     generator.break_program(program);
     const bool is_broken = has_race(program);
@@ -200,7 +200,7 @@ void compute(const Step& step, const std::vector<uint64_t*>& buffers) {
   }
 }
 
-std::vector<uint64_t> run_in_order(const StepList& program) {
+std::vector<uint64_t> run_in_order(const Program& program) {
   std::vector<uint64_t> words(kBuffers * kWords, 0);
   std::vector<uint64_t*> buffers;
   for (size_t i = 0; i < kBuffers; ++i) buffers.push_back(words.data() + kWords * i);
@@ -214,13 +214,13 @@ class RandomPrograms : public NoRaces {
     while (streams_.size() < kStreams) streams_.push_back(&new_stream(0));
   }
 
-  std::vector<uint64_t> run_on_streams(const StepList& program);
+  std::vector<uint64_t> run_on_streams(const Program& program);
 
   std::vector<Stream*> streams_{&stream(0, 0)};
 };
 INSTANTIATE_TEST_SUITE_P(, RandomPrograms, kEverySchedule, ::testing::PrintToStringParamName());
 
-std::vector<uint64_t> RandomPrograms::run_on_streams(const StepList& program) {
+std::vector<uint64_t> RandomPrograms::run_on_streams(const Program& program) {
   constexpr size_t kBytes = kWords * sizeof(uint64_t);
   std::vector<uint64_t*> addresses;
   std::vector<uint64_t*> buffers;
@@ -258,7 +258,7 @@ std::vector<uint64_t> RandomPrograms::run_on_streams(const StepList& program) {
 TEST_P(RandomPrograms, GiveTheResultsOfTheirStepsInOrder) {
   for (unsigned seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
-    const StepList program = Generator(seed).make_program();
+    const Program program = Generator(seed).make_program();
     ASSERT_EQ(run_on_streams(program), run_in_order(program));
   }
 }

@@ -46,18 +46,18 @@ struct Pair {
   const DeviceBuffer data;
 };
 
-struct Misuse {
+struct Case {
   const char* name;
   bool blocking;
   std::function<void(Pair&)> run;
   std::vector<const char*> report;  ///< parts of it
 };
 
-void PrintTo(const Misuse& tested, std::ostream* out) { *out << tested.name; }
+void PrintTo(const Case& tested, std::ostream* out) { *out << tested.name; }
 
 bool first(const Pair& pair) { return pair.me.rank == 0; }
 
-std::vector<Misuse> disagreements() {
+std::vector<Case> disagreements() {
   return {
       {"Counts",
        true,
@@ -148,7 +148,7 @@ std::vector<Misuse> disagreements() {
   };
 }
 
-std::vector<Misuse> wrong_calls() {
+std::vector<Case> wrong_calls() {
   return {
       {"AfterAbort",
        true,
@@ -334,7 +334,7 @@ std::vector<Misuse> wrong_calls() {
   };
 }
 
-using Parameters = std::tuple<Misuse, Schedule>;
+using Parameters = std::tuple<Case, Schedule>;
 
 /// Runs a case on two ranks; returns the reports.
 std::string reports_of(const Parameters& parameters) {
@@ -357,7 +357,7 @@ std::string reports_of(const Parameters& parameters) {
 class Misuses : public ::testing::TestWithParam<Parameters> {};
 
 std::string name_of(const ::testing::TestParamInfo<Parameters>& info) {
-  return std::get<Misuse>(info.param).name + std::string("_") +
+  return std::get<Case>(info.param).name + std::string("_") +
          ::testing::PrintToString(std::get<Schedule>(info.param));
 }
 INSTANTIATE_TEST_SUITE_P(Disagreement, Misuses,
@@ -399,8 +399,7 @@ TEST(AMisuse, IsToldToAllProcesses) {
 
 TEST_P(Misuses, IsReported) {
   const std::string reports = reports_of(GetParam());
-  for (const char* part : std::get<Misuse>(GetParam()).report)
-    EXPECT_THAT(reports, HasSubstr(part));
+  for (const char* part : std::get<Case>(GetParam()).report) EXPECT_THAT(reports, HasSubstr(part));
   EXPECT_THAT(reports, AllOf(HasSubstr("\nwhy: "), HasSubstr("\nfix: ")));
 }
 

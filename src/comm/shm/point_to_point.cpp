@@ -28,7 +28,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kHelperInterval{1};
 constexpr int kIdleLooks = 100;
 /// A spinning waiter's looks between two at the clock, and the time that it leaves the mutex free.
-constexpr int kTransferLooksPerClock = 32;
+constexpr int kLooksPerClock = 32;
 constexpr int kPausesPerLook = 4;
 /// Bytes of a channel, and about those of all channels of a group.
 constexpr size_t kMostCapacity = size_t{2} * 1024 * 1024;
@@ -445,7 +445,7 @@ void PointToPoint::spin(const Operation& operation, Clock::time_point deadline, 
     lock.unlock();
     for (int i = 0; i < pauses; ++i) pause_core();
     lock.lock();
-    if (looks % kTransferLooksPerClock != 0) continue;
+    if (looks % kLooksPerClock != 0) continue;
     const auto now = Clock::now();
     if (std::exchange(moves, moves_) != moves_) end = now + spin_;
     if (now >= end || now >= deadline) break;

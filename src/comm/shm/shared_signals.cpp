@@ -16,7 +16,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 /// Checks of the counter between two checks of the clock.
-constexpr int kSignalLooksPerClock = 64;
+constexpr int kLooksPerClock = 64;
 
 }  // namespace
 
@@ -81,7 +81,7 @@ bool SharedSignals::take(int peer) {
 bool SharedSignals::spin(int peer) {
   const auto end = Clock::now() + options_.spin;
   while (Clock::now() < end) {
-    for (int i = 0; i < kSignalLooksPerClock; ++i) {
+    for (int i = 0; i < kLooksPerClock; ++i) {
       pause_core();
       if (take(peer)) return true;
     }

@@ -36,13 +36,13 @@ Device& at(int device) {
   return devices->at(static_cast<size_t>(device));
 }
 
-thread_local int device_of_thread = 0;
+thread_local int current = 0;
 
 }  // namespace
 
-int current_device() { return device_of_thread; }
+int current_device() { return current; }
 
-void set_current_device(int device) { device_of_thread = device; }
+void set_current_device(int device) { current = device; }
 
 Stream& stream(int device, int64_t id) {
   Device& of = at(device);

@@ -9,14 +9,14 @@ namespace farandole::sim {
 namespace {
 
 std::mutex mutex;
-std::vector<std::string> stream_waits;  // guarded by mutex
-std::optional<size_t> left_out;         // guarded by mutex; others before it
+std::vector<std::string> waits;  // guarded by mutex
+std::optional<size_t> left_out;  // guarded by mutex; others before it
 
 }  // namespace
 
 std::vector<std::string> take_stream_waits() {
   const std::lock_guard<std::mutex> lock(mutex);
-  return std::exchange(stream_waits, {});
+  return std::exchange(waits, {});
 }
 
 void leave_out_wait_after(size_t others) {
@@ -26,7 +26,7 @@ void leave_out_wait_after(size_t others) {
 
 bool leaves_out_wait(size_t waiting, size_t awaited) {
   const std::lock_guard<std::mutex> lock(mutex);
-  stream_waits.push_back(std::to_string(waiting) + " for " + std::to_string(awaited));
+  waits.push_back(std::to_string(waiting) + " for " + std::to_string(awaited));
   if (!left_out) return false;
   if (*left_out > 0) {
     --*left_out;
