@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/shm/bootstrap/descriptor_exchange.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -18,10 +20,13 @@
 #include <string>
 #include <thread>
 
+#include "comm/shm/bootstrap/unix_socket.h"
 #include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
+#include "farandole/error.h"
 #include "support/directory_store.h"
 #include "support/forked_child.h"
+#include "support/raised.h"
 #include "support/ranks.h"
 
 namespace farandole::test {
@@ -153,6 +158,35 @@ TEST(DescriptorExchange, IsNotHeldUpByConnectionsThatAreSilentOrTalkNonsense) {
     return !token.empty();
   });
 }
+
+#ifndef FARANDOLE_SANITIZED  // UBSan opens a pipe for each look at an object's type
+TEST(DescriptorExchange, HangsUpOnAStrangerAndNotOnARankIfItCanOpenNoMoreFiles) {
+  ForkedChild process([] {
+    const std::string token = "test-" + std::to_string(::getpid());
+    const comm::shm::Descriptor listener = comm::shm::listen_as("farandole-" + token);
+    std::vector<comm::shm::Descriptor> callers;
+    const auto accept = [&](bool is_awaited) {
+      comm::shm::accept_caller(
+          listener.get(), 10, [&](int) { return is_awaited; }, &callers);
+    };
+    for (int i = 0; i < 3; ++i) call(token);
+    const int next = ::dup(0);
+    ::close(next);
+    const rlimit files{static_cast<rlim_t>(next) + 1, 4096};
+    ::setrlimit(RLIMIT_NOFILE, &files);
+    accept(true);
+    const std::string error = raised<SystemError>([&] { accept(true); });
+    EXPECT_THAT(error, ::testing::HasSubstr("(errno 24)"));
+    EXPECT_EQ(callers.size(), 1U);
+    accept(false);  // which makes room
+    EXPECT_EQ(callers.size(), 0U);
+    accept(false);
+    EXPECT_EQ(callers.size(), 1U);
+    return !::testing::Test::HasFailure();
+  });
+  EXPECT_TRUE(process.succeeded());
+}
+#endif
 
 }  // namespace
 }  // namespace farandole::test

@@ -162,7 +162,14 @@ class Probe {
           refuse(rank, "its memory is not the same here", &island);
         }
       }
-      if (is_called) shm::accept_caller(listener.get(), rest.size() + kStrangers, &callers);
+      const auto is_awaited = [&](int socket_fd) {
+        return std::any_of(missing.begin(), missing.end(), [&](int peer) {
+          return shm::is_process_of(socket_fd, peer, topology_);
+        });
+      };
+      if (is_called) {
+        shm::accept_caller(listener.get(), rest.size() + kStrangers, is_awaited, &callers);
+      }
     }
     std::sort(island.ranks.begin(), island.ranks.end());
     bootstrap_.set(key(topology_.rank, "members"), encode(island));

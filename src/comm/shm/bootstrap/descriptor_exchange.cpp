@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -125,7 +126,11 @@ void DescriptorExchange::accept_peers(int listener, const std::string& token,
       const int rank = identify(caller, token);
       if (rank > 0) sockets_[static_cast<size_t>(rank)] = std::move(caller);
     }
-    if (is_called) accept_caller(listener, sockets_.size() + kStrangers, &callers);
+    const auto is_awaited = [&](int socket_fd) {
+      return std::any_of(absent.begin(), absent.end(),
+                         [&](int peer) { return is_process_of(socket_fd, peer, topology_); });
+    };
+    if (is_called) accept_caller(listener, sockets_.size() + kStrangers, is_awaited, &callers);
   }
 }
 

@@ -149,17 +149,29 @@ bool find_readable(int listener, const std::vector<Descriptor>& callers, millise
   return true;
 }
 
-void accept_caller(int listener, size_t most, std::vector<Descriptor>* callers) {
-  if (callers->size() >= most) callers->erase(callers->begin());
+void accept_caller(int listener, size_t most, const std::function<bool(int socket_fd)>& is_awaited,
+                   std::vector<Descriptor>* callers) {
+  const auto find_stranger = [&] {
+    return std::find_if(callers->begin(), callers->end(),
+                        [&](const Descriptor& caller) { return !is_awaited(caller.get()); });
+  };
+  if (callers->size() >= most) {
+    const auto stranger = find_stranger();
+    callers->erase(stranger == callers->end() ? callers->begin() : stranger);
+  }
   Descriptor caller(retried([&] { return ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC); }));
   if (caller.valid()) {
     if (same_user(caller.get())) callers->push_back(std::move(caller));
     return;
   }
-  const bool is_full = errno == EMFILE || errno == ENFILE;
-  if (errno == ECONNABORTED || errno == EAGAIN) return;
-  if (!is_full || callers->empty()) throw_errno("accepting a peer's connection", kSocketFix);
-  callers->erase(callers->begin());
+  const int error_number = errno;
+  if (error_number == ECONNABORTED || error_number == EAGAIN) return;
+  const bool is_full = error_number == EMFILE || error_number == ENFILE;
+  const auto stranger = is_full ? find_stranger() : callers->end();
+  if (stranger == callers->end()) {
+    throw_errno("accepting a peer's connection", kSocketFix, error_number);
+  }
+  callers->erase(stranger);
 }
 
 bool send_within(int socket_fd, const void* message, size_t bytes, const std::vector<int>& fds,

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -39,9 +40,11 @@ bool readable_within(int fd, std::chrono::milliseconds timeout);
 bool find_readable(int listener, const std::vector<Descriptor>& callers,
                    std::chrono::milliseconds timeout, bool* is_called,
                    std::vector<size_t>* speaking);
-/// Takes one more caller of this process's user; of more than `most` the one that has been silent
-/// for longest makes room. Throws SystemError.
-void accept_caller(int listener, size_t most, std::vector<Descriptor>* callers);
+/// Takes one more caller of this process's user. If `callers` has `most` already, or this process can
+/// open no more files, the oldest silent caller that is not awaited makes room. If all are awaited,
+/// the oldest makes room for `most`, and a lack of files throws SystemError.
+void accept_caller(int listener, size_t most, const std::function<bool(int socket_fd)>& is_awaited,
+                   std::vector<Descriptor>* callers);
 
 /// Sends a message with descriptors, or finds the peer gone, which whoever waits for it will tell.
 /// False if too many descriptors were under way all the time (unix(7), ETOOMANYREFS). Throws
