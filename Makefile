@@ -25,13 +25,20 @@ BUILD := build/$(or $(SANITIZER),release)$(suffix)
 outer_path := $(PATH)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+unexport PYTHONDONTWRITEBYTECODE  # else each process of a test would compile all that it imports
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 # Tests wait for a fifth of their time. One test more than cores keeps the cores busy.
 test_jobs := $(shell expr $(JOBS) + 1)
 # Where Python tests find C++ programs.
 export FARANDOLE_BUILD := $(BUILD)
 
-install = python -m pip install --constraint $(VENV)/constraints.txt --requirement
+# $(call install,FILE): uv installs in a fifth of pip's time, but does not read pip's settings, and
+# leaves it to Python to write bytecode. pip installs where its settings name an index, and where uv fails.
+define install
+{ ! pip config list | grep -Eq '[.](index-url|no-index)=' && \
+	uv pip install --constraint $(VENV)/constraints.txt --requirement $(1); } || \
+	python -m pip install --constraint $(VENV)/constraints.txt --requirement $(1)
+endef
 # pip builds in $(BUILD) and installs into $(VENV), so that one build serves Python and ctest alike.
 define pip_install
 headers=$$(.ci/python-headers) && pip install --verbose --no-deps --no-build-isolation \
@@ -222,16 +229,16 @@ $(VENV)/requirements.stamp: requirements.txt constraints.txt
 		{ echo 'Farandole needs Python >= 3.10; name one: make PYTHON=python3.12 ...' >&2; exit 1; }
 	PATH="$(outer_path)" $(PYTHON) -m venv $(VENV)
 	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(VENV)/constraints.txt
-	python -m pip install pip==26.3
-	$(install) requirements.txt
+	python -m pip install pip==26.3 uv==0.13.9
+	$(call install,requirements.txt)
 	touch $@
 
 $(VENV)/requirements-examples.stamp: examples/requirements.txt $(VENV)/requirements.stamp
-	$(install) examples/requirements.txt
+	$(call install,examples/requirements.txt)
 	touch $@
 
 $(VENV)/requirements-%.stamp: requirements-%.txt $(VENV)/requirements-examples.stamp
-	$(install) $<
+	$(call install,$<)
 	touch $@
 
 $(VENV)/requirements-system.stamp: $(VENV)/requirements-dev.stamp

@@ -11,6 +11,7 @@
 
 #include "comm/shm/system/descriptor.h"
 #include "farandole/comm/topology.h"
+#include "farandole/export.h"
 
 namespace farandole::comm::shm {
 
@@ -23,7 +24,7 @@ constexpr const char* kSocketFix = "check whether a sandbox forbids Unix sockets
 
 /// A socket that does not block and takes connections under `name`, at most 107 bytes. Throws
 /// SystemError.
-Descriptor listen_as(const std::string& name);
+FARANDOLE_API Descriptor listen_as(const std::string& name);
 /// A connection to whoever listens under `name`; invalid, and errno, if nobody does. Throws
 /// SystemError.
 Descriptor connect_to(const std::string& name);
@@ -43,8 +44,9 @@ bool find_readable(int listener, const std::vector<Descriptor>& callers,
 /// Takes one more caller of this process's user. If `callers` has `most` already, or this process can
 /// open no more files, the oldest silent caller that is not awaited makes room. If all are awaited,
 /// the oldest makes room for `most`, and a lack of files throws SystemError.
-void accept_caller(int listener, size_t most, const std::function<bool(int socket_fd)>& is_awaited,
-                   std::vector<Descriptor>* callers);
+FARANDOLE_API void accept_caller(int listener, size_t most,
+                                 const std::function<bool(int socket_fd)>& is_awaited,
+                                 std::vector<Descriptor>* callers);
 
 /// Sends a message with descriptors, or finds the peer gone, which whoever waits for it will tell.
 /// False if too many descriptors were under way all the time (unix(7), ETOOMANYREFS). Throws
