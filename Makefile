@@ -19,6 +19,10 @@ TORCH ?= $(pinned_torch)
 ifneq ($(filter-out asan,$(SANITIZER)),)
 $(error SANITIZER is $(SANITIZER); only asan is known. For ThreadSanitizer, run make sanitize-tsan)
 endif
+not_sanitized := $(if $(SANITIZER),$(filter demo train bench% test-system test-all,$(MAKECMDGOALS)))
+ifneq ($(not_sanitized),)
+$(error SANITIZER is for make build and make test. Programs of make $(not_sanitized) do not load its runtime)
+endif
 suffix := $(if $(filter-out $(pinned_torch),$(TORCH)),-$(TORCH))
 VENV := .venv$(suffix)$(SANITIZER:%=-%)
 BUILD := build/$(or $(SANITIZER),release)$(suffix)
@@ -178,7 +182,8 @@ build build-system:
 	$(pip_install) --config-settings=cmake.define.FARANDOLE_BUILD_TESTS=ON \
 		--config-settings=cmake.define.FARANDOLE_BUILD_PROGRAMS=$(programs) \
 		--config-settings=cmake.define.FARANDOLE_BUILD_BENCHMARKS=$(programs) \
-		--config-settings=cmake.define.FARANDOLE_TEST_FOLDERS=$(test_folders) .
+		--config-settings=cmake.define.FARANDOLE_TEST_FOLDERS=$(test_folders) \
+		$(if $(CI),$(if $(SANITIZER),,--config-settings=cmake.define.FARANDOLE_MPI=ON)) .
 	pip install --no-deps --no-build-isolation python/compat
 
 test-cpp: build check-cpp  ## build, then run the C++ tests; with another torch, only those of process_group

@@ -66,18 +66,30 @@ SMALL_PROGRAMS = ("sh", "true", "sleep", "ip", "tc", "fc-list", "git", "readelf"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _running: pytest.Item | None = None
+_refusal = ""
+
+
+def _program(event: str, arguments: tuple[Any, ...]) -> str:
+    """The name of the program that an event of sys.audit() starts; "" for other events."""
+    if event == "os.system":
+        return Path(os.fsdecode(arguments[0]).split()[0]).name
+    if event in ("subprocess.Popen", "os.posix_spawn"):
+        return Path(os.fsdecode(arguments[0] or arguments[1][0])).name
+    return ""
 
 
 def _refuse_programs(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "subprocess.Popen" or _running is None:
+    global _refusal
+    if _running is None or _running.get_closest_marker("system"):
         return
-    program = Path(os.fsdecode(arguments[0] or arguments[1][0])).name
-    if not _running.get_closest_marker("system") and program not in SMALL_PROGRAMS:
-        raise RuntimeError(
+    program = _program(event, arguments)
+    if program and program not in SMALL_PROGRAMS:
+        _refusal = (
             f"a test without the mark `system` starts {program}.\n"
             "why: `make test` leaves out tests that start programs, which take seconds each.\n"
             "fix: mark it with @pytest.mark.system, or call the code in the test or in its ranks."
         )
+        raise RuntimeError(_refusal)
 
 
 sys.addaudithook(_refuse_programs)
@@ -113,8 +125,12 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     """Files share a process, in any order."""
+    global _refusal
     before = dict(os.environ)
+    _refusal = ""
     yield
+    if _refusal:
+        pytest.fail(_refusal)  # the test may have caught the error
     os.environ.clear()
     os.environ.update(before)
     if dist.is_initialized():

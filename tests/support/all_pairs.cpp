@@ -2,9 +2,7 @@
 #include "support/all_pairs.h"
 
 #include <algorithm>
-#include <functional>
-#include <queue>
-#include <utility>
+#include <vector>
 
 namespace farandole::test {
 namespace {
@@ -24,14 +22,16 @@ class Coverage {
     covered_.resize(pairs);
   }
 
+  /// How many pairs a row has.
+  size_t most() const { return begins_.size(); }
   /// How many pairs `row` would add.
   size_t gain(const Combination& row) const {
     size_t gain = 0;
-    for_each_pair(row, [&](size_t pair) { gain += covered_[pair] ? 0 : 1; });
+    for_each_pair(row, [&](size_t pair) { gain += covered_[pair] == 0 ? 1 : 0; });
     return gain;
   }
   void add(const Combination& row) {
-    for_each_pair(row, [&](size_t pair) { covered_[pair] = true; });
+    for_each_pair(row, [&](size_t pair) { covered_[pair] = 1; });
   }
 
  private:
@@ -49,7 +49,7 @@ class Coverage {
 
   std::vector<size_t> sizes_;   ///< values of each parameter
   std::vector<size_t> begins_;  ///< by two parameters: the first of their pairs in covered_
-  std::vector<bool> covered_;
+  std::vector<char> covered_;   ///< 1 if the pair has occurred
 };
 
 }  // namespace
@@ -58,22 +58,21 @@ std::vector<Combination> all_pairs(const std::vector<Combination>& all) {
   std::vector<Combination> selection;
   if (all.empty()) return selection;
   Coverage coverage(all);
-  // Gains only shrink, so whoever is first with a gain that is up to date is the best of all.
-  using Candidate = std::pair<size_t, size_t>;  // gain when last computed; place from the end
-  std::priority_queue<Candidate> candidates;
-  for (size_t i = 0; i < all.size(); ++i) {
-    candidates.emplace(coverage.gain(all[i]), all.size() - i);
-  }
-  while (!candidates.empty()) {
-    const auto [old_gain, place] = candidates.top();
-    candidates.pop();
-    const Combination& row = all[all.size() - place];
-    const size_t gain = coverage.gain(row);
-    if (gain == old_gain && gain != 0) {
-      coverage.add(row);
-      selection.push_back(row);
-    } else if (gain != 0) {
-      candidates.emplace(gain, place);
+  // The best row is taken first. Gains only shrink, so a row whose gain has shrunk waits for its
+  // turn among those of the smaller gain.
+  std::vector<std::vector<size_t>> rows_by_gain(coverage.most() + 1);
+  for (size_t i = 0; i < all.size(); ++i) rows_by_gain[coverage.gain(all[i])].push_back(i);
+  for (size_t most = coverage.most(); most > 0; --most) {
+    std::vector<size_t>& rows = rows_by_gain[most];
+    std::sort(rows.begin(), rows.end());
+    for (const size_t row : rows) {
+      const size_t gain = coverage.gain(all[row]);
+      if (gain == most) {
+        coverage.add(all[row]);
+        selection.push_back(all[row]);
+      } else {
+        rows_by_gain[gain].push_back(row);
+      }
     }
   }
   return selection;

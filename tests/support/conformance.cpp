@@ -4,7 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <sstream>
+#include <string>
+#include <tuple>
 
 #include "support/all_pairs.h"
 #include "support/pattern.h"
@@ -284,12 +288,18 @@ const std::vector<Operation>& operations() {
   return table;
 }
 
-std::vector<Case> cases_of(const Operation& operation, int world_size, size_t slot_bytes,
-                           Selection selection) {
+const std::vector<Case>& cases_of(const Operation& operation, int world_size, size_t slot_bytes,
+                                  Selection selection) {
+  static std::mutex mutex;  // ranks may be threads
+  static std::map<std::tuple<std::string, int, size_t, Selection>, std::vector<Case>> known;
+  const std::lock_guard lock(mutex);
+  const auto [place, is_new] =
+      known.try_emplace({operation.name, world_size, slot_bytes, selection});
+  std::vector<Case>& cases = place->second;
+  if (!is_new) return cases;
   const Parameters parameters{operation, world_size, slot_bytes};
   std::vector<Combination> rows = parameters.all();
   if (selection == Selection::kPairwise) rows = all_pairs(rows);
-  std::vector<Case> cases;
   for (const Combination& row : rows) cases.push_back(parameters.case_of(row));
   return cases;
 }

@@ -64,9 +64,10 @@ enum class Selection {
               ///< values
 };
 
-/// The matrix of `operation` on `world_size` ranks with staging slots of `slot_bytes`.
-std::vector<Case> cases_of(const Operation& operation, int world_size, size_t slot_bytes,
-                           Selection selection);
+/// The matrix of `operation` on `world_size` ranks with staging slots of `slot_bytes`. It is kept
+/// for the life of the process: to select from it takes longer than to run it.
+const std::vector<Case>& cases_of(const Operation& operation, int world_size, size_t slot_bytes,
+                                  Selection selection);
 
 /// The memory of one rank in which cases are run, one after the other. Collective.
 class CaseMemory {

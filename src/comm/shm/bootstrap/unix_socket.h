@@ -41,9 +41,9 @@ bool readable_within(int fd, std::chrono::milliseconds timeout);
 bool find_readable(int listener, const std::vector<Descriptor>& callers,
                    std::chrono::milliseconds timeout, bool* is_called,
                    std::vector<size_t>* speaking);
-/// Takes one more caller of this process's user. If `callers` has `most` already, or this process can
-/// open no more files, the oldest silent caller that is not awaited makes room. If all are awaited,
-/// the oldest makes room for `most`, and a lack of files throws SystemError.
+/// Takes one more caller of this process's user. If `callers` has `most` already, or this process
+/// can open no more files, the oldest silent caller that is not awaited makes room. If all are
+/// awaited, the oldest makes room for `most`, and a lack of files throws SystemError.
 FARANDOLE_API void accept_caller(int listener, size_t most,
                                  const std::function<bool(int socket_fd)>& is_awaited,
                                  std::vector<Descriptor>* callers);
