@@ -73,7 +73,7 @@ tests_of_torch := api async autocast born_gradients checkpoint_of_torch checkpoi
 python_tests := $(if $(suffix),$(tests_of_torch:%=tests/python/test_%.py))
 # The runtime of the sanitizer, which Python itself is not linked to, and the C++ library, whose
 # functions it must find. Python does not free all that it has at its end.
-preload = $(if $(SANITIZER),ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(clang++ \
+preload = $(if $(SANITIZER),FARANDOLE_TEST_THIN=1 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(clang++ \
 	-print-file-name=libclang_rt.asan-$$(uname -m).so) $$(clang++ -print-file-name=libstdc++.so.6)")
 # Of the simulated device, under which Python tests run: the laziest, or all four. C++ tests run all.
 schedules = $(if $(FARANDOLE_TEST_ALL),,lazy)

@@ -17,6 +17,8 @@ from typing import Any
 
 # Whether FARANDOLE_TEST_ALL asks for whole test matrices.
 WHOLE_MATRIX = bool(os.environ.get("FARANDOLE_TEST_ALL"))
+# Whether FARANDOLE_TEST_THIN asks for short trainings, as sanitizers need.
+THIN_MATRIX = bool(os.environ.get("FARANDOLE_TEST_THIN"))
 DEADLINE_S = 60.0
 TIMEOUT_S = 30.0
 

@@ -26,7 +26,7 @@ from zero_oracle import (
     needs_devices,
 )
 
-STEPS = 50
+STEPS = 5 if ranks.THIN_MATRIX else 50
 
 
 @dataclass(frozen=True)
