@@ -211,6 +211,33 @@ def test_signals_end_the_first_call_of_the_script(number: signal.Signals, tmp_pa
     run_command.wait_until_gone(pids)
 
 
+def test_signals_end_a_script_that_has_just_started(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import subprocess, time
+from farandole.run.elastic.discovery import find_first_hosts
+
+start = subprocess.Popen
+
+
+def start_slowly(*arguments, **options):
+    process = start(*arguments, **options)
+    time.sleep(1)
+    return process
+
+
+subprocess.Popen = start_slowly
+find_first_hosts("sleep 600 & echo $! >> {tmp_path}/pids; wait", None)
+"""
+    )
+    with subprocess.Popen([warm_python.executable(), program], stderr=subprocess.PIPE) as started:
+        pids = wait_for_pids(tmp_path / "pids", 1)
+        started.send_signal(signal.SIGINT)
+        assert started.wait(DEADLINE_S) == -signal.SIGINT
+    run_command.wait_until_gone(pids)
+
+
 def wait_for_pids(file: Path, count: int) -> list[int]:
     """That scripts have written there."""
     deadline_s = time.monotonic() + DEADLINE_S

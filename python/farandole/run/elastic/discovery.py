@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 from farandole.errors import SystemError
@@ -37,14 +38,16 @@ def find_hosts(script: Script, slots_per_host: int | None) -> dict[str, int]:
 
 
 def find_first_hosts(text: str, slots_per_host: int | None) -> dict[str, int]:
-    """Calls the script before a job starts, in the main thread. Signals end it and this process.
+    """Calls the script before a job starts. Signals end it and this process. Call it in the main thread.
 
     Raises:
         SystemError: as find_hosts(), or no host takes ranks.
     """
     script = Script(text)
-    with _ended_by_signals(script):
-        hosts = find_hosts(script, slots_per_host)
+    # Handlers run in this thread. In it, a handler could interrupt the start of the script and would
+    # leave the script behind; now it waits for the start.
+    with _ended_by_signals(script), ThreadPoolExecutor(1) as thread:
+        hosts = thread.submit(find_hosts, script, slots_per_host).result()
     if not any(hosts.values()):
         raise script.failed("it names no hosts that take ranks.")
     return hosts

@@ -16,12 +16,12 @@ LONGEST_S = 30.0
 
 
 class Script:
-    """A shell command. Threads: one calls it, any other may end it."""
+    """A shell command. Threads: one calls it, another may end it."""
 
     def __init__(self, text: str, longest_s: float = LONGEST_S) -> None:
         self.text = text
         self._longest_s = longest_s
-        self._lock = threading.RLock()  # a signal handler may end what its own thread starts
+        self._lock = threading.RLock()  # end() calls _kill(), which takes it too
         self._process: subprocess.Popen[bytes] | None = None  # guarded by _lock
         self.has_ended = False
         """Whether end() was called: it is not called again."""
@@ -56,7 +56,7 @@ class Script:
             raise self.failed(f"it printed {printed[:80]!r}, which is not UTF-8.") from None
 
     def end(self) -> None:
-        """Kills it if it runs; it is not called again. Threads: any, and signal handlers."""
+        """Kills it if it runs; it is not called again. Threads: any but the one in call()."""
         with self._lock:
             self.has_ended = True
             self._kill()
