@@ -203,8 +203,10 @@ check-python:
 
 check-system:
 	rm -f $(BUILD)/system.xml $(BUILD)/system-alone.xml
-	pytest -m 'system and not alone' --numprocesses $(test_jobs) --dist loadgroup --junitxml $(BUILD)/system.xml
-	pytest -m alone tests/python/test_planted_host_faults.py --junitxml $(BUILD)/system-alone.xml
+	pytest -m 'system and not alone' --numprocesses $(test_jobs) --dist loadgroup \
+		--junitxml $(BUILD)/system.xml; passed=$$?; \
+	pytest -m alone tests/python/test_planted_host_faults.py --junitxml $(BUILD)/system-alone.xml && \
+		exit $$passed
 
 test-clients: build  ## test Accelerate, transformers, Lightning and DeepSpeed, which it installs in build/
 	FARANDOLE_TEST_CLIENTS=1 pytest tests/python/test_clients.py
