@@ -38,14 +38,16 @@ def find_hosts(script: Script, slots_per_host: int | None) -> dict[str, int]:
 
 
 def find_first_hosts(text: str, slots_per_host: int | None) -> dict[str, int]:
-    """Calls the script before a job starts. Signals end it and this process. Call it in the main thread.
+    """Calls the script before a job starts. Signals end it and this process.
+
+    Threads: the main thread, in which signal handlers run.
 
     Raises:
         SystemError: as find_hosts(), or no host takes ranks.
     """
     script = Script(text)
-    # Handlers run in this thread. In it, a handler could interrupt the start of the script and would
-    # leave the script behind; now it waits for the start.
+    # Another thread starts the script, so that a handler waits until the start is complete. A handler
+    # that interrupts the start does not know the process yet, and leaves it behind.
     with _ended_by_signals(script), ThreadPoolExecutor(1) as thread:
         hosts = thread.submit(find_hosts, script, slots_per_host).result()
     if not any(hosts.values()):
