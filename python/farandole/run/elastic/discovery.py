@@ -46,8 +46,8 @@ def find_first_hosts(text: str, slots_per_host: int | None) -> dict[str, int]:
         SystemError: as find_hosts(), or no host takes ranks.
     """
     script = Script(text)
-    # Another thread starts the script, so that a handler waits until the start is complete. A handler
-    # that interrupts the start does not know the process yet, and leaves it behind.
+    # Another thread starts the script, so that a handler waits until the start is complete. A
+    # handler that interrupts the start does not know the process yet, and leaves it behind.
     with _ended_by_signals(script), ThreadPoolExecutor(1) as thread:
         hosts = thread.submit(find_hosts, script, slots_per_host).result()
     if not any(hosts.values()):
