@@ -36,8 +36,8 @@ test_jobs := $(shell expr $(JOBS) + 1)
 # Where Python tests find C++ programs.
 export FARANDOLE_BUILD := $(BUILD)
 
-# $(call install,FILE): uv installs in a fifth of pip's time, but does not read pip's settings, and
-# leaves it to Python to write bytecode. pip installs where its settings name an index, and where uv fails.
+# $(call install,FILE): uv installs in half of pip's time, in a sixth where its cache has the packages.
+# It does not read pip's settings: where they name an index, and where uv fails, pip installs.
 define install
 { ! pip config list | grep -Eq '[.](index-url|no-index)=' && \
 	uv pip install --constraint $(VENV)/constraints.txt --requirement $(1); } || \

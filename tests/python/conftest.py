@@ -72,7 +72,7 @@ _refusal = ""
 def _program(event: str, arguments: tuple[Any, ...]) -> str:
     """The name of the program that an event of sys.audit() starts; "" for other events."""
     if event == "os.system":
-        return Path(os.fsdecode(arguments[0]).split()[0]).name
+        return Path(os.fsdecode(arguments[0]).strip().partition(" ")[0]).name
     if event in ("subprocess.Popen", "os.posix_spawn"):
         return Path(os.fsdecode(arguments[0] or arguments[1][0])).name
     return ""
@@ -129,10 +129,10 @@ def _nothing_is_left() -> Iterator[None]:
     before = dict(os.environ)
     _refusal = ""
     yield
-    if _refusal:
-        pytest.fail(_refusal)  # the test may have caught the error
     os.environ.clear()
     os.environ.update(before)
     if dist.is_initialized():
         dist.destroy_process_group()
         pytest.fail("this test leaves a process group behind")
+    if _refusal:
+        pytest.fail(_refusal)  # the test may have caught the error
