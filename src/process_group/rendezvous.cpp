@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/rendezvous.h"
 
+#include <sys/eventfd.h>
+
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -14,7 +16,10 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
 
+#include "comm/shm/system/descriptor.h"
+#include "comm/shm/system/system_call.h"
 #include "farandole/error.h"
 #include "log.h"
 #include "process_group/launch.h"
@@ -55,6 +60,37 @@ Address address_of(const std::string& method) {
   return address;
 }
 
+/// A SystemError if fewer file descriptors are left than a store takes: torch's store aborts the
+/// process, or waits for its timeout. That of rank 0 takes one for each rank, and 11 with
+/// torch 2.11.
+void check_descriptors_left(const c10d::TCPStoreOptions& options, const std::string& attempt) {
+  std::vector<comm::shm::Descriptor> opened(options.isServer ? 11 + options.numWorkers.value() : 8);
+  for (auto& each : opened) {
+    each = comm::shm::Descriptor(::eventfd(0, EFD_CLOEXEC));
+    if (!each.valid()) comm::shm::throw_errno(attempt, "see the reason.");
+  }
+}
+
+/// The one place where torch makes a TCPStore.
+c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host,
+                                              const c10d::TCPStoreOptions& options) {
+  const bool serves = options.isServer;
+  const std::string place = host + ":" + std::to_string(options.port);
+  check_descriptors_left(
+      options, (serves ? "opening the ranks' store at " : "reaching the ranks' store at ") + place);
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  } catch (const c10::Error& error) {
+    throw SystemError(
+        "store-unreachable",
+        std::string("the ranks' store could not be ") + (serves ? "opened at " : "reached at ") +
+            place + ".",
+        error.what_without_backtrace(),
+        serves ? "choose a port that is free on this host, the same on every rank."
+               : "check that rank 0 is running and that this address belongs to its host.");
+  }
+}
+
 c10::intrusive_ptr<c10d::Store> tcp_store(const Address& address, bool serves, int world_size,
                                           std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
@@ -64,17 +100,7 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const Address& address, bool serves, i
   options.timeout = timeout;
   options.multiTenant = serves;
   options.waitWorkers = false;  // the roll call names those that do not come
-  try {
-    return c10::make_intrusive<c10d::TCPStore>(address.host, options);
-  } catch (const c10::Error& error) {
-    throw SystemError(
-        "store-unreachable",
-        std::string("the ranks' store could not be ") + (serves ? "opened at " : "reached at ") +
-            address.host + ":" + std::to_string(address.port) + ".",
-        error.what_without_backtrace(),
-        serves ? "choose a port that is free on this host, the same on every rank."
-               : "check that rank 0 is running and that this address belongs to its host.");
-  }
+  return make_store(address.host, options);
 }
 
 void check_ranks(int rank, int world_size) {
@@ -108,7 +134,7 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, int world
   options.isServer = true;
   options.numWorkers = static_cast<size_t>(world_size);
   options.waitWorkers = false;
-  return c10::make_intrusive<c10d::TCPStore>(host, options);
+  return make_store(host, options);
 }
 
 /// Rank 0's store at `place`. It opens it once and keeps it for as long as its process lives: after

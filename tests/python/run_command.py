@@ -76,6 +76,15 @@ def pids_of_ranks(started: subprocess.Popen[str], ranks: int) -> list[int]:
     return found
 
 
+def wait_for_pids(file: Path, count: int) -> list[int]:
+    """That scripts have written there."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not file.exists() or file.read_text().count("\n") < count:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    return [int(pid) for pid in file.read_text().split()]
+
+
 def wait_until_gone(pids: list[int]) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     while any(map(is_running, pids)):

@@ -190,7 +190,7 @@ def test_a_script_that_hangs_ends_with_the_job(tmp_path: Path) -> None:
         *("-n", "1", "--max-ranks", "2", "--host-discovery-script", answers, program)
     )
     pids = run_command.pids_of_ranks(started, 2)
-    pids += wait_for_pids(tmp_path / "pids", 5)
+    pids += run_command.wait_for_pids(tmp_path / "pids", 5)
     started.send_signal(signal.SIGTERM)
     _, errors = started.communicate(timeout=DEADLINE_S)
     assert started.returncode == 143
@@ -199,11 +199,29 @@ def test_a_script_that_hangs_ends_with_the_job(tmp_path: Path) -> None:
     run_command.wait_until_gone(pids)
 
 
+@pytest.mark.parametrize("numbers", [[signal.SIGINT] * 2, [signal.SIGKILL]])
+def test_a_script_that_hangs_ends_with_a_job_that_is_killed(
+    numbers: list[signal.Signals], tmp_path: Path
+) -> None:
+    program = run_command.script(tmp_path, 'echo " ready $$"; exec sleep 60')
+    answers = run_command.script(tmp_path, ANSWERS.format(folder=tmp_path), name="discover")
+    started = run_command.start(
+        *("-n", "1", "--max-ranks", "2", "--host-discovery-script", answers, program)
+    )
+    pids = run_command.pids_of_ranks(started, 2)
+    pids += run_command.wait_for_pids(tmp_path / "pids", 5)
+    for number in numbers:
+        started.send_signal(number)
+        time.sleep(0.001)  # the driver has not seen the first
+    started.communicate(timeout=DEADLINE_S)
+    run_command.wait_until_gone(pids)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_the_first_call_of_the_script(number: signal.Signals, tmp_path: Path) -> None:
     text = f"sleep 600 & echo $! >> {tmp_path}/pids; wait"
     started = run_command.start("-n", "1", "--host-discovery-script", text, "true")
-    pids = wait_for_pids(tmp_path / "pids", 1)
+    pids = run_command.wait_for_pids(tmp_path / "pids", 1)
     started.send_signal(number)
     _, errors = started.communicate(timeout=DEADLINE_S)
     assert started.returncode in (-number, 128 + number)
@@ -232,19 +250,10 @@ find_first_hosts("sleep 600 & echo $! >> {tmp_path}/pids; wait", None)
 """
     )
     with subprocess.Popen([warm_python.executable(), program], stderr=subprocess.PIPE) as started:
-        pids = wait_for_pids(tmp_path / "pids", 1)
+        pids = run_command.wait_for_pids(tmp_path / "pids", 1)
         started.send_signal(signal.SIGINT)
         assert started.wait(DEADLINE_S) == -signal.SIGINT
     run_command.wait_until_gone(pids)
-
-
-def wait_for_pids(file: Path, count: int) -> list[int]:
-    """That scripts have written there."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not file.exists() or file.read_text().count("\n") < count:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    return [int(pid) for pid in file.read_text().split()]
 
 
 def test_a_kill_ends_all_ranks(tmp_path: Path) -> None:

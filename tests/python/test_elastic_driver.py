@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -153,6 +155,21 @@ def test_too_few_ranks_wait_for_hosts_until_the_timeout() -> None:
     job.now = 300.0
     job.step()
     assert "[elastic-below-minimum]" in job.answers[0]["end"]
+
+
+def test_too_few_places_at_the_start_are_told() -> None:
+    job = Job(ranks=2, least=1, most=2, discovery_script="x", elastic_timeout_s=100)
+    job.hosts = {"here": 1}
+    job.step()
+    assert job.lines == ["waits for places for 2 ranks; hosts have 1"]
+    job.now = 99.0
+    assert job.step() is None
+    job.now = 101.0
+    outcome = job.step()
+    assert outcome is not None
+    assert "begins with 2 ranks, and its hosts have 1 places." in outcome.why
+    assert outcome.why.endswith("[elastic-too-few-places]")
+    assert len(job.lines) == 1
 
 
 def test_new_ranks_are_announced_when_they_are_ready() -> None:
@@ -331,6 +348,27 @@ def test_a_slow_script_is_killed_with_what_it_has_started(tmp_path: Path) -> Non
     text = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
     with pytest.raises(farandole.SystemError, match=r"killed: it ran for more than 0\.5 s"):
         Script(text, longest_s=0.5).call()
+    run_command.wait_until_gone([int((tmp_path / "pid").read_text())])
+
+
+def test_a_script_that_leaves_a_process_is_not_waited_for(tmp_path: Path) -> None:
+    text = f"sleep 600 & echo $! > {tmp_path}/pid; echo h1:2; exit 3"
+    with pytest.raises(farandole.SystemError, match="its exit status was 3"):
+        Script(text).call()
+    run_command.wait_until_gone([int((tmp_path / "pid").read_text())])
+    other = tmp_path / "other"  # in a session of its own
+    text = f"setsid sh -c 'echo $$ > {other}; exec sleep 600' & "
+    text += f"while [ ! -s {other} ]; do sleep 0.01; done; echo h1:2"
+    assert find_hosts(Script(text), None) == {"h1": 2}
+    (pid,) = run_command.wait_for_pids(other, 1)
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("output", [1, 2])
+def test_a_script_that_prints_without_end_is_killed(output: int, tmp_path: Path) -> None:
+    text = f"echo $$ > {tmp_path}/pid; while :; do echo localhost:2; done >&{output}"
+    with pytest.raises(farandole.SystemError, match="it printed more than 1 MiB"):
+        Script(text).call()
     run_command.wait_until_gone([int((tmp_path / "pid").read_text())])
 
 

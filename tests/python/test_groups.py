@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -309,6 +310,31 @@ def test_scripts_without_destroy_exit_cleanly(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
+
+
+def fault_of_init() -> farandole.SystemError | None:
+    try:
+        farandole.init_process_group()
+    except farandole.SystemError as error:
+        return error
+    return None
+
+
+def with_few_files(rank: int, world_size: int) -> int:
+    os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    for spare in range(40):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, used + 100))
+        error = fault_of_init()
+        if error is None:
+            return spare
+        assert "raise the limit of open files (ulimit -n)" in str(error), error
+    raise AssertionError("40 more descriptors are not enough")
+
+
+def test_a_lack_of_file_descriptors_is_told_while_the_ranks_meet() -> None:
+    # torch aborts a process that has none left for its store.
+    ranks.run(with_few_files, 1, setup=ranks.Setup(backend=None))
 
 
 def in_dev_shm() -> set[Path]:

@@ -87,6 +87,22 @@ def test_a_full_disk_under_standard_output_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_outputs_that_the_shell_closed_are_no_fault(tmp_path: Path) -> None:
+    program = script(tmp_path, "echo to nobody; echo to nobody >&2")
+    started = command("-n", "2", "-q", program, python=sys.executable)
+    for closed in (">&-", "<&- >&- 2>&-"):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'"$@" {closed}', "sh", *started],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == 0, closed
+        assert "Traceback" not in done.stderr
+
+
 def test_lines_of_ranks_that_write_at_once_do_not_mix(tmp_path: Path) -> None:
     text = "i=0; while [ $i -lt 3000 ]; do echo $RANK-$i-$RANK-$RANK$RANK; i=$((i+1)); done"
     done = run("-n", "4", "-q", script(tmp_path, text))

@@ -189,6 +189,16 @@ def test_a_restart_names_the_rank_that_failed_first(
     assert describe_cause(ended, console) == expected
 
 
+def test_a_host_that_was_silent_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    console = Console(prefix=True, folder=None, quiet=False)
+    text = (
+        "farandole.PeerFailure: rank 2 (pid 7 on h) has not answered for 10000 ms.\n[link-silent]\n"
+    )
+    console.feed("0", ERR, text.encode())
+    report(Failure({0: 1}), 3, console)
+    assert "rank 2 of 3 did not answer; rank 0 failed because of it" in capfd.readouterr().err
+
+
 def test_progress_in_a_file_is_a_line_at_times(capfd: pytest.CaptureFixture[str]) -> None:
     console = Console(prefix=True, folder=None, quiet=False)
     for percent in range(0, 100, 10):

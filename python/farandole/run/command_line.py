@@ -98,8 +98,9 @@ def main(arguments: list[str]) -> int:
 
 def end_with(status: int) -> NoReturn:
     """Ends this process now: what libraries print at the end must not follow the report."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as it is where the shell closed it
+            stream.flush()
     os._exit(status)
 
 

@@ -14,7 +14,9 @@ _CONSEQUENCE = re.compile(r"\bfarandole(?:\.|::)(?:PeerFailure|AbortedError)\b")
 """In the last lines of a rank that ended because another one did."""
 _OTHER_RANK = re.compile(r"\brank (\d+) \(pid ")
 """How an error names the rank that ended or gave up; the last one in its first line."""
-FAILED = re.compile(r"farandole run: (rank (\d+) of \d+ (?:failed|ended first).*)")
+_SILENT = "[link-silent]"
+"""In the last lines of a rank that ended because a host or the network was silent."""
+FAILED = re.compile(r"farandole run: (rank (\d+) of \d+ (?:failed|ended first|did not answer).*)")
 """The line of report() that names the rank."""
 _LAST_OUTPUT, _LAST_ERRORS = 5, 25
 """Lines of standard output and standard error in the report."""
@@ -81,7 +83,9 @@ def report(failure: Failure, world_size: int, console: Console) -> int:
     if reported == first:
         what = f"failed: {describe(status)}{place}."
     else:
-        what = f"ended first{place}; rank {reported} failed because of it: {describe(status)}."
+        is_silent = any(_SILENT in line for line in console.last_lines(str(reported), ERR))
+        what = "did not answer" if is_silent else "ended first"
+        what += f"{place}; rank {reported} failed because of it: {describe(status)}."
         if not lines:
             what += f" Rank {first} printed nothing here: look at the output on its host."
     rest = " The other ranks were ended." if world_size > 1 else ""

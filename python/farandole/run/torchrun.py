@@ -51,6 +51,8 @@ class Torchrun:
     """
 
     name = "torchrun"
+    death = signal.SIGKILL
+    """What the agent gets if this process dies."""
 
     def __init__(self, job: Job, division: Division, console: Console, loop: Loop) -> None:
         self._job, self._division, self._console, self._loop = job, division, console, loop
@@ -70,7 +72,7 @@ class Torchrun:
         self._loop.watch(self._listener.fileno(), self._meet_rank)
         outputs, errors, report = os.pipe(), os.pipe(), os.pipe()
         body = functools.partial(self._serve, report[1])
-        self.pid = start_child(body, (outputs[1], errors[1]), signal.SIGKILL)
+        self.pid = start_child(body, (outputs[1], errors[1]), self.death)
         for pipe, stream in ((outputs, OUT), (errors, ERR)):
             os.close(pipe[1])
             self._relay(pipe[0], self.name, stream)

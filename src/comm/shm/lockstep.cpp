@@ -263,6 +263,10 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
   if (lost >= 0 && lost != topology_.rank_in_group(topology_.rank)) {
     const int here = topology_.rank_here(lost);
     const bool has_left = here >= 0 && state_of(here) == RankState::kLeft;
+    if (lost == origin) {
+      throw PeerFailure("peer-ended", subject + ": " + who + " ended or left the group.", reason,
+                        kFixOfDeath, Fault{{lost}, collective});
+    }
     throw PeerFailure(
         "peer-ended-elsewhere",
         subject + ": " + who + " noticed the end of " + topology_.describe_in_group(lost) + ".",

@@ -65,6 +65,7 @@ class Driver:
         self._generation = 0
         self._finished = False  # a worker has ended with status 0
         self._waiting_since: float | None = clock()  # for places or for members
+        self._places_told = -1  # how many the hosts had when that was said before the start
         self._news = 0
         self._told: tuple[int, ...] = ()  # whom the last news was about
         self._last_failed_in = -1  # of which generation a worker had an error of its own last
@@ -130,6 +131,7 @@ class Driver:
         free = [host for host, count in places.items() for _ in range(count)]
         if self._started == 0:
             if len(free) < self._settings.ranks:
+                self._tell_places(len(free))
                 return
         elif not living or (self._resets_left() == 0):
             return
@@ -139,6 +141,12 @@ class Driver:
             self.workers[number] = Worker(number, host, self._start(number, host))
             if self._generation:
                 self._say(f"rank process {number} starts on {host}")
+
+    def _tell_places(self, count: int) -> None:
+        """Says before the start that places are missing, if not said of so many before."""
+        if count != self._places_told:
+            self._places_told = count
+            self._say(f"waits for places for {self._settings.ranks} ranks; hosts have {count}")
 
     def _resets_left(self) -> int | None:
         limit = self._settings.reset_limit
@@ -242,6 +250,9 @@ class Driver:
         )
 
     def _give_up_waiting(self, late: list[Worker]) -> None:
+        if self._started == 0:
+            self._give_up(_too_few_places(self._settings, self._places_told))
+            return
         if not late:
             self._end_below_minimum(sum(each.ask is not None for each in self._living()))
             return
@@ -273,6 +284,18 @@ class Driver:
         assert worker.ask is not None
         worker.answered, worker.ask = worker.ask["serial"], None
         self._board.answer(worker.number, worker.answered, answer)
+
+
+def _too_few_places(settings: ElasticSettings, count: int) -> CommError:
+    return CommError(
+        sentences(
+            "elastic-too-few-places",
+            f"the job could not start: it begins with {settings.ranks} ranks, and its hosts have "
+            f"{count} places.",
+            f"it has waited for hosts for {settings.elastic_timeout_s:g} s.",
+            "let the host discovery script name more places, or start with fewer ranks (-n).",
+        )
+    )
 
 
 def _limit_reached(limit: int | None) -> CommError:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 from farandole.run.console import Console
 from farandole.run.cores import Division
@@ -24,6 +25,8 @@ class ElasticLauncher(Torchrun):
     """
 
     name = "elastic"
+    death = signal.SIGUSR1
+    """On which the driver kills the host discovery script and all workers, and ends at once."""
 
     def __init__(
         self,
@@ -43,6 +46,11 @@ class ElasticLauncher(Torchrun):
     def failure(self) -> Failure | None:
         """Which workers failed, if the job did."""
         return super().failure() if self._has_failed else None
+
+    def kill(self) -> None:
+        """Kills the workers, the script and the driver."""
+        self.end(self.death)
+        self.kill_left()
 
     def _take_report(self, data: bytes) -> None:
         """Prints what the driver says, line by line."""

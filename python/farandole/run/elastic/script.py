@@ -5,14 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import threading
+import time
 
 from farandole.errors import SystemError, sentences
 
 LONGEST_S = 30.0
 """How long a call may take."""
+_MOST_BYTES = 1 << 20
+"""1 MiB, which it may print to each of its outputs."""
+_LOOK_S = 0.05
+"""How often to look whether it has ended, where what it started keeps its outputs open."""
+_LOOKING = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 class Script:
@@ -29,15 +36,15 @@ class Script:
     def call(self) -> str:
         """What it prints.
 
-        It leads a session of its own. All that is in it is killed if it takes too long.
+        It leads a session of its own. All that is in it is killed if it takes or prints too much.
 
         Raises:
-            SystemError: it failed, was too slow, or printed what is no text.
+            SystemError: it failed, was too slow, or printed too much or what is no text.
         """
         try:
             with self._started() as process:
                 try:
-                    printed, errors = process.communicate(timeout=self._longest_s)
+                    printed, errors = self._outputs(process)
                 finally:
                     self._kill()
         except subprocess.TimeoutExpired:
@@ -72,6 +79,37 @@ class Script:
                 "be left out where --slots-per-host is given.",
             )
         )
+
+    def _outputs(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+        """What it prints to both until it ends. What it has started and left is killed then."""
+        assert process.stdout
+        assert process.stderr
+        printed = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+        deadline_s = time.monotonic() + self._longest_s
+        has_ended = False
+        with selectors.DefaultSelector() as selector:
+            for pipe in printed:
+                os.set_blocking(pipe, False)
+                selector.register(pipe, selectors.EVENT_READ)
+            while selector.get_map():
+                if not has_ended and os.waitid(os.P_PID, process.pid, _LOOKING):
+                    has_ended = True
+                    self._kill()  # before wait(), after which its number may be another's
+                ready = selector.select(0 if has_ended else _LOOK_S)
+                if has_ended and not ready:  # a process that has left its session keeps them open
+                    break
+                for key, _ in ready:
+                    data = os.read(key.fd, _MOST_BYTES)
+                    printed[key.fd] += data
+                    if len(printed[key.fd]) > _MOST_BYTES:
+                        raise self.failed("it printed more than 1 MiB.")
+                    if not data:
+                        selector.unregister(key.fd)
+                if time.monotonic() > deadline_s:
+                    raise subprocess.TimeoutExpired(self.text, self._longest_s)
+        process.wait(max(0.0, deadline_s - time.monotonic()))
+        first, second = printed.values()
+        return first, second
 
     def _started(self) -> subprocess.Popen[bytes]:
         with self._lock:

@@ -56,6 +56,7 @@ class Service:
         for number in FORWARDED:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGUSR1, self._on_kill)
         driver = Driver(self._settings, self._hosts, self._board, self._start, self._say)
         while (outcome := driver.step()) is None:
             if self._signal:
@@ -77,7 +78,7 @@ class Service:
     def _end(self) -> int:
         """Passes a signal on to all workers and waits for their end; the exit status."""
         if self._discovery is not None:
-            self._discovery.end()  # now: the same signal once more kills this process
+            self._discovery.end()
         for worker in self._started:
             worker.send(self._signal)
         deadline_s = time.monotonic() + _ENDING_S
@@ -90,6 +91,14 @@ class Service:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._signal = number
+
+    def _on_kill(self, number: int, _: FrameType | None) -> None:
+        """Kills all; see ElasticLauncher.death."""
+        if self._discovery is not None:
+            self._discovery.end()
+        for worker in self._started:
+            worker.kill()
+        os._exit(128 + number)
 
     def _tell_trouble(self) -> None:
         """Says once that the host discovery script fails."""
