@@ -82,7 +82,8 @@ def throw_races(throws: bool) -> None:
 
 
 def let_go() -> None:
-    """Ends earlier models before waits are counted: the end of their buckets waits for the device.
+    """Ends earlier models before waits are counted or forbidden: the end of their buckets waits for
+    the device.
 
     Their last owner may be an operation that the watchdog, which looks every 50 ms, still has.
     """
@@ -136,7 +137,7 @@ class Graph:
 def graph(graph: Graph, stream: torch.Stream | None = None) -> Iterator[None]:
     """As torch.cuda.graph: captures what the body puts on the current stream."""
     synchronize()
-    gc.collect()
+    let_go()  # an end of symmetric memory in the watchdog, which waits, would spoil the capture
     with stream or Stream():
         graph.captured.begin()
         try:
