@@ -60,18 +60,27 @@ Address address_of(const std::string& method) {
   return address;
 }
 
-/// A SystemError if fewer file descriptors are left than a store takes: torch's store aborts the
-/// process, or waits for its timeout. That of rank 0 takes one for each rank, and 11 with
-/// torch 2.11.
+/// Throws SystemError if the process has fewer free file descriptors than a TCPStore needs. Without
+/// this check, torch aborts the process or waits for the timeout of the store. With torch 2.11, the
+/// store of rank 0 needs 11 and one more for each rank; that of another rank needs fewer than 8.
 void check_descriptors_left(const c10d::TCPStoreOptions& options, const std::string& attempt) {
   std::vector<comm::shm::Descriptor> opened(options.isServer ? 11 + options.numWorkers.value() : 8);
   for (auto& each : opened) {
     each = comm::shm::Descriptor(::eventfd(0, EFD_CLOEXEC));
-    if (!each.valid()) comm::shm::throw_errno(attempt, "see the reason.");
+    if (!each.valid()) comm::shm::throw_errno(attempt, "free memory on this host.");
   }
 }
 
-/// The one place where torch makes a TCPStore.
+const char* fix_for(const c10d::TCPStoreOptions& options) {
+  if (!options.isServer) {
+    return "check that rank 0 is running and that this address belongs to its host.";
+  }
+  return options.port == 0
+             ? "see why this host has no free port (sysctl net.ipv4.ip_local_port_range)."
+             : "choose a port that is free on this host, the same on every rank.";
+}
+
+/// All TCPStores of the C++ library are made here.
 c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host,
                                               const c10d::TCPStoreOptions& options) {
   const bool serves = options.isServer;
@@ -81,13 +90,10 @@ c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host,
   try {
     return c10::make_intrusive<c10d::TCPStore>(host, options);
   } catch (const c10::Error& error) {
-    throw SystemError(
-        "store-unreachable",
-        std::string("the ranks' store could not be ") + (serves ? "opened at " : "reached at ") +
-            place + ".",
-        error.what_without_backtrace(),
-        serves ? "choose a port that is free on this host, the same on every rank."
-               : "check that rank 0 is running and that this address belongs to its host.");
+    throw SystemError("store-unreachable",
+                      std::string("the ranks' store could not be ") +
+                          (serves ? "opened at " : "reached at ") + place + ".",
+                      error.what_without_backtrace(), fix_for(options));
   }
 }
 

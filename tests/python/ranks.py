@@ -172,7 +172,7 @@ def _enter(
     torch.set_num_threads(1)
     try:
         with _prepared(setup.backend, rank) as backend:
-            if backend == "gloo":  # else a rank that has nothing to send ends while others connect
+            if backend == "gloo":  # else a rank that sends nothing may end while others connect
                 os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
             if backend is not None:
                 dist.init_process_group(

@@ -77,7 +77,7 @@ def pids_of_ranks(started: subprocess.Popen[str], ranks: int) -> list[int]:
 
 
 def wait_for_pids(file: Path, count: int) -> list[int]:
-    """That scripts have written there."""
+    """Waits until scripts have written so many lines to the file; the pids in it."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not file.exists() or file.read_text().count("\n") < count:
         assert time.monotonic() < deadline_s

@@ -82,8 +82,9 @@ def throw_races(throws: bool) -> None:
 
 
 def let_go() -> None:
-    """Ends earlier models before waits are counted or forbidden: the end of their buckets waits for
-    the device.
+    """Frees earlier models before a test counts or forbids waits.
+
+    The release of their buckets waits for the device.
 
     Their last owner may be an operation that the watchdog, which looks every 50 ms, still has.
     """
@@ -137,7 +138,7 @@ class Graph:
 def graph(graph: Graph, stream: torch.Stream | None = None) -> Iterator[None]:
     """As torch.cuda.graph: captures what the body puts on the current stream."""
     synchronize()
-    let_go()  # an end of symmetric memory in the watchdog, which waits, would spoil the capture
+    let_go()  # else the watchdog may free symmetric memory in the capture, and wait for the device
     with stream or Stream():
         graph.captured.begin()
         try:

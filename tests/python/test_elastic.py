@@ -212,7 +212,7 @@ def test_a_script_that_hangs_ends_with_a_job_that_is_killed(
     pids += run_command.wait_for_pids(tmp_path / "pids", 5)
     for number in numbers:
         started.send_signal(number)
-        time.sleep(0.001)  # the driver has not seen the first
+        time.sleep(0.001)  # too short for the driver to handle the first
     started.communicate(timeout=DEADLINE_S)
     run_command.wait_until_gone(pids)
 

@@ -161,7 +161,7 @@ def test_too_few_places_at_the_start_are_told() -> None:
     job = Job(ranks=2, least=1, most=2, discovery_script="x", elastic_timeout_s=100)
     job.hosts = {"here": 1}
     job.step()
-    assert job.lines == ["waits for places for 2 ranks; hosts have 1"]
+    assert job.lines == ["the job waits for 2 places; its hosts have 1"]
     job.now = 99.0
     assert job.step() is None
     job.now = 101.0
@@ -356,6 +356,9 @@ def test_a_script_that_leaves_a_process_is_not_waited_for(tmp_path: Path) -> Non
     with pytest.raises(farandole.SystemError, match="its exit status was 3"):
         Script(text).call()
     run_command.wait_until_gone([int((tmp_path / "pid").read_text())])
+    text = f"sleep 600 >/dev/null 2>&1 & echo $! > {tmp_path}/silent; echo h1:2"
+    assert find_hosts(Script(text), None) == {"h1": 2}
+    run_command.wait_until_gone([int((tmp_path / "silent").read_text())])
     other = tmp_path / "other"  # in a session of its own
     text = f"setsid sh -c 'echo $$ > {other}; exec sleep 600' & "
     text += f"while [ ! -s {other} ]; do sleep 0.01; done; echo h1:2"

@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> int:
 def end_with(status: int) -> NoReturn:
     """Ends this process now: what libraries print at the end must not follow the report."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as it is where the shell closed it
+        if stream is not None:  # None: the shell closed it before the start
             stream.flush()
     os._exit(status)
 

@@ -15,7 +15,7 @@ _CONSEQUENCE = re.compile(r"\bfarandole(?:\.|::)(?:PeerFailure|AbortedError)\b")
 _OTHER_RANK = re.compile(r"\brank (\d+) \(pid ")
 """How an error names the rank that ended or gave up; the last one in its first line."""
 _SILENT = "[link-silent]"
-"""In the last lines of a rank that ended because a host or the network was silent."""
+"""In the last lines of a rank that failed because another did not answer over the network."""
 FAILED = re.compile(r"farandole run: (rank (\d+) of \d+ (?:failed|ended first|did not answer).*)")
 """The line of report() that names the rank."""
 _LAST_OUTPUT, _LAST_ERRORS = 5, 25
@@ -83,8 +83,7 @@ def report(failure: Failure, world_size: int, console: Console) -> int:
     if reported == first:
         what = f"failed: {describe(status)}{place}."
     else:
-        is_silent = any(_SILENT in line for line in console.last_lines(str(reported), ERR))
-        what = "did not answer" if is_silent else "ended first"
+        what = "did not answer" if _is_silence(failure, console) else "ended first"
         what += f"{place}; rank {reported} failed because of it: {describe(status)}."
         if not lines:
             what += f" Rank {first} printed nothing here: look at the output on its host."
@@ -113,6 +112,12 @@ def signal_name(number: int) -> str:
 def shell_status(status: int) -> int:
     """What a shell makes of it: 128 + the signal's number."""
     return 128 - status if status < 0 else status
+
+
+def _is_silence(failure: Failure, console: Console) -> bool:
+    """Whether a rank that failed says that another did not answer."""
+    lines = (line for rank in failure.statuses for line in console.last_lines(str(rank), ERR))
+    return any(_SILENT in line for line in lines)
 
 
 def _last_lines(rank: int, console: Console) -> list[str]:

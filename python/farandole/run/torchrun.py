@@ -52,7 +52,7 @@ class Torchrun:
 
     name = "torchrun"
     death = signal.SIGKILL
-    """What the agent gets if this process dies."""
+    """The signal that the agent gets if this process dies."""
 
     def __init__(self, job: Job, division: Division, console: Console, loop: Loop) -> None:
         self._job, self._division, self._console, self._loop = job, division, console, loop

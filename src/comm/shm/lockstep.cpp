@@ -264,7 +264,8 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
     const int here = topology_.rank_here(lost);
     const bool has_left = here >= 0 && state_of(here) == RankState::kLeft;
     if (lost == origin) {
-      throw PeerFailure("peer-ended", subject + ": " + who + " ended or left the group.", reason,
+      throw PeerFailure("peer-ended",
+                        subject + ": " + who + " ended, left the group or did not answer.", reason,
                         kFixOfDeath, Fault{{lost}, collective});
     }
     throw PeerFailure(

@@ -65,7 +65,7 @@ class Driver:
         self._generation = 0
         self._finished = False  # a worker has ended with status 0
         self._waiting_since: float | None = clock()  # for places or for members
-        self._places_told = -1  # how many the hosts had when that was said before the start
+        self._places_told = -1  # the number of places in the last line of _tell_places()
         self._news = 0
         self._told: tuple[int, ...] = ()  # whom the last news was about
         self._last_failed_in = -1  # of which generation a worker had an error of its own last
@@ -143,10 +143,10 @@ class Driver:
                 self._say(f"rank process {number} starts on {host}")
 
     def _tell_places(self, count: int) -> None:
-        """Says before the start that places are missing, if not said of so many before."""
+        """Reports that the hosts have too few places to start, whenever their number changes."""
         if count != self._places_told:
             self._places_told = count
-            self._say(f"waits for places for {self._settings.ranks} ranks; hosts have {count}")
+            self._say(f"the job waits for {self._settings.ranks} places; its hosts have {count}")
 
     def _resets_left(self) -> int | None:
         limit = self._settings.reset_limit
@@ -293,7 +293,8 @@ def _too_few_places(settings: ElasticSettings, count: int) -> CommError:
             f"the job could not start: it begins with {settings.ranks} ranks, and its hosts have "
             f"{count} places.",
             f"it has waited for hosts for {settings.elastic_timeout_s:g} s.",
-            "let the host discovery script name more places, or start with fewer ranks (-n).",
+            "name more places, in --hosts or in the host discovery script, or start with fewer "
+            "ranks (-n).",
         )
     )
 

@@ -26,7 +26,10 @@ class ElasticLauncher(Torchrun):
 
     name = "elastic"
     death = signal.SIGUSR1
-    """On which the driver kills the host discovery script and all workers, and ends at once."""
+    """The signal that the driver gets if this process dies, and from kill().
+
+    The driver then kills the host discovery script and all workers, and ends at once.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class ElasticLauncher(Torchrun):
         return super().failure() if self._has_failed else None
 
     def kill(self) -> None:
-        """Kills the workers, the script and the driver."""
+        """Tells the driver to kill all and to end; then kills the workers' process groups."""
         self.end(self.death)
         self.kill_left()
 

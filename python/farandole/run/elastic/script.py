@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls the host discovery script, and leaves none of its processes behind."""
+"""Calls the host discovery script, and leaves none of its process group behind."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from farandole.errors import SystemError, sentences
 LONGEST_S = 30.0
 """How long a call may take."""
 _MOST_BYTES = 1 << 20
-"""1 MiB, which it may print to each of its outputs."""
-_LOOK_S = 0.05
-"""How often to look whether it has ended, where what it started keeps its outputs open."""
+"""The most that the script may print to standard output, and to standard error: 1 MiB."""
+_LOOK_S = 0.01
+"""How often to look whether the script has ended while its outputs are open or silent."""
 _LOOKING = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
@@ -36,7 +36,8 @@ class Script:
     def call(self) -> str:
         """What it prints.
 
-        It leads a session of its own. All that is in it is killed if it takes or prints too much.
+        The script leads its own session and process group. When it ends, takes too long or prints
+        too much, its process group is killed.
 
         Raises:
             SystemError: it failed, was too slow, or printed too much or what is no text.
@@ -81,7 +82,10 @@ class Script:
         )
 
     def _outputs(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-        """What it prints to both until it ends. What it has started and left is killed then."""
+        """What the script prints to standard output and to standard error until it ends.
+
+        Then kills the rest of its process group.
+        """
         assert process.stdout
         assert process.stderr
         printed = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
@@ -91,23 +95,23 @@ class Script:
             for pipe in printed:
                 os.set_blocking(pipe, False)
                 selector.register(pipe, selectors.EVENT_READ)
-            while selector.get_map():
+            while True:
                 if not has_ended and os.waitid(os.P_PID, process.pid, _LOOKING):
                     has_ended = True
-                    self._kill()  # before wait(), after which its number may be another's
+                    self._kill()  # before wait(): after it, another process may get this pid
                 ready = selector.select(0 if has_ended else _LOOK_S)
-                if has_ended and not ready:  # a process that has left its session keeps them open
+                if has_ended and not ready:  # a process outside of the group may keep them open
                     break
                 for key, _ in ready:
                     data = os.read(key.fd, _MOST_BYTES)
                     printed[key.fd] += data
                     if len(printed[key.fd]) > _MOST_BYTES:
-                        raise self.failed("it printed more than 1 MiB.")
+                        raise self.failed("it was killed: it printed more than 1 MiB.")
                     if not data:
                         selector.unregister(key.fd)
                 if time.monotonic() > deadline_s:
                     raise subprocess.TimeoutExpired(self.text, self._longest_s)
-        process.wait(max(0.0, deadline_s - time.monotonic()))
+        process.wait()
         first, second = printed.values()
         return first, second
 

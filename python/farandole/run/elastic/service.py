@@ -25,7 +25,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Service:
-    """One job. Used by the main thread of the process; a signal handler notes signals."""
+    """One job. Used by the main thread of the process; signal handlers note signals, or kill."""
 
     def __init__(
         self, settings: ElasticSettings, hosts: dict[str, int], socket_name: str, report: int
@@ -93,7 +93,7 @@ class Service:
         self._signal = number
 
     def _on_kill(self, number: int, _: FrameType | None) -> None:
-        """Kills all; see ElasticLauncher.death."""
+        """Kills the host discovery script and all workers, and ends; see ElasticLauncher.death."""
         if self._discovery is not None:
             self._discovery.end()
         for worker in self._started:
