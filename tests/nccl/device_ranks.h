@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -75,8 +78,32 @@ inline RankBody on_device(const DeviceBody& body) {
   };
 }
 
+/// Lets the threads of ranks go on when all of them have come. A barrier of a group would not do: a
+/// rank that fails first may abort the group while others are still in the barrier.
+class StartTogether {
+ public:
+  explicit StartTogether(int world_size) : missing_(world_size) {}
+
+  void arrive_and_wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (--missing_ == 0) all_are_here_.notify_all();
+    // A rank that could not make its communicator never comes.
+    all_are_here_.wait_for(lock, std::chrono::seconds(10), [this] { return missing_ <= 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_are_here_;
+  int missing_;  // under mutex_
+};
+
+/// Runs `body` on ranks that are threads, once all of them have made their communicators.
 inline void run_device_ranks(int world_size, const DeviceBody& body) {
-  run_thread_ranks(world_size, on_device(body));
+  StartTogether start(world_size);
+  run_thread_ranks(world_size, on_device([&](DeviceRank& rank) {
+                     start.arrive_and_wait();
+                     body(rank);
+                   }));
 }
 
 }  // namespace farandole::test
