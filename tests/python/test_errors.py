@@ -178,7 +178,7 @@ def killed_in_backward(rank: int, world_size: int) -> str:
     loss = model(torch.ones(1, 4)).sum()  # sends nothing: there are no buffers
     with pytest.raises(farandole.PeerFailure) as caught:
         loss.backward()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 5 * ranks.load()
     return str(caught.value)
 
 
@@ -196,7 +196,7 @@ def late(rank: int, world_size: int) -> None:
     begin = time.monotonic()
     with pytest.raises(farandole.TimeoutError, match="rank 1") as caught:
         dist.all_reduce(torch.ones(1))
-    assert 0.9 < time.monotonic() - begin < 3.5
+    assert 0.9 < time.monotonic() - begin < 3.5 * ranks.load()
     check_text(caught.value)
 
 
@@ -236,7 +236,7 @@ def aborted(rank: int, world_size: int) -> None:
     begin = time.monotonic()
     with pytest.raises(farandole.AbortedError):
         dist.all_reduce(torch.ones(1))
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 3 * ranks.load()
     with pytest.raises(farandole.AbortedError):
         dist.barrier()
 

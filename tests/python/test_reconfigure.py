@@ -176,7 +176,7 @@ def wrong(rank: int, world_size: int, path: str) -> None:
         begin = time.monotonic()
         with pytest.raises(farandole.TimeoutError, match="rank 1"):
             c10d._reconfigure(uuid=2, handles=both, timeout=timedelta(seconds=1))
-        assert 0.9 < time.monotonic() - begin < 5
+        assert 0.9 < time.monotonic() - begin < 5 * ranks.load()
         with pytest.raises(invalid, match="had no ranks"):
             dist.barrier()
     c10d._reconfigure(uuid=3, handles=both).wait()
