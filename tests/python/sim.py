@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 import torch
 
+import ranks
+
 BUILD = Path(__file__).parents[2] / os.environ.get("FARANDOLE_BUILD", "build/release")
 DEVICE = BUILD / "tests" / "libfarandole_simulated_device.so"
 LIBRARY = BUILD / "tests" / "libfarandole_simulated_torch.so"
@@ -89,7 +91,7 @@ def let_go() -> None:
     Their last owner may be an operation that the watchdog, which looks every 50 ms, still has.
     """
     gc.collect()
-    time.sleep(0.3)
+    time.sleep(0.3 * ranks.load())
 
 
 def take_waiting_operators() -> list[str]:

@@ -359,6 +359,8 @@ def test_a_script_that_leaves_a_process_is_not_waited_for(tmp_path: Path) -> Non
     text = f"sleep 600 >/dev/null 2>&1 & echo $! > {tmp_path}/silent; echo h1:2"
     assert find_hosts(Script(text), None) == {"h1": 2}
     run_command.wait_until_gone([int((tmp_path / "silent").read_text())])
+    text = "bash -c 'exec > >(sleep 0.2; cat); echo h1:2'"  # what filters the output ends later
+    assert find_hosts(Script(text), None) == {"h1": 2}
     other = tmp_path / "other"  # in a session of its own
     text = f"setsid sh -c 'echo $$ > {other}; exec sleep 600' & "
     text += f"while [ ! -s {other} ]; do sleep 0.01; done; echo h1:2"

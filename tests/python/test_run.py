@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from farandole.run.torchrun import RANK_PROGRAM
 
 from run_command import (
     DEADLINE_S,
@@ -85,6 +86,19 @@ def test_a_full_disk_under_standard_output_is_told(tmp_path: Path) -> None:
     assert done.stderr == (
         "farandole run: standard output cannot be written: No space left on device\n"
     )
+
+
+def test_a_rank_does_not_outlive_a_launcher_that_died_before_it_began() -> None:
+    numbers = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    for launcher, status in ((os.getpid(), 0), (1, -signal.SIGKILL)):
+        options = ["--launcher", str(launcher), "--no-bind", "--quiet"]
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", RANK_PROGRAM, *options, "--", "true"],
+            env=environment(**numbers),
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == status
 
 
 def test_outputs_that_the_shell_closed_are_no_fault(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def compared(rank: int, world_size: int) -> tuple[float, float, float]:
         begin = time.perf_counter()
         dist.all_reduce(tensor)
         times.append((time.perf_counter() - begin) * 1e6)
-    return guess, sorted(times)[4], twice
+    return guess, min(times), twice  # the others wait for cores
 
 
 def test_an_estimate_is_of_the_order_of_the_truth() -> None:

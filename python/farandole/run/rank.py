@@ -4,8 +4,8 @@
 So the program keeps the pid that the launcher knows, gets its signals, and gives its exit status.
 Run by path with `python -I -S`, and imports neither torch nor the package: it takes milliseconds.
 
-    rank.py [--socket NAME] [--of-mpirun] [--hosts 2,2 [--sagemaker-hosts h1,h2]] [--folder PATH]
-            [--no-bind] [--quiet] -- program ...
+    rank.py [--socket NAME] [--launcher PID] [--of-mpirun] [--hosts 2,2 [--sagemaker-hosts h1,h2]]
+            [--folder PATH] [--no-bind] [--quiet] -- program ...
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> NoReturn:
     rank = int(os.environ["RANK"])
     if RANKS_OF_HOSTS in os.environ:
         take_names_of_horovod(rank)
-    end_with_the_launcher()
+    end_with_the_launcher(int(value_of("--launcher", options)) if "--launcher" in options else None)
     if "--socket" in options:
         hand_over_output(value_of("--socket", options), rank)
     take_cores(bind="--no-bind" not in options, say="--quiet" not in options)
@@ -111,9 +111,15 @@ def take_names_of_horovod(rank: int) -> None:
     os.environ["HOROVOD_HOSTNAME"] = socket.gethostname()
 
 
-def end_with_the_launcher() -> None:
-    """Asks the kernel to kill this process when the launcher has died without ending it."""
+def end_with_the_launcher(pid: int | None) -> None:
+    """Asks the kernel to kill this process when the launcher has died without ending it.
+
+    Args:
+        pid: Of the launcher, if it is known. It may have died before.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if pid is not None and os.getppid() != pid:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hand_over_output(name: str, rank: int) -> None:

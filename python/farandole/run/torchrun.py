@@ -189,7 +189,7 @@ class Torchrun:
             self._statuses = {int(rank): status for rank, status in statuses.items()}
 
     def _arguments(self) -> list[str]:
-        """Of torchrun."""
+        """Of torchrun, which this process runs."""
         nodes = self._job.nodes
         found = ["--no-python", f"--nproc-per-node={self._job.ranks}", f"--log-dir={os.devnull}"]
         found.append(f"--max-restarts={self._job.max_restarts}")
@@ -199,7 +199,7 @@ class Torchrun:
             found += [f"--nnodes={nodes.count}", f"--node-rank={nodes.rank}"]
             found += [f"--master-addr={nodes.master_address}", f"--master-port={nodes.master_port}"]
         found += [sys.executable, "-I", "-S", RANK_PROGRAM]
-        found += ["--socket", self._socket_name, "--quiet"]
+        found += ["--socket", self._socket_name, "--quiet", "--launcher", str(os.getpid())]
         if not self._job.bind:
             found.append("--no-bind")
         own = [] if self._job.folder is None else ["--folder", str(self._job.folder)]

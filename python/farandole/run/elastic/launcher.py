@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import json
-import signal
 
 from farandole.run.console import Console
 from farandole.run.cores import Division
 from farandole.run.elastic.discovery import find_first_hosts
-from farandole.run.elastic.service import Service
+from farandole.run.elastic.service import KILL_ALL, Service
 from farandole.run.elastic.settings import ElasticSettings
 from farandole.run.failure import Failure
 from farandole.run.job import Job
@@ -25,11 +24,7 @@ class ElasticLauncher(Torchrun):
     """
 
     name = "elastic"
-    death = signal.SIGUSR1
-    """The signal that the driver gets if this process dies, and from kill().
-
-    The driver then kills the host discovery script and all workers, and ends at once.
-    """
+    death = KILL_ALL
 
     def __init__(
         self,

@@ -19,6 +19,8 @@ _MOST_BYTES = 1 << 20
 """The most that the script may print to standard output, and to standard error: 1 MiB."""
 _LOOK_S = 0.01
 """How often to look whether the script has ended while its outputs are open or silent."""
+_GRACE_S = 1.0
+"""How long to read after its end, if a process that it has started keeps its outputs open."""
 _LOOKING = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
@@ -90,27 +92,27 @@ class Script:
         assert process.stderr
         printed = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
         deadline_s = time.monotonic() + self._longest_s
-        has_ended = False
         with selectors.DefaultSelector() as selector:
             for pipe in printed:
                 os.set_blocking(pipe, False)
                 selector.register(pipe, selectors.EVENT_READ)
-            while True:
+            has_ended = False
+            while not (has_ended and not selector.get_map()):
                 if not has_ended and os.waitid(os.P_PID, process.pid, _LOOKING):
                     has_ended = True
-                    self._kill()  # before wait(): after it, another process may get this pid
-                ready = selector.select(0 if has_ended else _LOOK_S)
-                if has_ended and not ready:  # a process outside of the group may keep them open
-                    break
-                for key, _ in ready:
+                    deadline_s = min(deadline_s, time.monotonic() + _GRACE_S)
+                if time.monotonic() > deadline_s:
+                    if has_ended:
+                        break
+                    raise subprocess.TimeoutExpired(self.text, self._longest_s)
+                for key, _ in selector.select(_LOOK_S):
                     data = os.read(key.fd, _MOST_BYTES)
                     printed[key.fd] += data
                     if len(printed[key.fd]) > _MOST_BYTES:
                         raise self.failed("it was killed: it printed more than 1 MiB.")
                     if not data:
                         selector.unregister(key.fd)
-                if time.monotonic() > deadline_s:
-                    raise subprocess.TimeoutExpired(self.text, self._longest_s)
+        self._kill()  # before wait(): after it, another process may get this pid
         process.wait()
         first, second = printed.values()
         return first, second

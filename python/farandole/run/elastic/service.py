@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from types import FrameType
+from typing import NoReturn
 
 from farandole.run.child import FORWARDED
 from farandole.run.elastic.board import StoreBoard
@@ -22,6 +23,8 @@ _PERIOD_S = 0.05
 _ENDING_S = 30.0
 """How long workers may take to end after a signal, as under torchrun."""
 _LOOPBACK = "127.0.0.1"
+KILL_ALL = signal.SIGRTMIN
+"""The signal on which this process kills the script and all workers; programs use others."""
 
 
 class Service:
@@ -41,6 +44,7 @@ class Service:
         self._starter = WorkerStarter(settings, self._board, socket_name)
         self._started: list[WorkerProcess] = []
         self._signal = 0
+        self._is_starting = self._is_killed = False
         self._trouble = ""
 
     def run(self, threads: int) -> int:
@@ -56,7 +60,7 @@ class Service:
         for number in FORWARDED:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
-        signal.signal(signal.SIGUSR1, self._on_kill)
+        signal.signal(KILL_ALL, self._on_kill)
         driver = Driver(self._settings, self._hosts, self._board, self._start, self._say)
         while (outcome := driver.step()) is None:
             if self._signal:
@@ -71,8 +75,12 @@ class Service:
         return self._fixed if self._discovery is None else self._discovery.hosts
 
     def _start(self, number: int, host: str) -> WorkerProcess:
+        self._is_starting = True
         worker = self._starter.start(number, host, self._hosts().get(host, 1))
         self._started.append(worker)
+        self._is_starting = False
+        if self._is_killed:
+            self._kill_all()
         return worker
 
     def _end(self) -> int:
@@ -92,13 +100,19 @@ class Service:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._signal = number
 
-    def _on_kill(self, number: int, _: FrameType | None) -> None:
-        """Kills the host discovery script and all workers, and ends; see ElasticLauncher.death."""
+    def _on_kill(self, _number: int, _: FrameType | None) -> None:
+        """Kills all, at once or when the worker that is being started is known."""
+        self._is_killed = True
+        if not self._is_starting:
+            self._kill_all()
+
+    def _kill_all(self) -> NoReturn:
+        """Kills the host discovery script and all workers, and ends this process."""
         if self._discovery is not None:
             self._discovery.end()
         for worker in self._started:
             worker.kill()
-        os._exit(128 + number)
+        os._exit(128 + KILL_ALL)
 
     def _tell_trouble(self) -> None:
         """Says once that the host discovery script fails."""

@@ -77,10 +77,11 @@ class WorkerStarter:
             "HOROVOD_RANK": str(number),
             "HOROVOD_LOCAL_RANK": str(local_rank),
         }
-        command = [sys.executable, "-I", "-S", RANK_PROGRAM, "--no-bind", "--quiet", "--"]
-        command += settings.command
-        outputs, errors = os.pipe(), os.pipe()
         is_here = is_this_host(host)
+        command = [sys.executable, "-I", "-S", RANK_PROGRAM, "--no-bind", "--quiet"]
+        command += ["--launcher", str(os.getpid())] if is_here else []
+        command += ["--", *settings.command]
+        outputs, errors = os.pipe(), os.pipe()
         process = subprocess.Popen(
             command if is_here else self._by_ssh(host, command, variables),
             env={**os.environ, **variables} if is_here else None,
