@@ -76,9 +76,11 @@ class Service:
 
     def _start(self, number: int, host: str) -> WorkerProcess:
         self._is_starting = True
-        worker = self._starter.start(number, host, self._hosts().get(host, 1))
-        self._started.append(worker)
-        self._is_starting = False
+        try:
+            worker = self._starter.start(number, host, self._hosts().get(host, 1))
+            self._started.append(worker)
+        finally:
+            self._is_starting = False
         if self._is_killed:
             self._kill_all()
         return worker
