@@ -315,7 +315,7 @@ def killed(rank: int, world_size: int, gradients: Any, in_the_middle: bool) -> f
             os.kill(os.getpid(), signal.SIGKILL)
         return 0.0
 
-    # "ended", if its parent has asked for its exit status before.
+    # "ended", while its parent has not read its exit status: the kernel tells it later.
     with pytest.raises(farandole.CommError, match=r"rank 1 .*(was killed by signal 9|ended)"):
         optimizer.step(die)
     return time.monotonic() - begin

@@ -52,7 +52,7 @@ class Torchrun:
 
     name = "torchrun"
     death = signal.SIGKILL
-    """The signal that the agent gets if this process dies."""
+    """The signal that the agent gets from kill(), and if this process dies."""
 
     def __init__(self, job: Job, division: Division, console: Console, loop: Loop) -> None:
         self._job, self._division, self._console, self._loop = job, division, console, loop
@@ -87,7 +87,7 @@ class Torchrun:
 
     def kill(self) -> None:
         """Kills the agent, then the ranks and what they started."""
-        self.end(signal.SIGKILL)
+        self.end(self.death)
         self.kill_left()
 
     def kill_left(self) -> None:

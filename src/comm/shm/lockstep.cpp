@@ -261,13 +261,13 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
   const int origin = ranks_[rank].origin >= 0 ? ranks_[rank].origin : topology_.rank_in_group(rank);
   const std::string who = topology_.describe_in_group(origin);
   if (lost >= 0 && lost != topology_.rank_in_group(topology_.rank)) {
-    const int here = topology_.rank_here(lost);
-    const bool has_left = here >= 0 && state_of(here) == RankState::kLeft;
-    if (lost == origin) {
+    if (lost == origin) {  // of another host, whose link tells of its end
       throw PeerFailure("peer-ended",
                         subject + ": " + who + " ended, left the group or did not answer.", reason,
                         kFixOfDeath, Fault{{lost}, collective});
     }
+    const int here = topology_.rank_here(lost);
+    const bool has_left = here >= 0 && state_of(here) == RankState::kLeft;
     throw PeerFailure(
         "peer-ended-elsewhere",
         subject + ": " + who + " noticed the end of " + topology_.describe_in_group(lost) + ".",

@@ -45,11 +45,6 @@ class ElasticLauncher(Torchrun):
         """Which workers failed, if the job did."""
         return super().failure() if self._has_failed else None
 
-    def kill(self) -> None:
-        """Tells the driver to kill all and to end; then kills the workers' process groups."""
-        self.end(self.death)
-        self.kill_left()
-
     def _take_report(self, data: bytes) -> None:
         """Prints what the driver says, line by line."""
         *lines, self._report = (self._report + data).split(b"\n")

@@ -86,7 +86,8 @@ class Script:
     def _outputs(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         """What the script prints to standard output and to standard error until it ends.
 
-        Then kills the rest of its process group.
+        Its exit status is not read yet: until then no other process gets its pid, and _kill() can
+        kill its process group.
         """
         assert process.stdout
         assert process.stderr
@@ -112,8 +113,6 @@ class Script:
                         raise self.failed("it was killed: it printed more than 1 MiB.")
                     if not data:
                         selector.unregister(key.fd)
-        self._kill()  # before wait(): after it, another process may get this pid
-        process.wait()
         first, second = printed.values()
         return first, second
 
