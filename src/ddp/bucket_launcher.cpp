@@ -53,7 +53,9 @@ void BucketLauncher::count(size_t index) {
   Progress& progress = progress_[index];
   ++progress.gradients;
   if (!plan_.consumer) return;
-  if (progress.gradients == plan_.expected[index] && gradients_[index].is_in_slot()) {
+  ParameterGradient& parameter = gradients_[index];
+  if (progress.gradients == plan_.expected[index] && parameter.has_slot() &&
+      parameter.move_into_slot()) {
     mark_ready(index);
   }
   plan_.consumer->progress();

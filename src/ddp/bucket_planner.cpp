@@ -30,7 +30,10 @@ BucketPlanner::BucketPlanner(const ReplicaGroup& group, const Reducer::Options& 
     : group_(group), options_(options), gradients_(gradients), plan_(plan) {}
 
 void BucketPlanner::put_away(bool keeps) {
-  if (keeps && plan_.consumer) kept_.put(std::move(plan_));
+  if (keeps && plan_.consumer) {
+    plan_.slots = gradients_.slots();
+    kept_.put(std::move(plan_));
+  }
   plan_ = empty_plan();
 }
 
@@ -42,6 +45,7 @@ void BucketPlanner::take_plan() {
   if (!kept) return;
   plan_ = std::move(*kept);
   gradients_.assign_slots();
+  plan_.slots.clear();
 }
 
 PlannedBuckets BucketPlanner::empty_plan() const {

@@ -58,9 +58,10 @@ void GradientHome::assign(size_t first, const at::Tensor& memory) {
           AliasedSlot::of(place, parameter.nbytes(), std::make_shared<at::Tensor>(memory));
     }
     const auto make_slot = [memory, place, parameter] {
-      return at::from_blob(
-          place, parameter.sizes(), Buckets::strides_of_slot(parameter), [memory](void*) {},
-          memory.options());
+      return SlotTensor(at::from_blob(
+                            place, parameter.sizes(), Buckets::strides_of_slot(parameter),
+                            [memory](void*) {}, memory.options()),
+                        std::make_shared<at::Tensor>(memory));
     };
     parameters_[index].assign_slot(make_slot, lent_[index]);
     offset += parameter.numel();
@@ -95,7 +96,7 @@ void GradientHome::settle(size_t first) {
   const auto room = room_at(first);
   if (room == rooms_.end()) return;
   for (size_t index = room->first; index < room->end; ++index) {
-    if (!parameters_[index].has_changed()) parameters_[index].expose_slot();
+    if (!parameters_[index].has_changed()) parameters_[index].publish();
   }
 }
 

@@ -25,6 +25,7 @@ class GradientHook final : public torch::autograd::FunctionPreHook {
 
   /// `owner` lives as long as `take` may be called.
   GradientHook(std::weak_ptr<void> owner, Take take);
+  bool is_alive() const { return !owner_.expired(); }
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override;
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override;
 

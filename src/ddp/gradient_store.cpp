@@ -12,6 +12,9 @@
 namespace farandole {
 namespace {
 
+/// Slots with a mapping of their own; Linux allows a process 65,530 mappings (vm.max_map_count).
+constexpr size_t kMostMappings = 8192;
+
 bool has_elements_but_zeros(const at::Tensor& gradient) {
   const c10::NoGradGuard no_grad;
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
@@ -78,15 +81,24 @@ bool GradientStore::are_reached() const {
 
 void GradientStore::assign_slots() {
   const auto& buckets = plan_.buckets;
+  const bool maps_again = buckets->symmetric() && parameters_.size() <= kMostMappings;
+  const std::shared_ptr<void> owner = maps_again ? buckets : nullptr;
   for (size_t bucket = 0; bucket < buckets->size(); ++bucket) {
     for (const auto& slot : buckets->plan().buckets[bucket].slots) {
       ParameterGradient& parameter = *parameters_[slot.parameter];
-      const auto make_slot = [buckets, bucket, slot, tensor = parameter.parameter()] {
-        return buckets->slot_tensor(bucket, slot, tensor);
+      const auto make_slot = [buckets, bucket, slot, owner, tensor = parameter.parameter()] {
+        return SlotTensor(buckets->slot_tensor(bucket, slot, tensor), owner);
       };
-      parameter.assign_slot(make_slot, plan_.births.slot(slot.parameter));
+      parameter.assign_slot(make_slot, plan_.births.slot(slot.parameter),
+                            plan_.slots.empty() ? SlotTensor() : plan_.slots[slot.parameter]);
     }
   }
+}
+
+std::vector<SlotTensor> GradientStore::slots() const {
+  std::vector<SlotTensor> slots;
+  for (const auto& parameter : parameters_) slots.push_back(parameter->slot_tensor());
+  return slots;
 }
 
 at::Tensor GradientStore::take(size_t index, const at::Tensor& gradient, double factor, Use may) {
@@ -96,10 +108,13 @@ at::Tensor GradientStore::take(size_t index, const at::Tensor& gradient, double 
     copied_bytes_ += static_cast<int64_t>(parameter.parameter().nbytes());
     if (parameter.could_be_born(gradient)) plan_.births.learn(index, gradient);
   }
-  if (!parameter.has_slot() || !may.slot) return factor == 1 ? gradient : gradient * factor;
+  if (!parameter.has_slot() || !may.slot || parameter.stays_outside()) {
+    return factor == 1 ? gradient : gradient * factor;
+  }
   if (is_born) {
     parameter.keep_born(gradient, factor);
   } else if (may.later && parameter.may_arrive_later(gradient)) {
+    parameter.release_slot();
     parameter.expose_slot();
     moves_.add(plan_.bucket_of[index], gradient, parameter.parameter().grad(), factor);
   } else {
@@ -144,11 +159,15 @@ void GradientStore::publish_missing(const std::vector<BackwardReport>& reports) 
           return !report.has(BackwardReport::kJoined) && report.has_gradient(i);
         });
     if (used) {
-      parameters_[index]->expose_slot();
+      parameters_[index]->publish();
     } else {
       parameters_[index]->restore(saved);
     }
   }
+}
+
+void GradientStore::publish_outside() {
+  for (const auto& parameter : parameters_) parameter->publish_outside();
 }
 
 void GradientStore::average_sparse(const std::vector<BackwardReport>& reports,
@@ -177,6 +196,7 @@ void GradientStore::note_results() {
 }
 
 void GradientStore::end_backward() {
+  for (const auto& parameter : parameters_) parameter->end_backward();
   was_touched_.assign(was_touched_.size(), false);
   missing_.clear();
   copied_bytes_ = 0;

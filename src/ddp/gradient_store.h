@@ -47,6 +47,8 @@ class GradientStore {
 
   /// Assigns each parameter its slot in the buckets of the plan.
   void assign_slots();
+  /// The tensors of those slots, by parameter.
+  std::vector<SlotTensor> slots() const;
   /// What may be done with a gradient that arrives.
   struct Use {
     bool slot = false;   ///< put it into its slot
@@ -82,6 +84,8 @@ class GradientStore {
   /// After the averages are there, p.grad of those parameters: the average if another rank had a
   /// gradient, otherwise what it was before.
   void publish_missing(const std::vector<BackwardReport>& reports);
+  /// After the averages are there, every p.grad that stayed outside of its slot.
+  void publish_outside();
   /// Averages sparse gradients, which have no slot, one by one. Collective.
   void average_sparse(const std::vector<BackwardReport>& reports, const ReplicaGroup& group,
                       bool is_joined);

@@ -2,7 +2,6 @@
 #include "ddp/loss_weight.h"
 
 #include <limits>
-#include <string>
 
 #include "ddp/gradient_hook.h"
 #include "ddp/gradient_store.h"
@@ -47,6 +46,15 @@ void LossWeight::refuse_pass() const {
       "weight; an average itself has none.",
       "zero the gradients after each synchronized backward; accumulate passes under no_sync(), and "
       "call set_loss_weight() before each of them or before none.");
+}
+
+void LossWeight::refuse_shared(const std::string& parameter) {
+  throw InvalidArgument(
+      "weighted-shared-parameter",
+      "set_loss_weight() was called for a model that shares parameter '" + parameter +
+          "' with another wrapped model.",
+      "each of them would multiply the gradient of the other's loss by its weight.",
+      "wrap one module that contains both models, or leave the weights out.");
 }
 
 }  // namespace farandole

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 namespace farandole {
 
@@ -28,6 +29,9 @@ class LossWeight {
   void forget();
   /// Throws the InvalidArgument for a pass that count_pass() refuses.
   [[noreturn]] void refuse_pass() const;
+  /// Throws the InvalidArgument for a parameter of several wrapped models, each of which would
+  /// weight its gradient.
+  [[noreturn]] static void refuse_shared(const std::string& parameter);
 
  private:
   std::optional<double> pass_;

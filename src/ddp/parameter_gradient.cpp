@@ -3,11 +3,14 @@
 
 #include <ATen/ops/clone.h>
 #include <ATen/ops/copy.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "ddp/allocation/sole_holder.h"
+#include "ddp/gradient_hook.h"
 #include "ddp/gradient_move.h"
 #include "farandole/ddp/bucket.h"
 
@@ -41,9 +44,9 @@ NodePointer ParameterGradient::renew() {
   device_ = parameter_.device();
   strides_ = Buckets::strides_of_slot(parameter_);
   make_slot_ = nullptr;
-  slot_ = at::Tensor();
+  slot_ = {};
   aliased_slot_.reset();
-  address_ = nullptr;
+  is_outside_ = false;
   finite_version_ = -1;
   if (!active_) return nullptr;
   auto node = torch::autograd::impl::grad_accumulator(parameter_);
@@ -52,16 +55,16 @@ NodePointer ParameterGradient::renew() {
   return node;
 }
 
-void ParameterGradient::assign_slot(std::function<at::Tensor()> make_slot,
-                                    std::shared_ptr<AliasedSlot> aliased_slot) {
+void ParameterGradient::assign_slot(std::function<SlotTensor()> make_slot,
+                                    std::shared_ptr<AliasedSlot> aliased_slot, SlotTensor slot) {
   make_slot_ = std::move(make_slot);
   aliased_slot_ = std::move(aliased_slot);
-  slot_ = make_slot_();
-  address_ = slot_.const_data_ptr();
+  slot_ = slot.is_in_place() ? std::move(slot) : make_slot_();
 }
 
 bool ParameterGradient::is_slot(const at::Tensor& tensor) const {
-  return tensor.defined() && is_laid_out_as_slot(tensor) && tensor.const_data_ptr() == address_;
+  return tensor.defined() && is_laid_out_as_slot(tensor) &&
+         tensor.const_data_ptr() == slot_.address();
 }
 
 bool ParameterGradient::is_laid_out_as_slot(const at::Tensor& tensor) const {
@@ -70,30 +73,47 @@ bool ParameterGradient::is_laid_out_as_slot(const at::Tensor& tensor) const {
 }
 
 const at::Tensor& ParameterGradient::slot() {
-  if (!is_slot(slot_)) slot_ = make_slot_();
-  return slot_;
+  if (!is_slot(slot_.tensor())) slot_ = make_slot_();
+  return slot_.tensor();
 }
 
 const at::Tensor& ParameterGradient::cleared_slot() {
   close_slot();
+  release_slot();
   return slot();
 }
 
+bool ParameterGradient::stays_outside() const {
+  return c10::GradMode::is_enabled() || is_held_outside();
+}
+
+bool ParameterGradient::is_shared() const {
+  const auto& hooks = accumulator_->pre_hooks();
+  return std::count_if(hooks.begin(), hooks.end(), [](const auto& hook) {
+           const auto* const own = dynamic_cast<const GradientHook*>(hook.get());
+           return own != nullptr && own->is_alive();
+         }) > 1;
+}
+
+/// Whether p.grad is outside of the slot and has to stay there.
+bool ParameterGradient::is_held_outside() const {
+  const at::Tensor& gradient = parameter_.grad();
+  if (gradient.defined() && gradient.layout() == at::kStrided && !is_in_slot() &&
+      (gradient.requires_grad() || !has_sole_holder(gradient))) {
+    return true;
+  }
+  return active_ && is_shared();
+}
+
 void ParameterGradient::open_slot() {
-  if (aliased_slot_ && !parameter_.grad().defined()) aliased_slot_->open();
+  if (parameter_.grad().defined()) return;
+  release_slot();
+  if (aliased_slot_ && !is_shared()) aliased_slot_->open();
 }
 
 void ParameterGradient::release_slot() {
-  if (is_in_slot() || !is_slot(slot_) || has_sole_holder(slot_)) return;
-  const at::Tensor kept = slot_.clone();
-  c10::StorageImpl* const storage = slot_.storage().unsafeGetStorageImpl();
-  // The memory that it leaves stays mapped for pointers into it.
-  auto* const both =
-      new std::pair<at::Tensor, at::DataPtr>(kept, storage->set_data_ptr(at::DataPtr()));
-  storage->set_data_ptr_noswap(
-      {kept.mutable_data_ptr(), both,
-       [](void* context) { delete static_cast<std::pair<at::Tensor, at::DataPtr>*>(context); },
-       kept.device()});
+  if (is_in_slot() || !slot_.is_held()) return;
+  slot_.release();
   slot_ = make_slot_();
 }
 
@@ -133,8 +153,9 @@ bool ParameterGradient::move_into_slot() {
   if (!gradient.defined()) return false;
   if (is_in_slot()) return true;
   const c10::NoGradGuard no_grad;
+  is_outside_ = is_held_outside();
   move_gradient(dense(gradient.detach()), cleared_slot(), {});
-  expose_slot();
+  if (!is_outside_) expose_slot();
   return true;
 }
 
@@ -144,7 +165,25 @@ void ParameterGradient::clear_slot() {
 }
 
 void ParameterGradient::expose_slot() {
-  if (!parameter_.grad().is_same(slot())) parameter_.mutable_grad() = slot_;
+  if (!parameter_.grad().is_same(slot())) parameter_.mutable_grad() = slot_.tensor();
+}
+
+void ParameterGradient::publish() {
+  if (!parameter_.grad().defined() || is_in_slot() || !is_held_outside()) return expose_slot();
+  const at::Tensor local = parameter_.grad();
+  if (!local.requires_grad()) {
+    local.copy_(slot());
+    return;
+  }
+  // Of clone(), whose node keeps no values and passes gradients on as they are.
+  const c10::AutoGradMode with_graph(true);
+  const at::Tensor average = local.clone();
+  average.variable_data().copy_(slot());
+  parameter_.mutable_grad() = average;
+}
+
+void ParameterGradient::publish_outside() {
+  if (is_outside_ && parameter_.grad().defined()) publish();
 }
 
 void ParameterGradient::note_written() {
@@ -156,6 +195,7 @@ void ParameterGradient::leave_slot() {
   if (!has_slot() || !is_in_slot()) return;
   const bool is_cleared = !parameter_.is_cpu() && parameter_.grad()._version() != written_version_;
   parameter_.mutable_grad() = is_cleared ? at::zeros_like(parameter_.grad()) : saved();
+  release_slot();
 }
 
 void ParameterGradient::note_result() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ddp/allocation/aliased_slot.h"
+#include "ddp/slot_tensor.h"
 
 namespace farandole {
 
@@ -20,8 +21,10 @@ using NodePointer = decltype(torch::autograd::impl::grad_accumulator(at::Tensor(
 /// over memory, with p.grad pointing to the slot.
 ///
 /// Previous contents of p.grad are never lost: a gradient outside of its slot (set by the program,
-/// moved by share_memory() or made by autograd itself) is moved there first. Threads: one at a
-/// time.
+/// moved by share_memory() or made by autograd itself) is moved there first. If it has to stay
+/// outside (stays_outside()), its values are copied into the slot, and publish() copies the
+/// averages back. A tensor of the slot that the program still holds when p.grad is no longer the
+/// slot gets other memory before the slot is written to. Threads: one at a time.
 class ParameterGradient {
  public:
   ParameterGradient(at::Tensor parameter, bool sparse);
@@ -42,13 +45,21 @@ class ParameterGradient {
   bool has_slot() const { return make_slot_ != nullptr; }
   /// Assigns a slot in a bucket; p.grad stays where it is until move_into_slot() or take().
   /// `make_slot` returns a tensor of the slot, always of the same memory. `aliased_slot`: the same
-  /// memory, if gradients may be computed there; otherwise null.
-  void assign_slot(std::function<at::Tensor()> make_slot,
-                   std::shared_ptr<AliasedSlot> aliased_slot);
+  /// memory, if gradients may be computed there; otherwise null. `slot`: what slot_tensor()
+  /// returned when the parameter had this slot before; otherwise empty.
+  void assign_slot(std::function<SlotTensor()> make_slot, std::shared_ptr<AliasedSlot> aliased_slot,
+                   SlotTensor slot = {});
+  /// What p.grad is or was in this slot; empty without a slot.
+  const SlotTensor& slot_tensor() const { return slot_; }
+  /// Whether autograd is to add the next gradient to p.grad, which stays where it is: it gets a
+  /// graph (create_graph=True); or other tensors see its memory, as a flat vector of all gradients
+  /// does; or another owner of slots has hooked the parameter too.
+  bool stays_outside() const;
+  /// Whether the hook of another living owner takes gradients of the parameter.
+  bool is_shared() const;
   /// Lends the slot to the operation that computes the next gradient, if there is no gradient yet.
   void open_slot();
-  /// Lets go of the slot's tensor if it is not p.grad: whoever still holds it keeps its values in
-  /// other memory.
+  /// Releases the slot's tensor if it is not p.grad and the program still holds it; see SlotTensor.
   void release_slot();
   /// Ends lending: from now on only the bucket uses the slot.
   void close_slot();
@@ -66,12 +77,20 @@ class ParameterGradient {
   bool may_arrive_later(const at::Tensor& gradient) const;
   /// p.grad += scale * gradient, in its slot.
   void take(const at::Tensor& gradient, double scale);
-  /// Moves p.grad into its slot if it is elsewhere. False if there is no p.grad.
+  /// Moves p.grad into its slot if it is elsewhere, or copies it there if it has to stay. False if
+  /// there is no p.grad.
   bool move_into_slot();
   /// Fills the slot with zeros; p.grad is unchanged.
   void clear_slot();
   /// p.grad = the slot.
   void expose_slot();
+  /// The slot has the average: so has p.grad, which becomes the slot unless it has to stay outside.
+  /// A p.grad with a graph becomes a tensor of the same graph.
+  void publish();
+  /// The same for a p.grad that stayed outside in this backward; others are left alone.
+  void publish_outside();
+  /// The backward is over.
+  void end_backward() { is_outside_ = false; }
   /// This library, or autograd, has written p.grad. Nothing is noted on the CPU.
   void note_written();
   /// Moves p.grad elsewhere if it is the slot, so that stores of other ranks do not change it. On
@@ -98,6 +117,8 @@ class ParameterGradient {
   bool is_slot(const at::Tensor& tensor) const;
   bool is_laid_out_as_slot(const at::Tensor& tensor) const;
 
+  bool is_held_outside() const;
+
   at::Tensor parameter_;
   bool sparse_;
   NodePointer accumulator_;  ///< kept alive: it carries our hook
@@ -110,14 +131,14 @@ class ParameterGradient {
   /// The same, for writing.
   const at::Tensor& cleared_slot();
 
-  std::function<at::Tensor()> make_slot_;
-  at::Tensor slot_;
+  std::function<SlotTensor()> make_slot_;
+  SlotTensor slot_;
   std::vector<int64_t> strides_;  ///< of the slot
   std::shared_ptr<AliasedSlot> aliased_slot_;
-  int64_t version_ = 0;            ///< of p.grad in note_result()
-  int64_t written_version_ = 0;    ///< of p.grad in note_written()
-  int64_t finite_version_ = -1;    ///< of p.grad in note_finite(); -1: it was not finite
-  const void* address_ = nullptr;  ///< of the slot, as the ranks have agreed; null if it is empty
+  int64_t version_ = 0;          ///< of p.grad in note_result()
+  int64_t written_version_ = 0;  ///< of p.grad in note_written()
+  int64_t finite_version_ = -1;  ///< of p.grad in note_finite(); -1: it was not finite
+  bool is_outside_ = false;      ///< p.grad was copied into the slot, and stayed outside
 };
 
 }  // namespace farandole

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ddp/allocation/born_gradients.h"
+#include "ddp/slot_tensor.h"
 #include "farandole/ddp/bucket.h"
 #include "farandole/ddp/bucket_consumer.h"
 #include "farandole/export.h"
@@ -31,6 +32,9 @@ struct FARANDOLE_API PlannedBuckets {
   std::vector<ParameterKind> parameters;
   std::vector<int> expected;      ///< by parameter: gradients of a backward
   std::vector<size_t> bucket_of;  ///< by parameter that has a slot
+  /// Of a plan that is not in use: the tensors of its slots, by parameter. The program may hold
+  /// them.
+  std::vector<SlotTensor> slots;
   BornGradients births;
   std::shared_ptr<Buckets> buckets;          ///< null before the first synchronized backward
   std::unique_ptr<BucketConsumer> consumer;  ///< null: the end of that backward makes a plan

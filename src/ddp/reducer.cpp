@@ -162,9 +162,11 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
     launcher_->note_late(index);
     return {};
   }
-  // With create_graph=True p.grad gets a graph of its own; its values are moved at the end.
+  if (loss_weight_->is_set() && (*gradients_)[index].is_shared()) {
+    loss_weight_->refuse_shared(gradients_->names()[index]);
+  }
   // Peers may still store into the slots of a backward that was abandoned.
-  const bool may_use_slot = !c10::GradMode::is_enabled() && !tracker_->is_abandoned();
+  const bool may_use_slot = !tracker_->is_abandoned();
   const bool may_be_later = tracker_->is_running() && plan_->consumer && !nonfinite_->reports();
   return gradients_->take(index, gradient, loss_weight_->factor(), {may_use_slot, may_be_later});
 }
@@ -222,6 +224,7 @@ void Reducer::end_backward(uint32_t flags) {
   tracker_->succeed();
   planner_->note_success();
   gradients_->publish_missing(reports);
+  if (!sharded_) gradients_->publish_outside();
   gradients_->average_sparse(reports, *group_, joined_weight_.has_value());
   gradients_->note_results();
   nonfinite_->note_averages(reports, *plan_->consumer);

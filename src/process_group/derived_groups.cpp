@@ -124,6 +124,9 @@ c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::make_duplicate(
                                                store_),
         rank, size, options);
     const std::lock_guard<std::mutex> lock(mutex_);
+    duplicates_.erase(std::remove_if(duplicates_.begin(), duplicates_.end(),
+                                     [](const auto& each) { return each.expired(); }),
+                      duplicates_.end());
     duplicates_.emplace_back(c10::static_intrusive_pointer_cast<c10d::Backend>(made));
     return made;
   } catch (...) {

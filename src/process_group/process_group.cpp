@@ -62,7 +62,9 @@ ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Stor
   remember(*this);
 }
 
-ProcessGroupFarandole::~ProcessGroupFarandole() {
+ProcessGroupFarandole::~ProcessGroupFarandole() { ProcessGroupFarandole::release_resources(); }
+
+void ProcessGroupFarandole::release_resources() {
   forget(*this);
   if (in_creator()) {
     shutdown();

@@ -104,13 +104,14 @@ TEST_P(ReducerOf, KeepsAveragesInBuckets) {
       zero_gradients(ddp.parameters());
       ddp.forward(integers({6, 4}, step)).sum().backward();
       const auto parameters = ddp.parameters();
-      const BucketPlan plan = ddp.replica().plan();
-      ASSERT_FALSE(plan.buckets.empty());
-      const auto& slots = plan.buckets[0].slots;
-      const auto place = [&](const BucketPlan::Slot& slot) {
-        return parameters[slot.parameter].grad().const_data_ptr<float>() - slot.offset;
-      };
-      for (const auto& slot : slots) EXPECT_EQ(place(slot), place(slots[0]));
+      const auto buckets = ddp.replica().reducer()->buckets();
+      ASSERT_NE(buckets, nullptr);
+      const at::Tensor bucket = buckets->flat(0);
+      for (const auto& slot : buckets->plan().buckets[0].slots) {
+        const at::Tensor& gradient = parameters[slot.parameter].grad();
+        EXPECT_TRUE(
+            shares_memory(gradient, bucket.slice(0, slot.offset, slot.offset + gradient.numel())));
+      }
     }
   });
 }

@@ -57,6 +57,16 @@ inline void zero_gradients(const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) parameter.mutable_grad() = at::Tensor();
 }
 
+/// Whether what is written to `tensor` shows in `other`, of as many elements: memory that ranks
+/// share may have several addresses.
+inline bool shares_memory(const at::Tensor& tensor, const at::Tensor& other) {
+  const at::Tensor before = tensor.clone();
+  tensor.fill_(-12345);
+  const bool shows = other.eq(-12345).all().item<bool>();
+  tensor.copy_(before);
+  return shows;
+}
+
 inline std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters) {

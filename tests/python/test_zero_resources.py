@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step makes and keeps: no segments, threads and tensors after the second, and few bytes."""
+"""What a step makes and keeps: no segments, threads and tensors after the second, and few bytes.
+
+And what a model and its optimizer leave behind: nothing.
+"""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from farandole import DistributedDataParallel, ZeroRedundancyOptimizer
 from farandole.optim import LAMB, LARS
 from torch import nn, optim
@@ -100,3 +105,34 @@ def bytes_of_state(rank: int, world_size: int) -> None:
 @pytest.mark.parametrize("world_size", [3, 4])
 def test_a_rank_keeps_its_part_of_the_state(world_size: int) -> None:
     ranks.run(bytes_of_state, world_size)
+
+
+def deleted_wrappers_leave_nothing(rank: int, world_size: int) -> None:
+    def train(gradients: Any) -> None:
+        model = DistributedDataParallel(nn.Linear(8, 8))
+        sharded = ZeroRedundancyOptimizer(
+            model.parameters(), optim.SGD, gradients=gradients, lr=0.1
+        )
+        for _ in range(2):
+            sharded.zero_grad()
+            model(torch.ones(4, 8)).sum().backward()
+            sharded.step()
+
+    def held() -> dict[str, int]:
+        gc.collect()
+        dist.barrier()
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        return {"segments": len(segments()), "threads": len(threads()), "files": files}
+
+    for gradients in MODES:
+        train(gradients)
+    before = held()
+    for _ in range(4):
+        for gradients in MODES:
+            train(gradients)
+    assert held() == before
+
+
+@pytest.mark.parametrize("backend", ["farandole", "hosts"])
+def test_deleted_wrappers_leave_nothing(backend: str) -> None:
+    ranks.run(deleted_wrappers_leave_nothing, 2, setup=ranks.Setup(backend=backend))

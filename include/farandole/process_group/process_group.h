@@ -237,6 +237,8 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   void abort() override;
   /// Ends the group on this rank: aborts what is pending, ends the executor, lets go of the memory.
   void shutdown() override;
+  /// The same, when the last owner is gone: a weak pointer of another group may delay the destructor.
+  void release_resources() override;
 
  private:
   using Body = std::function<void(comm::Communicator&, const comm::CollectiveOptions&)>;

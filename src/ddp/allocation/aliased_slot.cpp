@@ -15,7 +15,6 @@
 namespace farandole {
 namespace {
 
-constexpr size_t kAlignment = 64;  // that torch promises for tensors
 /// An eviction costs more than a copy: at first four are allowed, then one for 16 gradients.
 constexpr int kCostOfEviction = 16;
 constexpr int kMostCredit = 3 * kCostOfEviction;
@@ -45,8 +44,8 @@ std::byte* map_again(std::byte* pages, size_t bytes, std::byte* target = nullptr
 }  // namespace
 
 std::shared_ptr<AliasedSlot> AliasedSlot::of(void* data, size_t bytes,
-                                             std::shared_ptr<void> owner) {
-  if (bytes == 0 || reinterpret_cast<uintptr_t>(data) % kAlignment != 0) return nullptr;
+                                             std::shared_ptr<void> owner, size_t alignment) {
+  if (bytes == 0 || reinterpret_cast<uintptr_t>(data) % alignment != 0) return nullptr;
   std::shared_ptr<AliasedSlot> slot(
       new AliasedSlot(static_cast<std::byte*>(data), bytes, std::move(owner)));
   return slot->alias_ != nullptr ? slot : nullptr;

@@ -28,10 +28,13 @@ class FARANDOLE_API AliasedSlot : public std::enable_shared_from_this<AliasedSlo
  public:
   /// Smaller gradients are copied into their slots, which costs no more.
   static constexpr size_t kLeastBytes = 16 << 10;
+  /// What torch promises for tensors that it allocates, in bytes.
+  static constexpr size_t kAlignment = 64;
 
   /// For the slot of `bytes` at `data`, in shared memory that `owner` keeps alive. Null if the
-  /// system cannot map it twice.
-  static std::shared_ptr<AliasedSlot> of(void* data, size_t bytes, std::shared_ptr<void> owner);
+  /// system cannot map it twice, or if it is not aligned to `alignment`.
+  static std::shared_ptr<AliasedSlot> of(void* data, size_t bytes, std::shared_ptr<void> owner,
+                                         size_t alignment = kAlignment);
   ~AliasedSlot();
 
   size_t bytes() const { return bytes_; }

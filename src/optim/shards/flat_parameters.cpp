@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/shards/flat_parameters.h"
 
-#include <ATen/MapAllocator.h>
 #include <c10/core/GradMode.h>
 
 #include <utility>
@@ -13,12 +12,8 @@
 namespace farandole {
 namespace {
 
-/// Whether the memory of `tensor` is shared with other processes (share_memory()).
-bool is_shared_by_torch(const at::Tensor& tensor) {
-  const at::DataPtr& data = tensor.storage().data_ptr();
-  return at::MapAllocator::fromDataPtr(data) != nullptr ||
-         at::RefcountedMapAllocator::fromDataPtr(data) != nullptr;
-}
+/// Parameters with a mapping of their own; Linux allows a process 65,530 (vm.max_map_count).
+constexpr size_t kMostMappings = 8192;
 
 }  // namespace
 
@@ -32,35 +27,59 @@ FlatParameters::FlatParameters(std::vector<at::Tensor> parameters, std::vector<s
       buckets_(plan_.buckets, group.shared_memory()),
       pieces_(plan_.pieces_of(group.rank())),
       slots_(parameters_.size()),
-      addresses_(parameters_.size()) {
+      own_(parameters_.size()) {
   for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     for (const auto& slot : plan_.buckets.buckets[bucket].slots) {
       slots_[slot.parameter] = buckets_.slot_tensor(bucket, slot, parameters_[slot.parameter]);
-      addresses_[slot.parameter] = slots_[slot.parameter].const_data_ptr();
-      move_in(slot.parameter);
     }
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) take_value(i);
+}
+
+bool FlatParameters::is_inside(size_t parameter) const {
+  const at::Tensor& now = parameters_[parameter];
+  const at::Tensor& slot = slots_[parameter];
+  return own_[parameter].tensor().defined() && now.const_data_ptr() == own_[parameter].address() &&
+         now.scalar_type() == slot.scalar_type() && now.sizes() == slot.sizes() &&
+         now.strides() == slot.strides();
+}
+
+/// Into its slot, where the parameter moves unless the program sees its memory.
+void FlatParameters::take_value(size_t parameter) {
+  const c10::NoGradGuard no_grad;
+  const bool stays = SlotTensor::is_seen_by_others(parameters_[parameter]);
+  const at::Tensor before = parameters_[parameter].detach();
+  SlotTensor& own = own_[parameter];
+  if (own.is_held()) std::exchange(own, {}).release();
+  slots_[parameter].copy_(before);
+  keep_for_current_stream(before);
+  if (stays) return;
+  if (!own.is_in_place()) {
+    const bool maps_again = is_shared() && parameters_.size() <= kMostMappings;
+    own = SlotTensor(slots_[parameter], maps_again ? buckets_.symmetric() : nullptr);
+  }
+  parameters_[parameter].set_data(own.tensor());
+}
+
+void FlatParameters::take_values() {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_inside(i)) continue;
+    check_unchanged(i);
+    take_value(i);
   }
 }
 
-void FlatParameters::move_in(size_t parameter) {
-  const c10::NoGradGuard no_grad;
-  const at::Tensor& slot = slots_[parameter];
-  const at::Tensor before = parameters_[parameter].detach();
-  slot.copy_(before);
-  keep_for_current_stream(before);
-  parameters_[parameter].set_data(slot);
+bool FlatParameters::has_outside() const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!is_inside(i)) return true;
+  }
+  return false;
 }
 
-void FlatParameters::bring_home() {
+void FlatParameters::publish_outside() const {
+  const c10::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& parameter = parameters_[i];
-    if (parameter.const_data_ptr() == addresses_[i] &&
-        parameter.scalar_type() == slots_[i].scalar_type() &&
-        parameter.sizes() == slots_[i].sizes() && parameter.strides() == slots_[i].strides()) {
-      continue;
-    }
-    check_unchanged(i);
-    move_in(i);
+    if (!is_inside(i)) parameters_[i].copy_(slots_[i]);
   }
 }
 
@@ -76,15 +95,6 @@ void FlatParameters::check_unchanged(size_t index) const {
         "its state and its slot in the shards are for " +
             std::string(c10::toString(slot.scalar_type())) + " on " + slot.device().str() + ".",
         "convert the module before you make the optimizer, or call rebuild() on every rank.");
-  }
-  if (now.numel() != 0 && is_shared_by_torch(now)) {
-    throw InvalidArgument("parameter-shared",
-                          "parameter '" + names_[index] +
-                              "' was moved into memory that torch shares with other "
-                              "processes.",
-                          "a sharded optimizer keeps parameters in its own memory, and moving this "
-                          "one back would end that sharing.",
-                          "send a copy instead: parameter.detach().clone().");
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ddp/slot_tensor.h"
 #include "farandole/ddp/bucket.h"
 #include "farandole/ddp/replica_group.h"
 #include "farandole/optim/shard_plan.h"
@@ -17,11 +18,15 @@ namespace farandole {
 /// shared memory: then a rank stores new values straight into the memory of the others.
 ///
 /// The views are tensors of their own for autograd and torch.save. They keep the memory alive, also
-/// after this object and the group are gone. Threads: one at a time.
+/// after this object and the group are gone. A parameter whose memory the program sees in another
+/// way (as part of a flat vector, in a state_dict(), from another process) stays there: its values
+/// are copied into the bucket before a step, and back after it. What the program keeps of a
+/// parameter that it has pointed to other memory (p.data = ...) does not change any more. Threads:
+/// one at a time.
 class FlatParameters {
  public:
-  /// Moves `parameters` into buckets, with this rank's values. `names` are for messages.
-  /// Collective.
+  /// Moves `parameters` into buckets, with this rank's values. `names` are for messages. They do
+  /// not overlap. Collective.
   FlatParameters(std::vector<at::Tensor> parameters, std::vector<std::string> names, ShardPlan plan,
                  const ReplicaGroup& group);
 
@@ -33,9 +38,13 @@ class FlatParameters {
   bool is_shared() const { return buckets_.symmetric() != nullptr; }
 
   /// Moves a parameter back that the program has moved to other memory
-  /// (load_state_dict(assign=True)), with its new values. Throws InvalidArgument if its dtype,
-  /// device or shape has changed, or if it was moved to share it with other processes.
-  void bring_home();
+  /// (load_state_dict(assign=True)), with its new values; copies those of one that stays there.
+  /// Throws InvalidArgument if its dtype, device or shape has changed.
+  void take_values();
+  /// Whether a parameter is in other memory.
+  bool has_outside() const;
+  /// Copies the new values of those parameters from the buckets.
+  void publish_outside() const;
   /// The address of this rank's `piece` in the memory of `rank`, which is this rank unless the
   /// memory is shared.
   std::byte* address_of(const ShardPiece& piece, int rank) const;
@@ -53,7 +62,8 @@ class FlatParameters {
 
  private:
   at::Tensor shard_of(const at::Tensor& padded, size_t bucket, int rank) const;
-  void move_in(size_t parameter);
+  bool is_inside(size_t parameter) const;
+  void take_value(size_t parameter);
   void check_unchanged(size_t parameter) const;
 
   const std::vector<at::Tensor> parameters_;
@@ -63,8 +73,8 @@ class FlatParameters {
   const int rank_;
   const Buckets buckets_;
   const std::vector<ShardPiece> pieces_;
-  std::vector<at::Tensor> slots_;       ///< by parameter
-  std::vector<const void*> addresses_;  ///< of those; share_memory() changes the storage itself
+  std::vector<at::Tensor> slots_;  ///< by parameter
+  std::vector<SlotTensor> own_;    ///< what each parameter is that is in its slot
 };
 
 }  // namespace farandole

@@ -176,7 +176,7 @@ void ShardLayout::put_back(Plan plan) noexcept {
   }
   for (Part& part : parts_) {
     try {
-      part.flat->bring_home();
+      part.flat->take_values();
     } catch (const std::exception&) {  // the next step will throw it
     }
   }

@@ -24,7 +24,7 @@ ShardTensors::ShardTensors(const FlatParameters& flat, const ShardState& state) 
   }
 }
 
-void ShardTensors::bring_home() {
+void ShardTensors::move_back() {
   const c10::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const at::Tensor& slot = slots_[i];

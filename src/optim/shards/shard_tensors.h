@@ -26,7 +26,7 @@ class ShardTensors {
   const at::Tensor& gradient(size_t piece) const { return gradients_[piece]; }
   /// Moves tensors back that the optimizer has moved to other memory (p.data = ...), with their
   /// values. Throws InvalidArgument if one has another dtype, device or number of elements.
-  void bring_home();
+  void move_back();
 
  private:
   std::vector<at::Tensor> tensors_;

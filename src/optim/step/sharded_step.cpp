@@ -203,7 +203,7 @@ void ShardedStep::end() {
                           "it ends a step that begin_step() began.", "call begin_step() first.");
   }
   within_step([&] {
-    for (ShardLayout::Part& part : layout_.parts()) part.tensors->bring_home();
+    for (ShardLayout::Part& part : layout_.parts()) part.tensors->move_back();
     pass_->store();
   });
   count_step();
@@ -387,7 +387,7 @@ void ShardedStep::prepare() {
                           "set_process_group() was called since the optimizer was made.",
                           "call rebuild() of the optimizer on every rank.");
   }
-  for (ShardLayout::Part& part : layout_.parts()) part.flat->bring_home();
+  for (ShardLayout::Part& part : layout_.parts()) part.flat->take_values();
   sources_->look(layout_.tensors(), layout_.names());
 }
 
@@ -445,7 +445,10 @@ void ShardedStep::leave() {
 /// Sends the new parameters to all ranks, where they do not share memory. Unless the program asked
 /// for something else, whoever reads a parameter after step() finds the new one.
 void ShardedStep::send_shards() {
-  const bool waits = arrival_ == ParameterArrival::kStep || !ranks_.are_of_replica();
+  const bool has_outside =
+      std::any_of(layout_.parts().begin(), layout_.parts().end(),
+                  [](const ShardLayout::Part& part) { return part.flat->has_outside(); });
+  const bool waits = has_outside || arrival_ == ParameterArrival::kStep || !ranks_.are_of_replica();
   for (const ShardLayout::Part& part : layout_.parts()) {
     if (part.flat->is_shared()) continue;
     const auto& buckets = part.flat->plan().buckets.buckets;
@@ -458,6 +461,8 @@ void ShardedStep::send_shards() {
     }
   }
   if (waits) wait();
+  if (!has_outside) return;
+  for (const ShardLayout::Part& part : layout_.parts()) part.flat->publish_outside();
 }
 
 void ShardedStep::wait() { wait_until(works_.size()); }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ddp/slot_tensor.h"
+
+#include <ATen/MapAllocator.h>
+#include <ATen/ops/clone.h>
+#include <ATen/ops/from_blob.h>
+
+#include <utility>
+
+#include "ddp/allocation/sole_holder.h"
+
+namespace farandole {
+
+/// What keeps the memory of a slot alive; held by the SlotTensor and by the storage of its tensor.
+struct SlotTensor::Memory {
+  at::Tensor slot;
+  std::shared_ptr<AliasedSlot> alias;  ///< null: the slot's own addresses
+  at::DataPtr lent;                    ///< by the alias
+};
+
+SlotTensor::SlotTensor(const at::Tensor& slot, std::shared_ptr<void> owner)
+    : memory_(std::make_shared<Memory>()) {
+  memory_->slot = slot;
+  void* data = slot.mutable_data_ptr();
+  if (owner) memory_->alias = AliasedSlot::of(data, slot.nbytes(), std::move(owner), /*alignment=*/1);
+  if (memory_->alias) {
+    memory_->alias->open();
+    memory_->lent = memory_->alias->lend();
+    data = memory_->lent.get();
+  }
+  tensor_ = at::for_blob(data, slot.sizes())
+                .strides(slot.strides())
+                .context(new std::shared_ptr<Memory>(memory_), &SlotTensor::forget)
+                .options(slot.options())
+                .target_device(slot.device())
+                .make_tensor();
+  address_ = tensor_.const_data_ptr();
+}
+
+void SlotTensor::forget(void* context) { delete static_cast<std::shared_ptr<Memory>*>(context); }
+
+/// Null if it is no memory of a slot.
+std::shared_ptr<SlotTensor::Memory>* SlotTensor::memory_of(const at::DataPtr& data) {
+  if (data.get_deleter() != &SlotTensor::forget) return nullptr;
+  return static_cast<std::shared_ptr<Memory>*>(data.get_context());
+}
+
+bool SlotTensor::is_held() const { return is_in_place() && !has_sole_holder(tensor_); }
+
+void SlotTensor::release() {
+  if (memory_->alias) return memory_->alias->evict();
+  const at::Tensor kept = tensor_.clone();
+  c10::StorageImpl* const storage = tensor_.storage().unsafeGetStorageImpl();
+  // The memory that it leaves stays mapped for pointers into it.
+  auto* const both =
+      new std::pair<at::Tensor, at::DataPtr>(kept, storage->set_data_ptr(at::DataPtr()));
+  storage->set_data_ptr_noswap(
+      {kept.mutable_data_ptr(), both,
+       [](void* context) { delete static_cast<std::pair<at::Tensor, at::DataPtr>*>(context); },
+       kept.device()});
+}
+
+bool SlotTensor::is_seen_by_others(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || tensor.numel() == 0) return false;
+  const at::DataPtr& data = tensor.storage().data_ptr();
+  if (at::MapAllocator::fromDataPtr(data) != nullptr ||
+      at::RefcountedMapAllocator::fromDataPtr(data) != nullptr) {
+    return true;
+  }
+  const auto* const memory = memory_of(data);
+  const bool has_slot_tensor = memory != nullptr && memory->use_count() > 1;
+  return tensor.storage().use_count() > (has_slot_tensor ? 2 : 1);
+}
+
+}  // namespace farandole
