@@ -11,13 +11,14 @@ import pickle
 import random
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import farandole
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from farandole import (
     DistributedBucketBatchSampler,
     DistributedSampler,
@@ -387,6 +388,63 @@ def test_a_loader_of_what_the_sampler_gives_goes_on(workers: int) -> None:
             passes.append([[torch.as_tensor(each).tolist() for each in loader] for _ in range(2)])
             assert len(passes[-1][0]) == length
         assert passes[1] == [passes[0][0][4:], passes[0][1]]
+
+
+def test_the_sampler_counts_for_loaders_that_ask_without_a_count() -> None:
+    """As torchdata's StatefulDataLoader asks, between the samples of one batch and the next."""
+    make: Callable[[], Any]
+    for make in (
+        lambda: DistributedSampler(50, 2, 1),
+        lambda: DistributedWeightedRandomSampler(torch.ones(50), 50, num_replicas=2, rank=1),
+        lambda: bucketed(2, lengths=list(range(150)), batch_size=3)[1],
+    ):
+        sampler, order = make(), list(make())
+        assert sampler.state_dict() == sampler.state_dict(0)
+        for count in (4, 3):  # of this pass, then of one that goes on there
+            given = list(itertools.islice(sampler, count))
+            assert given == order[:count]
+            assert sampler.state_dict() == sampler.state_dict(count)
+            resumed, order = make(), order[count:]
+            resumed.load_state_dict(sampler.state_dict())
+            assert resumed.state_dict() == sampler.state_dict()
+            assert list(copy.deepcopy(resumed)) == order
+            sampler = resumed
+        assert list(sampler) == order
+        sampler.set_epoch(0)
+        assert sampler.state_dict() == sampler.state_dict(len(order))
+        sampler.set_epoch(1)
+        assert sampler.state_dict() == sampler.state_dict(0)
+        next(iter(sampler))
+        sampler.epoch = 2
+        assert sampler.state_dict() == sampler.state_dict(0)
+
+
+def test_a_later_epoch_stays_where_nothing_is_left_of_a_loaded_one() -> None:
+    """StatefulDataLoader loads the state of the sampler when the next pass begins."""
+    whole = DistributedSampler(50, 2, 1)
+    list(whole)
+    resumed = DistributedSampler(50, 2, 1)
+    resumed.epoch = 1
+    resumed.load_state_dict(whole.state_dict())
+    whole.set_epoch(1)
+    assert list(resumed) == list(whole)
+    resumed.load_state_dict(whole.state_dict(25))  # goes back: nothing announces another epoch
+    resumed.load_state_dict(DistributedSampler(50, 2, 1).state_dict(25))
+    assert resumed.epoch == 0
+    assert list(resumed) == []
+    resumed.set_epoch(2)
+    resumed.load_state_dict(whole.state_dict(24))  # of which a sample is left
+    assert (resumed.epoch, len(resumed)) == (1, 1)
+
+
+def test_torch_saves_and_loads_a_sampler(tmp_path: Path) -> None:
+    sampler = DistributedSampler(50, 2, 1)
+    loader = iter(DataLoader(Numbers(50), 4, sampler=sampler))
+    seen = [next(loader).tolist() for _ in range(3)]
+    dcp.save({"sampler": sampler}, checkpoint_id=tmp_path, no_dist=True)
+    resumed = DistributedSampler(50, 2, 1)
+    dcp.load({"sampler": resumed}, checkpoint_id=tmp_path, no_dist=True)
+    assert [*itertools.chain(*seen), *resumed] == list(DistributedSampler(50, 2, 1))
 
 
 # --- groups

@@ -75,4 +75,4 @@ class DistributedBucketBatchSampler(EpochSampler[list[int]]):
 
         Loaders with workers make an iterator that they do not use.
         """
-        yield from self._begun_share().begin_batches()
+        yield from self._give(self._begun_share().begin_batches())

@@ -74,4 +74,4 @@ class DistributedSampler(EpochSampler[int]):
 
         Loaders with workers make an iterator that they do not use.
         """
-        yield from self._begun_share().begin_pass()
+        yield from self._give(self._begun_share().begin_pass())

@@ -69,4 +69,4 @@ class DistributedWeightedRandomSampler(EpochSampler[int]):
 
         Loaders with workers make an iterator that they do not use.
         """
-        yield from self._begun_share().begin_pass()
+        yield from self._give(self._begun_share().begin_pass())

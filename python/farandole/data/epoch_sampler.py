@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch.utils.data
@@ -13,6 +13,7 @@ from farandole import _C, distributed
 from farandole.arguments import int_of
 
 Item = TypeVar("Item", covariant=True)
+Given = TypeVar("Given")
 
 
 class EpochSampler(torch.utils.data.DistributedSampler[Item]):
@@ -22,6 +23,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
     """
 
     _share: _C.EpochShare
+    _given = 0  # items that the newest pass has given
+    _is_epoch_next = False  # set_epoch() has named an epoch of which nothing was given yet
 
     def __init__(
         self,
@@ -68,34 +71,49 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
             InvalidArgument: it is below 0; nothing is changed.
         """
         number = self._integer("epoch", epoch)
-        self._share.set_epoch(number)
+        self._set_share_epoch(number)
         self.epoch = number
         self._show_lengths()
 
-    def state_dict(self, consumed: int) -> dict[str, int]:
+    def _set_share_epoch(self, epoch: int) -> None:
+        previous = self._share.epoch
+        self._share.set_epoch(epoch)
+        if epoch != previous:
+            self._given = 0
+            self._is_epoch_next = True
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, int]:
         """The place in the data, from which any number of ranks can go on.
 
         Args:
             consumed: Samples that the training of this rank has taken in this pass, as
-                ``batches * batch_size`` (for a batch sampler: batches). The sampler cannot count
-                them itself: workers of a DataLoader ask for more than the training has taken.
+                ``batches * batch_size`` (for a batch sampler: batches). Default: the samples that
+                this sampler has given in this pass. torchdata's StatefulDataLoader and loaders
+                without workers need no count. A DataLoader with workers asks for samples ahead of
+                the training, so it needs one.
 
         All ranks have consumed as many. With ``even_divisible=False``, where one may have a sample
         less, save the state of rank 0.
         """
-        self._share.set_epoch(self.epoch)
-        return self._share.state(self._integer("consumed", consumed))
+        self._set_share_epoch(self.epoch)  # which a program may have set without set_epoch()
+        count = self._given if consumed is None else self._integer("consumed", consumed)
+        return self._share.state(count)
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
         """Begin the next pass at the position of a state; call it on all ranks.
 
-        The epoch and the seed become those of the state.
+        The epoch and the seed become those of the state. If nothing is left of its epoch, a later
+        epoch that set_epoch() has named stays: StatefulDataLoader loads states when a pass begins.
 
         Raises:
             InvalidArgument: the state is one of other data or another kind of order; nothing is
                 changed.
         """
+        self._set_share_epoch(self.epoch)
         self._share.load_state(dict(state_dict))
+        if self._is_epoch_next and self._share.length == 0 and self.epoch > self._share.epoch:
+            self._share.set_epoch(self.epoch)
+        self._given, self._is_epoch_next = 0, False
         self.epoch = self._share.epoch
         self.seed = self._share.seed
         self._show_lengths()
@@ -110,8 +128,15 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
 
     def _begun_share(self) -> _C.EpochShare:
         """For a new pass."""
-        self._share.set_epoch(self.epoch)  # which a program may have set without set_epoch()
+        self._set_share_epoch(self.epoch)
         return self._share
+
+    def _give(self, items: Sequence[Given]) -> Iterator[Given]:
+        """Those of a pass that begins, counted for state_dict()."""
+        self._given, self._is_epoch_next = 0, False
+        for count, item in enumerate(items, 1):
+            self._given = count
+            yield item
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies, which begin their next pass where this one would."""
