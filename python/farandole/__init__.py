@@ -15,6 +15,8 @@ and the rank and world-size API on plain tensors::
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -117,6 +119,12 @@ from farandole.torch_names import (  # noqa: E402
 
 if TYPE_CHECKING:
     from farandole import debugger, profiler
+    from farandole import elastic as elastic  # reached, not exported to *
+    from farandole import horovod as horovod
+    from farandole import named as named
+    from farandole import run as run
+    from farandole import sagemaker as sagemaker
+    from farandole import spark as spark
     from farandole.checkpoint import (
         CheckpointOnSignal,
         load_checkpoint,
@@ -217,16 +225,27 @@ logs.set_up()
 c10d.register()
 
 
+_LATE = {
+    "CheckpointOnSignal": "checkpoint",
+    "CheckpointStorageReader": "checkpoint.storage_reader",
+    "load_checkpoint": "checkpoint",
+    "resume_or_start": "checkpoint",
+    "save_checkpoint": "checkpoint",
+}
+"""Modules of what most programs need late: it takes a sixth of the time of the import."""
+
+
 def __getattr__(name: str) -> Any:
-    """What most programs need late: it takes a sixth of the time of the import."""
-    if name in ("CheckpointOnSignal", "load_checkpoint", "resume_or_start", "save_checkpoint"):
-        from farandole import checkpoint
-
-        return getattr(checkpoint, name)
-    if name == "CheckpointStorageReader":  # whose base class takes as long as all of farandole
-        from farandole.checkpoint.storage_reader import CheckpointStorageReader
-
-        return CheckpointStorageReader
-    if name in ("debugger", "profiler"):
+    """A late name, or a module such as farandole.elastic, which is imported now."""
+    if name in _LATE:
+        return getattr(importlib.import_module(f"farandole.{_LATE[name]}"), name)
+    if not name.startswith("_") and importlib.util.find_spec(f"farandole.{name}") is not None:
         return importlib.import_module(f"farandole.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """With the late names and modules, for completion."""
+    modules = {module.name for module in pkgutil.iter_modules(__path__)}
+    public = {name for name in modules if not name.startswith("_")}
+    return sorted({*globals(), *__all__, *public})

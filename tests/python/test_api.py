@@ -197,3 +197,20 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 def test_import_brings_little_along() -> None:
     done = run_python(IMPORTED)
     assert set(done.stdout.split()) == {"farandole", "torch"}  # which has all that it takes
+
+
+REACHED = """
+import farandole, pkgutil
+names = [*farandole.__all__, *(each.name for each in pkgutil.iter_modules(farandole.__path__))]
+public = {name for name in names if not name.startswith("_")}
+assert {"elastic", "horovod", "named", "run", "spark", "save_checkpoint"} <= public
+assert public <= set(dir(farandole))
+assert set(farandole.profiler.__all__) <= set(dir(farandole.profiler))
+assert not hasattr(farandole, "no_such_name")
+print(farandole.elastic.run.__name__, farandole.spark.run.__name__)
+"""
+
+
+@pytest.mark.system
+def test_late_names_and_modules_need_no_import_of_their_own() -> None:
+    assert run_python(REACHED).stdout.split() == ["run", "run"]

@@ -108,3 +108,8 @@ def __getattr__(name: str) -> Any:
         module = importlib.import_module(f"farandole.profiler.{_READERS[name]}")
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """With these, for completion."""
+    return sorted({*globals(), *__all__})
