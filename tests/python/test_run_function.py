@@ -63,6 +63,27 @@ def test_ranks_train_together() -> None:
 
 
 @pytest.mark.system
+def test_results_of_an_elastic_job_are_those_of_the_ranks_that_returned() -> None:
+    def function() -> tuple[int, int]:
+        begun = int(os.environ["RANK"])
+
+        def train(_state: object) -> tuple[int, int]:
+            if farandole.world_size() == 3 and begun == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            farandole.barrier()
+            return begun, farandole.rank()
+
+        farandole.init_process_group()
+        loop = farandole.elastic.run(train)
+        result: tuple[int, int] = loop(farandole.elastic.TorchState())
+        return result
+
+    found = run(function, ranks=3, options=["--min-ranks", "2"], output=io.StringIO())
+    assert {begun for begun, _ in found} == {1, 2}
+    assert [rank for _, rank in found] == [0, 1]
+
+
+@pytest.mark.system
 def test_a_result_that_cannot_be_made_again_is_told() -> None:
     def function() -> object:
         class Broken:

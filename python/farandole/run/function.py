@@ -52,7 +52,9 @@ def run_function(
     Function, arguments and results travel by cloudpickle: functions of notebooks and of the script
     by value, those of modules by name, which ranks import from the same paths. Ranks have the
     variables of torchrun, so farandole.init_process_group() meets the others. If one fails, all are
-    ended. Returns when no rank is left; nothing else stays behind, also if this program is killed.
+    ended. With options such as ``--min-ranks`` the others go on, and the results are those of the
+    ranks that have returned. Returns when no rank is left; nothing else stays behind, also if this
+    program is killed.
 
     Args:
         function: What each rank calls, in its main thread.
@@ -99,11 +101,15 @@ def run_function(
         finally:
             for reader in readers:
                 reader.join(_PATIENCE_S)
+        reports, world_size = meeting.reports(_PATIENCE_S), job.world_size
+        if job.elastic is not None and status == 0:  # it has done its work with some ranks
+            reports = [each for each in reports if each.outcome and not each.outcome.error]
+            world_size = max(1, len(reports))
         return results_of(
-            meeting.reports(_PATIENCE_S),
-            job.world_size,
+            reports,
+            world_size,
             has_failed=status != 0,
-            death=lambda lost: _death(failed, lost, job.world_size, status),
+            death=lambda lost: _death(failed, lost, world_size, status),
         )
 
 
@@ -221,8 +227,9 @@ def results_of(
         raise _raised((own or raised)[0], world_size)
     if has_failed or len(reports) - len(lost) < world_size:
         raise death(lost)
-    found = {each.rank: each.outcome.result for each in reports if each.outcome is not None}
-    return [_unpickled(found[rank], rank) for rank in range(world_size)]
+    outcomes = [each.outcome for each in reports if each.outcome is not None]
+    outcomes.sort(key=lambda each: each.rank)
+    return [_unpickled(each.result, each.rank) for each in outcomes]
 
 
 def _unpickled(result: bytes, rank: int) -> Any:
@@ -247,12 +254,12 @@ def _raised(report: Report, world_size: int) -> RankError:
     error = RankError(
         sentences(
             "function-raised",
-            f"rank {report.rank} of {world_size} raised {outcome.error}",
+            f"rank {outcome.rank} of {world_size} raised {outcome.error}",
             f"the function failed there:\n{outcome.traceback}",
             "see that traceback; the other ranks were ended.",
         )
     )
-    error.ranks = (report.rank,)
+    error.ranks = (outcome.rank,)
     error.__cause__ = outcome.cause()
     return error
 

@@ -34,6 +34,8 @@ class Outcome:
     """Pickled; empty if it cannot be."""
     is_consequence: bool = False
     """Whether it raised because another rank failed."""
+    rank: int = 0
+    """At the end: ranks of an elastic job may have had another number at the start."""
 
     def cause(self) -> BaseException | None:
         """What was raised; None if it cannot be made here."""
@@ -48,6 +50,7 @@ class Report:
     """What is known of a rank."""
 
     rank: int
+    """At its start."""
     pid: int
     host: str
     outcome: Outcome | None = None

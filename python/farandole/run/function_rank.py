@@ -13,6 +13,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from farandole.elastic_meeting import is_elastic
 from farandole.errors import AbortedError, InvalidArgument, PeerFailure, sentences
 from farandole.run.function_meeting import Outcome, connect, send
 
@@ -20,13 +21,15 @@ from farandole.run.function_meeting import Outcome, connect, send
 def main() -> int:
     """Calls the function, and gives its result back; returns the exit status."""
     connection = connect()
-    connection.send(("rank", int(os.environ["RANK"]), os.getpid(), socket.gethostname()))
+    rank = int(os.environ["RANK"])
+    connection.send(("rank", rank, os.getpid(), socket.gethostname()))
     path = connection.recv()
     if path is not None:
         sys.path[:] = path
     payload = connection.recv_bytes()
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     outcome = _call(payload)
+    outcome.rank = int(os.environ["RANK"]) if is_elastic() else rank
     send(outcome)
     if outcome.error:
         print(outcome.traceback, file=sys.stderr, end="", flush=True)
