@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import farandole
@@ -15,6 +16,7 @@ import horovod.torch.elastic.state as handlers
 import pytest
 import torch
 from farandole import elastic
+from farandole.elastic import kept_commits
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 import ranks
@@ -302,3 +304,24 @@ def test_errors_of_other_kinds_pass() -> None:
     with pytest.raises(KeyError):
         train(elastic.TorchState())
     farandole.destroy()
+
+
+def test_ranks_that_start_at_once_remove_the_same_old_commits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kept_commits, "_FOLDERS", tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    prefix = f"farandole-commits-{os.getuid()}"
+    folders = [tmp_path / f"{prefix}-99999999{number}-1" for number in range(2)]
+    for folder in folders:
+        folder.mkdir()
+    name_of = kept_commits._name_of
+
+    def when_another_is_faster(pid: int) -> str:
+        if folders[0].name.startswith(f"{prefix}-{pid}-"):
+            folders[0].rmdir()
+        return name_of(pid)
+
+    monkeypatch.setattr(kept_commits, "_name_of", when_another_is_faster)
+    assert kept_commits.of_this_job() is not None
+    assert [path.name for path in tmp_path.iterdir()] == [f"{prefix}-{name_of(os.getppid())}"]

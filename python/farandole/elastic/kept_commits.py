@@ -110,8 +110,9 @@ def of_this_job() -> KeptCommits | None:
     if is_elastic() or restarts == "0" or not _FOLDERS.is_dir():
         return None
     _sweep()
-    folder = _FOLDERS / f"{_prefix()}{_name_of(os.getppid())}"
+    folder = _FOLDERS
     try:
+        folder /= f"{_prefix()}{_name_of(os.getppid())}"
         folder.mkdir(mode=0o700, exist_ok=True)
         if not _is_ours(folder):
             return None
@@ -132,7 +133,11 @@ def _name_of(pid: int) -> str:
 
 
 def _is_ours(folder: Path) -> bool:
-    status = folder.lstat()
+    """Whether it is there, and this user's."""
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:  # another rank has swept it
+        return False
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
 
 
