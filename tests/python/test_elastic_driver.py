@@ -8,16 +8,18 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import farandole
 import pytest
 from farandole.run.command_line import job_of, make_parser
+from farandole.run.elastic.board import StoreBoard
 from farandole.run.elastic.discovery import Discovery, find_first_hosts, find_hosts
 from farandole.run.elastic.driver import Driver, Outcome
 from farandole.run.elastic.places import Places
 from farandole.run.elastic.script import Script
 from farandole.run.elastic.settings import ElasticSettings
+from farandole.run.elastic.workers import WorkerStarter
 
 import run_command
 
@@ -40,6 +42,7 @@ class Job:
         )
         self.statuses: dict[int, int | None] = {}
         self.places: dict[int, str] = {}
+        self.local_ranks: dict[int, tuple[int, int]] = {}
         self.questions: dict[int, dict[str, Any]] = {}
         self.answers: dict[int, dict[str, Any]] = {}
         self.news: list[tuple[int, int]] = []
@@ -48,8 +51,9 @@ class Job:
             settings, lambda: self.hosts, self, self.start, self.lines.append, lambda: self.now
         )
 
-    def start(self, number: int, host: str) -> Any:
+    def start(self, number: int, host: str, place: int, places: int) -> Any:
         self.statuses[number], self.places[number] = None, host
+        self.local_ranks[number] = (place, places)
         job = self
 
         class Process:
@@ -314,6 +318,41 @@ def test_a_lost_place_is_used_again_after_the_cooldown() -> None:
     job.now = 6.0
     job.step()
     assert job.statuses == {0: None, 1: -9, 2: None}
+    assert job.local_ranks == {0: (0, 2), 1: (1, 2), 2: (1, 2)}
+
+
+def test_the_local_rank_of_a_replacement_is_one_that_its_host_has() -> None:
+    hosts = {"a": 2, "b": 2}
+    job = Job(ranks=4, least=1, most=4, hosts=hosts, discovery_script="x", cooldown_s=(5, 5))
+    job.begin()
+    assert [place for place, _ in job.local_ranks.values()] == [0, 1, 0, 1]
+    job.statuses.update({1: -9, 2: -9})
+    job.step()
+    job.now = 6.0
+    job.step()
+    assert (job.places[4], job.local_ranks[4]) == ("a", (1, 2))
+    assert (job.places[5], job.local_ranks[5]) == ("b", (0, 2))
+    job.hosts = {"a": 2, "b": 1}
+    job.ask(0, 3, 4, 5)
+    job.step()
+    assert job.answers[5] == {"released": True}
+    job.hosts = hosts
+    job.step()  # it has not ended, and the worker of the other place stays
+    assert (job.places[6], job.local_ranks[6]) == ("b", (0, 2))
+
+
+def test_workers_of_other_hosts_get_the_variables_that_mpirun_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed = {"NCCL_SOCKET_IFNAME": "eth9", "OMP_PROC_BIND": "true", "FARANDOLE_LOG": "info"}
+    kept = {"FARANDOLE_HOST_ID": "here", "SECRET": "none"}
+    for name, value in {**passed, **kept}.items():
+        monkeypatch.setenv(name, value)
+    settings = ElasticSettings(command=["x"], ranks=1, min_ranks=1, max_ranks=1, hosts={"a": 1})
+    starter = WorkerStarter(settings, cast("StoreBoard", None), "socket")
+    line = " ".join(starter._by_ssh("a", ["x"], {}))
+    assert all(f"{name}={value}" in line for name, value in passed.items())
+    assert not any(name in line for name in kept)
 
 
 def test_host_discovery_scripts(tmp_path: Path) -> None:

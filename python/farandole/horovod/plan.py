@@ -12,7 +12,8 @@ from pathlib import Path
 from farandole.errors import InvalidArgument, NotSupported, sentences
 from farandole.horovod.flags import ELASTIC, WITHOUT_EFFECT, Flags
 from farandole.run import hosts
-from farandole.run.mpirun import maps_itself, passes_by_itself
+from farandole.run.mpirun import maps_itself
+from farandole.run.passed_variables import passes_by_itself
 from farandole.run.rank import RANKS_OF_HOSTS
 
 _MIB = 1 << 20

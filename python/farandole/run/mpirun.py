@@ -24,6 +24,7 @@ from farandole.run.hosts import address_for_others, is_this_host
 from farandole.run.job import Job
 from farandole.run.lines import LineCutter
 from farandole.run.loop import Loop
+from farandole.run.passed_variables import passes_by_itself
 from farandole.run.torchrun import RANK_PROGRAM
 
 _OLDEST = 5  # major release of Open MPI
@@ -31,7 +32,6 @@ _TAG = re.compile(rb"\[\d+,(\d+)\]<std(out|err)>: ")
 _BOX = re.compile(rb"-{70,}$")
 _EXITED = re.compile(r"Process name: \[\S+@\d+,(\d+)\]\s+Exit code:\s+(\d+)")
 _SIGNALED = re.compile(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)")
-_PASSED_VARIABLES = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH_", "PYTHON", "HOROVOD_", "NCCL_")
 _MAPPINGS = ("map-by", "rank-by", "rankfile", "npernode")
 """Options by which ranks are placed."""
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -243,12 +243,6 @@ def _port(*, here: bool) -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
-
-
-def passes_by_itself(name: str) -> bool:
-    """Whether all ranks get a variable unasked; FARANDOLE_HOST_ID names one host."""
-    ours = name.startswith("FARANDOLE_") and name != "FARANDOLE_HOST_ID"
-    return ours or name.startswith(_PASSED_VARIABLES) or name in ("MASTER_ADDR", "MASTER_PORT")
 
 
 def _become(command: list[str], environment: dict[str, str]) -> int:

@@ -52,7 +52,7 @@ class Driver:
         settings: ElasticSettings,
         hosts: Callable[[], Mapping[str, int]],
         board: Board,
-        start: Callable[[int, str], Process],
+        start: Callable[[int, str, int, int], Process],
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -124,7 +124,8 @@ class Driver:
 
     def _fill(self) -> None:
         """Starts workers where there is place."""
-        places = self._places.of(self._hosts())
+        hosts = self._hosts()
+        places = self._places.of(hosts)
         living = self._living()
         for worker in living:
             places[worker.host] = places.get(worker.host, 0) - 1
@@ -138,9 +139,17 @@ class Driver:
         for host in free[: max(0, self._settings.max_ranks - len(living))]:
             number = self._started
             self._started += 1
-            self.workers[number] = Worker(number, host, self._start(number, host))
+            place = self._free_place(host, hosts[host])
+            process = self._start(number, host, place, hosts[host])
+            self.workers[number] = Worker(number, host, place, process)
             if self._generation:
                 self._say(f"rank process {number} starts on {host}")
+
+    def _free_place(self, host: str, count: int) -> int:
+        """One that no worker has which stays; those of workers that are about to end come last."""
+        taken = {each.place for each in self.workers.values() if each.host == host}
+        stay = {each.place for each in self._living() if each.host == host}
+        return min(set(range(count)) - stay, key=lambda place: (place in taken, place))
 
     def _tell_places(self, count: int) -> None:
         """Reports that the hosts have too few places to start, whenever their number changes."""

@@ -74,10 +74,10 @@ class Service:
     def _hosts(self) -> dict[str, int]:
         return self._fixed if self._discovery is None else self._discovery.hosts
 
-    def _start(self, number: int, host: str) -> WorkerProcess:
+    def _start(self, number: int, host: str, place: int, places: int) -> WorkerProcess:
         self._is_starting = True
         try:
-            worker = self._starter.start(number, host, self._hosts().get(host, 1))
+            worker = self._starter.start(number, host, place, places)
             self._started.append(worker)
         finally:
             self._is_starting = False

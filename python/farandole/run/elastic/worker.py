@@ -37,6 +37,8 @@ class Worker:
 
     number: int
     host: str
+    place: int
+    """On its host: where its LOCAL_RANK begins."""
     process: Process
     generation: int = 0
     """Of which it is a member; 0: of none yet."""

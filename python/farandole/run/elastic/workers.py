@@ -18,10 +18,9 @@ from farandole.elastic_meeting import VARIABLE
 from farandole.run.elastic.board import StoreBoard
 from farandole.run.elastic.settings import ElasticSettings
 from farandole.run.hosts import is_this_host
+from farandole.run.passed_variables import passes_by_itself
 from farandole.run.torchrun import RANK_PROGRAM
 
-_PASSED = ("FARANDOLE_", "HOROVOD_", "OMP_", "MKL_", "KMP_", "GOMP_", "TORCH_", "PYTHON")
-"""Beginnings of the names of variables that workers of other hosts get."""
 _WATCHED = (
     "exec 3<&0; {command} 3<&- & worker=$!; "
     "{{ cat <&3 >/dev/null; kill -TERM $worker; sleep 5; kill -KILL $worker; }} 2>/dev/null & "
@@ -55,27 +54,25 @@ class WorkerStarter:
 
     def __init__(self, settings: ElasticSettings, board: StoreBoard, socket_name: str) -> None:
         self._settings, self._board, self._socket_name = settings, board, socket_name
-        self._on_host: dict[str, int] = {}
 
-    def start(self, number: int, host: str, places: int) -> WorkerProcess:
-        """Starts a worker on a host that has so many places."""
+    def start(self, number: int, host: str, place: int, places: int) -> WorkerProcess:
+        """Starts a worker in a place of a host that has so many of them."""
         settings = self._settings
-        local_rank = self._on_host[host] = self._on_host.get(host, -1) + 1
         # Where the program looks at them before it joins, as after torchrun.
         variables = {
             **settings.variables,
             VARIABLE: f"{self._board.address}/{number}",
             "RANK": str(number),
             "WORLD_SIZE": str(max(settings.ranks, number + 1)),
-            "LOCAL_RANK": str(local_rank),
-            "LOCAL_WORLD_SIZE": str(max(places, local_rank + 1)),
+            "LOCAL_RANK": str(place),
+            "LOCAL_WORLD_SIZE": str(places),
             "MASTER_ADDR": self._board.host,
             "MASTER_PORT": str(self._board.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "HOROVOD_ELASTIC": "1",
             "HOROVOD_HOSTNAME": host,
             "HOROVOD_RANK": str(number),
-            "HOROVOD_LOCAL_RANK": str(local_rank),
+            "HOROVOD_LOCAL_RANK": str(place),
         }
         is_here = is_this_host(host)
         command = [sys.executable, "-I", "-S", RANK_PROGRAM, "--no-bind", "--quiet"]
@@ -97,11 +94,7 @@ class WorkerStarter:
 
     def _by_ssh(self, host: str, command: list[str], variables: Mapping[str, str]) -> list[str]:
         settings = self._settings
-        passed = {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(_PASSED) and name != "FARANDOLE_HOST_ID"
-        }
+        passed = {name: value for name, value in os.environ.items() if passes_by_itself(name)}
         texts = [shlex.quote(f"{name}={value}") for name, value in {**passed, **variables}.items()]
         line = f"env {' '.join(texts)} {shlex.join(command)}"
         script = f"cd {shlex.quote(str(Path.cwd()))} && {{ {_WATCHED.format(command=line)}; }}"
