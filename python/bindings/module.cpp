@@ -47,6 +47,7 @@ PYBIND11_MODULE(_C, module) {
 
   farandole::python::bind_errors(module);
   farandole::python::bind_logging();
+  farandole::python::bind_kept_file(module);
   farandole::python::bind_comm(module);
   farandole::python::bind_process_group(module);
   farandole::python::bind_data(module);

@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['ArrivalCounter', 'BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'GradientHome', 'Launch', 'NonfinitePolicy', 'OpenAnnotation', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'watch_data_loaders', 'world_size']
+__all__: list[str] = ['ArrivalCounter', 'BackendInfo', 'BackwardStats', 'BucketPlan', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'GradientHome', 'Launch', 'NonfinitePolicy', 'OpenAnnotation', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'remove_after_success', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'watch_data_loaders', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -1340,6 +1340,10 @@ def reduce(tensor: torch.Tensor, root: typing.SupportsInt, op: torch.distributed
 def reduce_scatter(output: torch.Tensor, input: torch.Tensor, op: torch.distributed.distributed_c10d.ReduceOp, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
     """
     Fill ``output`` with this rank's part of the reduction of ``input``.
+    """
+def remove_after_success(file: str, folder: str) -> None:
+    """
+    Remove a file, and its folder if that is empty then, when this process ends with status 0.
     """
 def scatter(output: torch.Tensor, input: torch.Tensor | None, root: typing.SupportsInt, group: torch.distributed.distributed_c10d.ProcessGroup, async_op: bool) -> torch.distributed.distributed_c10d.Work:
     """

@@ -32,6 +32,8 @@ _FORMING = timedelta(seconds=30)
 """All ranks of a place have just asked for it, so none is late; one may die before it is seen."""
 _CONNECT = timedelta(seconds=60)
 _PAUSE_S = 0.02
+_MOST_TRIES = 3
+"""How often the same ranks try to meet: an error that comes again is not that of a lost rank."""
 _T = TypeVar("_T")
 _logger = logging.getLogger("farandole")
 
@@ -56,6 +58,20 @@ class _Place:
     sync: bool
     news: int
     members: list[int]
+
+
+class _Tries:
+    """How often an error has come to the same ranks, one time after the other."""
+
+    def __init__(self) -> None:
+        self._members: list[int] = []
+        self._count = 0
+
+    def are_over(self, members: list[int]) -> bool:
+        """Count an error that has come to these; whether that was the last try."""
+        self._count = self._count + 1 if members == self._members else 1
+        self._members = members
+        return self._count == _MOST_TRIES
 
 
 class _Launcher:
@@ -153,12 +169,14 @@ def form(begin: Callable[[Store, int, int, timedelta], _T]) -> _T:
 
     Raises:
         SystemExit: this process has no place any more; its exit status is 0.
-        CommError: the launcher ends the job; the text says why.
+        CommError: the launcher ends the job; the text says why. Or the same ranks have failed to
+            form a group several times, as where their builds differ: the error of the last time.
         SystemError: the launcher is gone.
     """
-    global _launcher
+    global _launcher, _is_over
     if _launcher is None:
         _launcher = _Launcher(os.environ[VARIABLE])
+    tries = _Tries()
     while True:
         place = _launcher.ask(standing)
         os.environ.update(
@@ -171,22 +189,31 @@ def form(begin: Callable[[Store, int, int, timedelta], _T]) -> _T:
         try:
             return begin(store, place.rank, place.size, _FORMING)
         except CommError as error:
+            if tries.are_over(place.members):
+                _is_over = True
+                raise
             _logger.info("the group did not form, and is tried again: %s", first_line_of(error))
 
 
 def until_formed(make: Callable[[], _T]) -> _T:
-    """What ``make`` returns; again while ranks are lost meanwhile, if there is a launcher."""
+    """What ``make`` returns; again while ranks are lost meanwhile, if there is a launcher.
+
+    Raises:
+        CommError: there is none, it has ended the job, or the error came several times to the same
+            ranks, as where their arguments differ.
+    """
+    tries = _Tries()
     while True:
         try:
             return make()
         except CommError as error:
-            if _is_over or not is_elastic():
+            if _is_over or not is_elastic() or tries.are_over(members()):
                 raise
             _logger.info("a rank was lost while ranks met again: %s", first_line_of(error))
 
 
 def is_over() -> bool:
-    """Whether the launcher has ended the job, or is gone."""
+    """Whether the launcher has ended the job or is gone, or its ranks cannot form a group."""
     return _is_over
 
 

@@ -312,6 +312,42 @@ def test_commits_outlive_ranks_that_torchrun_starts_again(
     assert kept_files() <= before
 
 
+FINISHED = """
+import sys, farandole
+farandole.init_process_group()
+state = farandole.elastic.TorchState(batch=0)
+
+@farandole.elastic.run
+def train(state):
+    print("began at", state.batch)
+    state.batch += 1
+    state.commit()
+
+train(state)
+{end}
+"""
+
+
+def test_commits_stay_for_a_restart_when_what_follows_the_training_fails(tmp_path: Path) -> None:
+    program = tmp_path / "finished.py"
+    environment = run_command.environment(TORCHELASTIC_MAX_RESTARTS="3")
+    before = kept_files()
+    ends = ("sys.exit(1)", "raise SystemExit('no')", "sys.exit(0)")
+    for count, end in enumerate(ends):
+        program.write_text(FINISHED.format(end=end))
+        done = subprocess.run(
+            [warm_python.executable(), program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert f"began at {count}" in done.stdout, done.stderr[-3000:]
+        assert bool(done.returncode) == (count < len(ends) - 1)
+    assert kept_files() <= before
+
+
 def test_what_a_killed_job_has_kept_is_removed_by_the_next(tmp_path: Path) -> None:
     folder = Path(f"/dev/shm/farandole-commits-{os.getuid()}-999999999-1")
     folder.mkdir()

@@ -15,7 +15,7 @@ import horovod.torch as hvd
 import horovod.torch.elastic.state as handlers
 import pytest
 import torch
-from farandole import elastic
+from farandole import elastic, elastic_meeting
 from farandole.elastic import kept_commits
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
@@ -325,3 +325,40 @@ def test_ranks_that_start_at_once_remove_the_same_old_commits(
     monkeypatch.setattr(kept_commits, "_name_of", when_another_is_faster)
     assert kept_commits.of_this_job() is not None
     assert [path.name for path in tmp_path.iterdir()] == [f"{prefix}-{name_of(os.getppid())}"]
+
+
+class Answers:
+    """A launcher that answers with the same ranks, or with others where one is lost."""
+
+    def __init__(self, lost: int) -> None:
+        self.lost, self.generation = lost, 0
+        self.members: list[int] = []
+        self.store = torch.distributed.HashStore()
+
+    def ask(self, _: elastic_meeting.Standing) -> elastic_meeting._Place:
+        self.generation += 1
+        self.members = [0, min(self.generation, self.lost + 1)]
+        return elastic_meeting._Place(self.generation, 0, 2, 0, 2, True, 0, self.members)
+
+
+@pytest.mark.parametrize("lost", [0, 5])
+def test_what_no_retry_cures_is_raised(monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv(elastic_meeting.VARIABLE, "here:1/0")
+    monkeypatch.setattr(elastic_meeting, "_is_over", False)
+    answers = Answers(lost)
+    monkeypatch.setattr(elastic_meeting, "_launcher", answers)
+
+    def begin(*_: object) -> None:
+        raise farandole.CommError("builds differ")
+
+    with pytest.raises(farandole.CommError, match="builds differ"):
+        elastic_meeting.until_formed(lambda: elastic_meeting.form(begin))
+    assert answers.generation == lost + 3
+
+    monkeypatch.setattr(elastic_meeting, "_is_over", False)
+    answers.generation = 0
+    with pytest.raises(farandole.CommError, match="builds differ"):  # of what follows the meeting
+        elastic_meeting.until_formed(lambda: begin(elastic_meeting.form(lambda *_: None)))
+    assert answers.generation == lost + 3

@@ -234,10 +234,12 @@ def serve(path: str, command: str) -> None:
         run = functools.partial(runpy.run_module, sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         run = functools.partial(runpy.run_path, sys.argv[0], run_name="__main__")
-    if is_module or os.environ.get("RANK", "0") != "0":
+    is_rank_0 = os.environ.get("RANK", "0") == "0"
+    may_restart = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    if not is_module and (is_rank_0 or may_restart):
+        run()  # as every Python does, up to what exit() calls, which removes kept commits
+    else:
         run_and_end(run)
-    else:  # rank 0 ends as every Python does
-        run()
 
 
 if __name__ == "__main__":

@@ -4,25 +4,23 @@
 The first rank of each host writes its commits to a file in shared memory (/dev/shm), in a folder
 named after torchrun's agent, which lives on. Ranks that start again take the newest that a host
 has. A host that is lost takes its file with it; the others have the same. The file goes with the
-last rank that ends without an error, or with the next job after an agent that was killed.
+last rank that ends with status 0, or with the next job after an agent that was killed.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import io
 import logging
 import os
 import shutil
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from farandole import distributed
+from farandole import _C, distributed
 from farandole.elastic.broadcasting import broadcast_object
 from farandole.elastic.state import State
 from farandole.elastic_meeting import is_elastic, standing
@@ -85,18 +83,11 @@ class KeptCommits:
             _logger.info("elastic: goes on from commit %d of before the restart.", standing.commits)
 
     def end_with_this_process(self) -> None:
-        """Remove the file when the last rank of this host has ended without an error."""
+        """Remove the file when the last rank of this host has ended with status 0."""
         if self._local_rank != 0:
             with contextlib.suppress(OSError):
                 os.link(self._folder / "0", self._folder / str(self._local_rank))
-        atexit.register(self._remove)
-
-    def _remove(self) -> None:
-        if hasattr(sys, "last_value"):  # an error ends this process: torchrun may start it again
-            return
-        with contextlib.suppress(OSError):
-            (self._folder / str(self._local_rank)).unlink()
-            self._folder.rmdir()
+        _C.remove_after_success(str(self._folder / str(self._local_rank)), str(self._folder))
 
     def _tell(self, why: str) -> None:
         if not self._is_told:
