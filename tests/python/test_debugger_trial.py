@@ -28,6 +28,7 @@ from farandole.debugger import (
     TensorUnavailable,
     TensorUnavailableForStep,
     create_trial,
+    raw_file,
     record_file,
 )
 from torch import nn
@@ -418,3 +419,14 @@ def test_values_of_lines_may_be_anything(tmp_path: Path, odd: Any) -> None:
                     tensor.counts(step)
                 with contextlib.suppress(TensorUnavailableForStep):
                     tensor.value(step)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.uint16, torch.uint32, torch.uint64])
+def test_elements_of_dtypes_that_only_cpp_wrote_are_read(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    tensor = torch.tensor([[1, 2, 3]], dtype=dtype)
+    raw_file.write(tmp_path / "raw", {"a": raw_file.copy_for_file(tensor)})
+    found = raw_file.read(tmp_path / "raw", "a")
+    assert found.dtype == dtype
+    assert found.tolist() == tensor.tolist()

@@ -94,6 +94,23 @@ def test_a_request_of_another_thread_ends_a_wait() -> None:
     ranks.run(crossed, 2)
 
 
+def interrupted(rank: int, world_size: int) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with collectives() as named, named._turn:  # as if its thread had it
+        handle = summed(named, "a", 1.0)
+        wait, named._changed.wait = named._changed.wait, interrupt  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            named.wait(handle)
+        named._changed.wait = wait  # type: ignore[method-assign]
+        assert named._waiters == 0
+
+
+def test_an_interrupted_wait_leaves_nobody_who_waits() -> None:
+    ranks.run(interrupted, 1)
+
+
 def mismatched(rank: int, world_size: int) -> None:
     with collectives() as named:
         dtypes = [torch.float32, torch.int32]

@@ -227,7 +227,20 @@ def test_a_full_disk_drops_whole_samples_and_is_reported_once(
     ]
 
 
-@pytest.mark.system
+def test_a_library_that_raises_a_class_of_its_own_ends_one_probe(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    def gone() -> None:
+        raise psutil.AccessDenied(1)
+
+    monkeypatch.setattr(psutil, "virtual_memory", gone)
+    caplog.set_level(logging.WARNING, "farandole")
+    with SystemMonitor(tmp_path, interval_ms=100) as monitor:
+        wait_until(lambda: monitor.samples >= 2)
+    assert "memory are not recorded from now on" in caplog.text
+    assert {"cpu"} <= {row["Type"] for row in rows(tmp_path)}
+
+
 def test_it_ends_with_its_process_and_with_a_last_sample(tmp_path: Path) -> None:
     program = "import farandole, sys; farandole.profiler.SystemMonitor(sys.argv[1]).start()"
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=DEADLINE_S, check=True)

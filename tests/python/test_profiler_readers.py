@@ -161,6 +161,24 @@ def test_a_file_that_is_renamed_when_it_is_whole_is_not_read_twice(tmp_path: Pat
     assert len(profile.timeline.ranks()[0].spans()) == 7
 
 
+def test_a_file_in_the_place_of_one_that_was_read_is_read_from_its_beginning(
+    tmp_path: Path,
+) -> None:
+    """A file system uses the inode of a removed file again."""
+    writer = TimelineWriter(tmp_path)
+    writer.step(0)
+    path = writer.save()
+    profile = Profile(tmp_path)
+    before = len(profile.timeline.ranks()[0].spans())
+    other = TimelineWriter(tmp_path / "other", start_us=START_US + 1_000_000)
+    for step in range(3):
+        other.step(step)
+    path.write_bytes(other.save().read_bytes())  # the same inode
+    profile.refresh()
+    assert len(profile.timeline.ranks()[0].spans()) == 4 * before
+    assert profile.problems() == []
+
+
 def test_a_rank_may_have_many_files(tmp_path: Path) -> None:
     for part in range(3):
         writer = TimelineWriter(tmp_path, start_us=START_US + part * 1_000_000)

@@ -208,6 +208,21 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     assert not profiler.is_recording()
 
 
+def _starts_again(rank: int, size: int, folder: str) -> None:
+    profiler.start(folder, system_interval_ms=None)
+    profiler.start(f"{folder}/../{Path(folder).name}")
+    with pytest.raises(farandole.InvalidArgument, match=r"\[profile-second-folder\]"):
+        profiler.start(f"{folder}/other")
+    assert profiler.is_recording()
+    profiler.stop()
+    profiler.start(f"{folder}/other", system_interval_ms=None)
+    profiler.stop()
+
+
+def test_another_folder_while_it_records_is_an_error(tmp_path: Path) -> None:
+    ranks.run(_starts_again, 1, str(tmp_path))
+
+
 def _dies(rank: int, size: int, folder: str) -> None:
     profiler.start(folder)
     with profiler.annotate("before"):

@@ -214,9 +214,11 @@ class NamedCollectives:
                 continue
             with self._changed:
                 self._waiters += 1
-                if not handle.done:
-                    self._changed.wait(1.0)
-                self._waiters -= 1
+                try:
+                    if not handle.done:
+                        self._changed.wait(1.0)
+                finally:  # the user may interrupt the program
+                    self._waiters -= 1
             if self._round_began:
                 self._stalls.look_at_round(self._round_began)
         if handle.error is not None:

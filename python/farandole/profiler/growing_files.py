@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 _LARGEST = 1e18
 """No time and no rate is larger; sums of such numbers stay finite."""
+_HEAD_BYTES = 512
+"""By which a file is known: the inode of one that was removed is used again."""
 _FRAME = b"[], \t\r"
 """What is around the objects of an array's lines."""
 
@@ -30,7 +32,7 @@ class Problem(NamedTuple):
 
 
 class GrowingFile:
-    """A file, and how far it has been read. It is known by its inode, so it may be renamed."""
+    """A file, and how far it has been read. It may be renamed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,6 +42,15 @@ class GrowingFile:
         self.unreadable = ""
         """Why it could not be read at all."""
         self._read_bytes = 0
+        self._head = b""
+
+    def is_another(self) -> bool:
+        """Whether the file at the path does not begin as the one that was read."""
+        try:
+            with self.path.open("rb") as file:
+                return file.read(len(self._head)) != self._head
+        except OSError:  # new_objects() says why
+            return False
 
     def new_objects(self) -> list[dict[str, Any]]:
         """What was added since the last call. Brackets and commas of an array are passed over."""
@@ -51,6 +62,8 @@ class GrowingFile:
         except OSError as error:
             self.unreadable = str(error.strerror)
             return []
+        if self._read_bytes == 0:
+            self._head = added[:_HEAD_BYTES]
         *lines, tail = (line.strip(_FRAME) for line in added.split(b"\n"))
         found = self._parse([line for line in lines if line])
         whole_tail = _objects_of([tail]) if tail else []
@@ -104,6 +117,8 @@ class GrowingFiles:
                 continue
             key = (status.st_dev, status.st_ino)
             self._files.setdefault(key, GrowingFile(path)).path = path
+            if self._files[key].is_another():
+                self._files[key] = GrowingFile(path)
         return list(self._files.values())
 
     def problems(self) -> list[Problem]:

@@ -192,5 +192,5 @@ def _logged(name: str) -> Iterator[None]:
     """A monitor must not end a training: what the host does not let us read is left out."""
     try:
         yield
-    except (OSError, ValueError, LookupError, RuntimeError) as error:
+    except Exception as error:  # psutil and NVML raise classes of their own
         LOGGER.warning("system monitor: %s are not recorded from now on: %s", name.lower(), error)

@@ -40,8 +40,8 @@ def start(
     annotated (`annotate`). Files below ``framework/pevents`` have Chrome's trace format; a killed
     process loses its last tenth of a second. The clocks of all ranks are compared every 10 s.
 
-    Does nothing if this process records already. Local: ranks may differ, but times are of one
-    clock only if rank 0 records too.
+    Does nothing if this process records to that folder already. Local: ranks may differ, but times
+    are of one clock only if rank 0 records too.
 
     Args:
         folder: Where; the same for all ranks.
@@ -56,13 +56,15 @@ def start(
         max_file_seconds: Likewise.
 
     Raises:
-        InvalidArgument: ``operators`` without a schedule, limits that are not positive, or another
-            interval than SystemMonitor takes.
+        InvalidArgument: ``operators`` without a schedule, limits that are not positive, another
+            interval than SystemMonitor takes, or another folder than that to which this process
+            records already.
         NotSupported: psutil is missing, which looks at the hardware.
         SystemError: the folder cannot be written.
     """
     global _recording
     if _recording is not None and _recording.is_of_this_process():
+        _recording.check_folder(folder)
         return
     if operators and schedule is None:
         raise InvalidArgument(
@@ -142,12 +144,25 @@ class _Recording:
         self._monitor = monitor
         self._steps = 0
         self._process = os.getpid()
+        self._folder = Path(options[0]).resolve()
         self._operators: Any = None
         if with_operators and schedule is not None:
             self._operators = operators.profile(Path(options[0]), _rank(options[1]), schedule)
 
     def is_of_this_process(self) -> bool:
         return self._process == os.getpid()
+
+    def check_folder(self, folder: str | os.PathLike[str]) -> None:
+        if Path(folder).resolve() == self._folder:
+            return
+        raise InvalidArgument(
+            sentences(
+                "profile-second-folder",
+                f"profiler.start() got the folder {os.fspath(folder)}.",
+                f"this process records to {self._folder} already.",
+                "call stop() first, or pass the same folder.",
+            )
+        )
 
     def begin(self) -> None:
         self._follow_schedule()
