@@ -45,6 +45,12 @@ void bind_slice(py::module_& module) {
              "Raises InvalidArgument if elements share memory.");
 }
 
+/// A text of Python in UTF-8. Lone surrogates, which names of files may have, become "\\udc80": a
+/// rank that cannot send its error lets the others wait.
+std::string well_formed(const py::str& text) {
+  return py::bytes(text.attr("encode")("utf-8", "backslashreplace"));
+}
+
 void bind_writer(py::module_& module) {
   py::class_<PendingCheckpoint>(module, "PendingCheckpoint", "A save that may be under way.")
       .def("wait", &PendingCheckpoint::wait, NoGil(), "The folder when it is on the disk. Local.")
@@ -62,8 +68,15 @@ void bind_writer(py::module_& module) {
           py::arg("slices"), py::arg("values"), py::arg("name"), py::arg("keep"),
           py::arg("asynchronous"), NoGil(), "Saves slices of this rank. Collective.")
       .def("wait", &CheckpointWriter::wait, NoGil(), "Returns when the last save is done.")
-      .def("agree", &CheckpointWriter::agree, py::arg("call"), py::arg("error"), NoGil(),
-           "Raises CheckpointError on all ranks if one has an error. Collective.")
+      .def(
+          "agree",
+          [](CheckpointWriter& writer, const std::string& call, const py::str& error) {
+            const std::string text = well_formed(error);
+            const py::gil_scoped_release without_gil;
+            writer.agree(call, text);
+          },
+          py::arg("call"), py::arg("error"),
+          "Raises CheckpointError on all ranks if one has an error. Collective.")
       .def("all_gather", &CheckpointWriter::all_gather, py::arg("text"), NoGil(),
            "A text of every rank. Collective.")
       .def_property_readonly("rank", &CheckpointWriter::rank)

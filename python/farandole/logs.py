@@ -26,7 +26,7 @@ class UntilThereIsAnother(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write "farandole INFO: text"."""
         others = [handler for handler in LOGGER.handlers if handler is not self]
-        if others or (LOGGER.propagate and logging.getLogger().handlers):
+        if sys.stderr is None or others or (LOGGER.propagate and logging.getLogger().handlers):
             return
         try:
             sys.stderr.write(f"farandole {record.levelname}: {record.getMessage()}\n")

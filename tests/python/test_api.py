@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -183,6 +184,14 @@ def events(rank: int, world_size: int) -> None:
     newest = _C.recent_events(1)[0]
     assert (newest.operation, newest.bytes) == ("all_reduce", 32)
     assert "all_reduce" in str(newest)
+
+
+def test_a_line_of_the_log_needs_no_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)  # as under pythonw, or where a program closed it
+    record = logging.LogRecord("farandole", logging.WARNING, "", 0, "text", None, None)
+    monkeypatch.setattr(farandole.logs.LOGGER, "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    farandole.logs.UntilThereIsAnother().emit(record)
 
 
 IMPORTED = """

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import farandole
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from farandole import CheckpointError, InvalidArgument
+from farandole.checkpoint import rng
 from torch import nn
 
 import ranks
@@ -232,6 +235,54 @@ def _refused(rank: int, size: int, path: str) -> None:
 
 def test_a_load_that_fails_leaves_a_sampler_in_its_pass(tmp_path: Path) -> None:
     ranks.run(_refused, 2, str(tmp_path))
+
+
+def _has_other_random_states(rank: int, size: int, path: str) -> None:
+    saving: Any = sys.modules["farandole.checkpoint.save"]
+    original = saving.add_states
+    saved, net = nn.Linear(2, 2), nn.Linear(2, 2)
+    np.random.seed(0)  # noqa: NPY002  # the generator whose state is saved
+    for name in ("torch", "python", "numpy"):
+        folder = Path(path, name)
+
+        def add_states(slices: Any, number: int, name: str = name) -> None:
+            state = torch.arange(5, dtype=torch.uint8) if rank == 1 else torch.get_rng_state()
+            if rank == 1 or name == "torch":
+                slices.add_own(rng._key(number, name), state)
+
+        saving.add_states = add_states
+        try:
+            farandole.save_checkpoint(folder, model=saved)
+        finally:
+            saving.add_states = original
+        before = net.weight.clone()
+        with pytest.raises(CheckpointError, match="random numbers"):
+            farandole.load_checkpoint(folder, model=net)
+        assert torch.equal(net.weight, before)
+        farandole.load_checkpoint(folder, model=net, rng=False)
+        assert torch.equal(net.weight, saved.weight)
+        torch.nn.init.zeros_(net.weight)
+
+
+def test_random_states_are_checked_before_the_model_changes(tmp_path: Path) -> None:
+    ranks.run(_has_other_random_states, 2, str(tmp_path))
+
+
+class Unprintable:
+    def state_dict(self) -> dict[str, Any]:
+        raise ValueError("the file \udcff is missing")
+
+
+def _has_an_error_that_is_no_utf8(rank: int, size: int, path: str) -> None:
+    scaler = Unprintable() if rank == 1 else farandole.GradScaler(enabled=False)
+    error = ValueError if rank == 1 else CheckpointError
+    with pytest.raises(error, match="missing"):
+        farandole.save_checkpoint(path, scaler=scaler)
+    farandole.save_checkpoint(path, model=nn.Linear(2, 2))
+
+
+def test_the_others_learn_of_an_error_that_is_no_utf8(tmp_path: Path) -> None:
+    ranks.run(_has_an_error_that_is_no_utf8, 2, str(tmp_path))
 
 
 def _saves_on(rank: int, size: int, path: str) -> None:

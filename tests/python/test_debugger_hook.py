@@ -408,6 +408,24 @@ def test_two_hooks_do_not_write_into_one_folder(tmp_path: Path) -> None:
     assert create_trial(tmp_path).tensor_names() == ["scalar/momentum", "scalar/rate"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 9999,
+        b'{"LocalPath": "x", "HookParameters": {"save_interval": Infinity}}',
+        b'{"LocalPath": "x", "HookParameters": {"save_interval": 1e999}}',
+        b'{"LocalPath": "\\ud800"}',
+        b'{"LocalPath": "\xff"}',
+    ],
+)
+def test_json_that_configures_no_hook_is_an_error(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "hook.json"
+    path.write_bytes(text)
+    for each in (path, tmp_path, tmp_path / ("x" * 300)):
+        with pytest.raises(farandole.InvalidArgument, match=r"does not configure a hook"):
+            Hook.create_from_json_file(each)
+
+
 def test_a_parameter_of_the_json_that_has_no_effect_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -585,6 +586,10 @@ def test_encodings(tmp_path: Path, content: bytes) -> None:
         ("note.ipynb", b"{}"),
         ("note.ipynb", b"no json"),
         ("note.ipynb", b"[1]"),
+        ("note.ipynb", b'{"cells": [{"cell_type": "code", "source": "\\ud800"}]}'),
+        ("note.ipynb", b"[" * 9999),
+        ("coding.py", b"# coding: rot13\nvzcbeg fzccl\n"),
+        ("x" * 300, None),
         ("null.py", b"x = 1\0"),
     ],
 )
@@ -601,6 +606,15 @@ def test_what_cannot_be_read(
     else:
         assert status == 2
         assert "[migrate-file]" in errors
+
+
+def test_names_that_are_no_utf8_are_shown_with_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / os.fsdecode(b"a\xff\x1b[31m.py")
+    path.write_text("import smppy\n")
+    assert main(["check", str(tmp_path)]) in (0, 1)
+    assert r"a\udcff\x1b[31m.py:1:" in capsys.readouterr().out
 
 
 def test_misuse_ends_with_2() -> None:

@@ -179,6 +179,17 @@ def test_a_file_in_the_place_of_one_that_was_read_is_read_from_its_beginning(
     assert profile.problems() == []
 
 
+@pytest.mark.parametrize("name", ["rank", "world_size", "local_rank"])
+def test_a_rank_whose_header_is_damaged_is_left_out(name: str, tmp_path: Path) -> None:
+    writer = TimelineWriter(tmp_path)
+    writer.step(0)
+    writer.events[1]["args"][name] = None
+    writer.save()
+    profile = Profile(tmp_path)
+    assert profile.timeline.ranks() == []
+    assert {each.what for each in profile.problems()} >= {"damaged lines"}
+
+
 def test_a_rank_may_have_many_files(tmp_path: Path) -> None:
     for part in range(3):
         writer = TimelineWriter(tmp_path, start_us=START_US + part * 1_000_000)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import os
 import re
 import shutil
 import struct
@@ -368,6 +369,9 @@ def test_the_command_writes_page_and_figures(
     ("arguments", "error"),
     [
         (["nowhere"], "[profile-folder]"),
+        (["x" * 300], "[profile-folder]"),
+        ([".", "--tensors", "x" * 300], "[debugger-trial]"),
+        ([".", "-o", "x" * 300], "[report-output]"),
         (["--compare", ".", "nowhere"], "[profile-folder]"),
         ([".", "-o", "nowhere/page.html"], "[report-output]"),
     ],
@@ -382,6 +386,22 @@ def test_what_cannot_be_read_or_written_is_status_2(
     monkeypatch.chdir(tmp_path)
     assert command_line.main(arguments) == 2
     assert error in capsys.readouterr().err
+
+
+def test_names_that_are_no_utf8_are_shown_with_escapes(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    folder = tmp_path / os.fsdecode(b"run\xff\x1b[31m")
+    TimelineWriter(folder).save()
+    (folder / "system" / os.fsdecode(b"\xff")).mkdir(parents=True)
+    (folder / "system" / os.fsdecode(b"\xff") / "x").touch()
+    page = tmp_path / os.fsdecode(b"page\xff.html")
+    assert command_line.main([str(folder), "-o", str(page)]) == 0
+    assert r"system/\udcff/x" in page.read_text()
+    assert farandole_command(["top", str(folder), "--once"]) == 0
+    printed = capsysbinary.readouterr().out
+    assert rb"page\udcff.html" in printed
+    assert b"\x1b" not in printed
 
 
 @pytest.mark.parametrize("arguments", [["report", "."], ["top", ".", "--once"]])

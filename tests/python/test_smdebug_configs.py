@@ -98,6 +98,8 @@ def test_collections_go_to_json_and_back() -> None:
     [
         (lambda: smd.ReductionConfig.from_json("{"), "ReductionConfig"),
         (lambda: smd.ReductionConfig.from_json("[]"), "its type is list"),
+        (lambda: smd.ReductionConfig.from_json("[" * 9999), "it is nested too deeply"),
+        (lambda: smd.SaveConfig.from_json('{"TRAIN": 1e999}'), "not JSON compliant"),
         (lambda: smd.ReductionConfig.from_dict({"reduction": ["min"]}), "it has reduction"),
         (lambda: smd.SaveConfig.from_dict({"interval": 2}), "it has interval"),
         (lambda: smd.SaveConfig.from_dict({"TRAIN": {"interval": 2}}), "it has interval"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.foreign_text import json_of
 
 Row = dict[str, Any]
 
@@ -32,7 +33,7 @@ def read(path: Path) -> list[Row]:
     found = []
     for line in path.read_text(errors="replace").splitlines():
         try:
-            found.append(json.loads(line))
+            found.append(json_of(line))
         except ValueError:
             continue
     return found

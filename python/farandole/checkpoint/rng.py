@@ -14,6 +14,7 @@ import torch
 from farandole import _C
 from farandole.checkpoint import tree
 from farandole.checkpoint.reader import Reader
+from farandole.errors import CheckpointError, sentences
 
 _logger = logging.getLogger(__name__)
 
@@ -43,7 +44,12 @@ class RngStates:
     """What this rank finds of its own: nothing if other ranks have saved the checkpoint."""
 
     def __init__(self, reader: Reader, rank: int, world_size: int) -> None:
-        self._states: dict[str, torch.Tensor] = {}
+        """Read and check them, so that change() does not fail.
+
+        Raises:
+            CheckpointError: one is no state of its generator.
+        """
+        self._states: dict[str, Any] = {}
         if reader.world_size == 0:  # none were saved
             return
         if reader.world_size != world_size:
@@ -56,19 +62,59 @@ class RngStates:
             return
         for generator in ("torch", "python", "numpy", "cuda"):
             if _key(rank, generator) in reader.entries:
-                self._states[generator] = reader.read_whole(_key(rank, generator))
+                state = reader.read_whole(_key(rank, generator))
+                try:
+                    self._states[generator] = _checked(generator, state)
+                except Exception as error:  # whatever the generators raise
+                    raise _damaged(rank, generator, error) from error
 
     def change(self) -> None:
         """Set the generators."""
         for generator, state in self._states.items():
+            if state is None:
+                continue
             if generator == "torch":
                 torch.set_rng_state(state)
             elif generator == "python":
-                random.setstate(_value_of(state))
-            elif generator == "numpy" and (numpy := sys.modules.get("numpy")):
-                numpy.random.set_state(tuple(_value_of(state)))
-            elif generator == "cuda" and _device() == "cuda":
+                random.setstate(state)
+            elif generator == "numpy":
+                sys.modules["numpy"].random.set_state(state)
+            else:
                 torch.cuda.set_rng_state(state)
+
+
+def _checked(generator: str, state: torch.Tensor) -> Any:
+    """What the generator takes, as another one has taken it; None if the program does not use it.
+
+    Raises whatever the generators raise.
+    """
+    if generator == "torch":
+        torch.Generator().set_state(state)
+        return state
+    if generator == "python":
+        value = _value_of(state)
+        random.Random().setstate(value)
+        return value
+    if generator == "numpy" and (numpy := sys.modules.get("numpy")):
+        value = tuple(_value_of(state))
+        numpy.random.RandomState().set_state(value)
+        return value
+    if generator == "cuda" and _device() == "cuda":
+        torch.Generator("cuda").set_state(state)
+        return state
+    return None
+
+
+def _damaged(rank: int, generator: str, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        sentences(
+            "checkpoint-rng",
+            f"the checkpoint has no state of the generator of random numbers of {generator} for "
+            f"rank {rank}, but something else.",
+            f"{type(error).__name__}: {error}.",
+            "pass rng=False to go on with other random numbers, or load another checkpoint.",
+        )
+    )
 
 
 def _bytes_of(value: Any) -> torch.Tensor:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.foreign_text import json_of
 
 
 def object_of(kind: str, text: str) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def object_of(kind: str, text: str) -> dict[str, Any]:
         InvalidArgument: it describes none; ``kind`` is what it was to be.
     """
     try:
-        found = json.loads(text)
+        found = json_of(text)
     except ValueError as error:
         raise wrong(kind, text, f"{error}") from error
     return checked(kind, found)

@@ -8,7 +8,6 @@ be told for each mode: ``train.save_interval``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +16,7 @@ from farandole.debugger.modes import ModeKeys
 from farandole.debugger.reduction_config import ReductionConfig
 from farandole.debugger.save_config import SaveConfig, SaveConfigMode
 from farandole.errors import InvalidArgument, sentences
+from farandole.foreign_text import json_of
 from farandole.logs import LOGGER
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def hook_of_json(
         InvalidArgument: the file has no configuration.
     """
     try:
-        config = json.loads(path.read_text())
+        config = json_of(path.read_bytes())
         if out_dir is not None:
             config.setdefault("LocalPath", out_dir)
         config["HookParameters"] = {
@@ -60,8 +60,8 @@ def hook_of_json(
             **(config.get("HookParameters") or {}),
         }
         return _hook_of(cls, config)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, InvalidArgument):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, (InvalidArgument, FileNotFoundError)):
             raise
         raise InvalidArgument(
             sentences(

@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from farandole.foreign_text import json_of
+
 _NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -74,7 +76,7 @@ def read(path: Path, name: str) -> Tensor:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
             raise ValueError("the header is cut off")
-        entry = json.loads(file.read(length))[name]
+        entry = json_of(file.read(length))[name]
         begin, end = entry["data_offsets"]
         file.seek(8 + length + begin)
         data = bytearray(file.read(end - begin))

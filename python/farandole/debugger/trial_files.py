@@ -9,6 +9,7 @@ from typing import Any
 
 from farandole.debugger.record_file import RecordReader, files_of
 from farandole.errors import InvalidArgument, NotSupported, sentences
+from farandole.foreign_text import is_folder
 
 
 def check_folder(path: Path) -> None:
@@ -18,7 +19,7 @@ def check_folder(path: Path) -> None:
         InvalidArgument: there is no such folder.
         NotSupported: it has files of smdebug itself.
     """
-    if not path.is_dir():
+    if not is_folder(path):
         raise InvalidArgument(
             sentences(
                 "debugger-trial",

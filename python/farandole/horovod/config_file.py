@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 from pathlib import Path
 from typing import Any
 
 from farandole.errors import InvalidArgument, NotSupported, sentences
+from farandole.foreign_text import shown
 from farandole.horovod.flags import Flags, make_parser
 
 _SECTIONS: dict[str, dict[str, str]] = {
@@ -84,6 +86,8 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
     try:
         found = yaml.safe_load(path.read_text())
+    except RecursionError as error:
+        raise _wrong(path, "it is nested too deeply.") from error
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise _wrong(path, f"it cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(found, dict):
@@ -104,8 +108,21 @@ def _arguments_of(config: dict[str, Any], path: Path, switches: set[str]) -> lis
             flag = _one_of(known, key, f"key of {section}", path)
             if flag in switches and not isinstance(value, (bool, type(None))):
                 raise _wrong(path, f"{section}.{key} is {value!r}, and takes true or false.")
+            if reason := _why_no_argument(value):
+                raise _wrong(path, f"{section}.{key} is {reason}.")
             arguments += _argument(flag, value)
     return arguments
+
+
+def _why_no_argument(value: Any) -> str:
+    """Why it cannot be that of a flag; "" if it can."""
+    if not isinstance(value, (str, bool, int, float, type(None))):
+        return f"a {type(value).__name__}, and takes one value"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value}, and takes numbers that are finite"
+    if isinstance(value, str) and shown(value) != value:
+        return f"'{shown(value)}', and takes text without control characters"
+    return ""
 
 
 def _argument(flag: str, value: Any) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 from typing import Any, NoReturn
 
 from farandole.errors import InvalidArgument, sentences
@@ -228,7 +229,7 @@ def _number(text: str, most: float) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= most:
+    if not (math.isfinite(value) and 0 <= value <= most):
         limits = "of at least 0" if most == float("inf") else f"from 0 to {most:g}"
         raise argparse.ArgumentTypeError(f"'{text}' is no number {limits}")
     return value

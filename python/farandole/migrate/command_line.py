@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from farandole.errors import Error
+from farandole.foreign_text import shown
 from farandole.migrate.answer import Verdict
 from farandole.migrate.check import Finding, check
 from farandole.migrate.known import TOPS
@@ -34,9 +35,9 @@ def main(arguments: list[str]) -> int:
     try:
         found = check(options.paths)
     except Error as error:
-        print(error, file=sys.stderr)
+        print(shown(str(error)), file=sys.stderr)
         return USAGE
-    print(_as_json(found) if options.json else _as_text(found))
+    print(_as_json(found) if options.json else shown(_as_text(found)))
     return WORKS if all(each.answer.is_good for each in found) else NOT_ALL
 
 

@@ -7,11 +7,11 @@ no Python become comments too. Each line stays where it is.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from farandole.foreign_text import json_of
 from farandole.migrate.language import Language, language_of_name
 
 _CELL_MAGIC = re.compile(r"%%(\S+)\s*(.*)")
@@ -41,7 +41,7 @@ def cells_of_notebook(text: str) -> tuple[tuple[str, ...], ...]:
         ValueError: it is no notebook.
     """
     try:
-        notebook = json.loads(text)
+        notebook = json_of(text, finite=False)
     except ValueError as error:
         raise ValueError(f"a notebook is JSON, and this is none: {error}") from error
     try:

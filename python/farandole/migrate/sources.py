@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.foreign_text import is_folder
 from farandole.migrate.language import Language, language_of_name
 from farandole.migrate.notebooks import cells_of_notebook
 
@@ -35,7 +36,7 @@ def sources(paths: Iterable[Path]) -> Iterator[Source]:
         InvalidArgument: a file that is named does not exist, or cannot be read.
     """
     for path in paths:
-        if path.is_dir():
+        if is_folder(path):
             yield from map(_read_if_possible, _scripts_below(path))
         else:
             yield _read(path)
@@ -66,7 +67,7 @@ def _read(path: Path) -> Source:
             return Source(path, Language.PYTHON, text, cells)
         with tokenize.open(path) as file:  # in the encoding that the file says
             text = file.read()
-    except (OSError, ValueError, SyntaxError, RecursionError) as error:
+    except (OSError, ValueError, SyntaxError, LookupError) as error:
         raise InvalidArgument(
             sentences(
                 "migrate-file",

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Collection
@@ -12,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from farandole.foreign_text import json_of
 
 _LARGEST = 1e18
 """No time and no rate is larger; sums of such numbers stay finite."""
@@ -171,8 +172,8 @@ def _number_or_nan(value: Any) -> float:
 def _objects_of(lines: list[bytes]) -> list[dict[str, Any]] | None:
     """One of each line; None if that is not what they are."""
     try:
-        found = json.loads(str(b"[%b]" % b",".join(lines), "utf-8"))
-    except (ValueError, RecursionError):
+        found = json_of(b"[%b]" % b",".join(lines), finite=False)
+    except ValueError:
         return None
     is_whole = len(found) == len(lines) and all(type(each) is dict for each in found)
     return found if is_whole else None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.foreign_text import json_of
 from farandole.logs import LOGGER
 
 FOLDER = "framework/torch"
@@ -90,11 +91,11 @@ def trace_files(folder: Path) -> list[tuple[int, Path]]:
 def content_of(path: Path, kind: type[_Content]) -> _Content:
     """What a file has; nothing, and a line in the log, if it is damaged or something else."""
     try:
-        found = json.loads(path.read_text())
+        found = json_of(path.read_bytes(), finite=False)
         if isinstance(found, kind):
             return found
         why = f"it has no {kind.__name__}"
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         why = str(error)
     LOGGER.warning("profiler: '%s' is left out: %s", path, why)
     return kind()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from farandole.errors import InvalidArgument, NotSupported, sentences
+from farandole.foreign_text import is_folder
 from farandole.profiler.growing_files import Problem
 from farandole.profiler.steps import RankSteps, steps_of
 from farandole.profiler.system_metrics import SystemMetrics
@@ -39,7 +40,7 @@ class Profile:
             NotSupported: it has nothing but files of SageMaker Profiler itself.
         """
         self.path = Path(folder)
-        if not self.path.is_dir():
+        if not is_folder(self.path):
             raise InvalidArgument(
                 sentences(
                     "profile-folder",

@@ -181,10 +181,11 @@ class Timeline:
         if name == "process_name":
             header.start_us = number_of(args["start_time_since_epoch_in_micros"])
         elif name == "farandole" and header.start_us is not None:
-            number = int(args["rank"])
+            number, node = int(args["rank"]), str(args["node"])
+            world_size, local_rank = int(args["world_size"]), int(args["local_rank"])
             rank = self._ranks.setdefault(number, RankTimeline(number))
-            rank.node, rank.host = str(args["node"]), str(args.get("host", ""))
-            rank.world_size, rank.local_rank = int(args["world_size"]), int(args["local_rank"])
+            rank.node, rank.host = node, str(args.get("host", ""))
+            rank.world_size, rank.local_rank = world_size, local_rank
             rank.started_us = min(rank.started_us, header.start_us)
             header.rank = rank
             offset, error = args.get("clock_offset_us", 0), args.get("clock_error_us", 0)

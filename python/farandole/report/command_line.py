@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import Error, InvalidArgument, sentences
+from farandole.foreign_text import shown
 from farandole.report.outcome import DONE, USAGE
 from farandole.report.requirements import check_numpy
 
@@ -66,9 +67,9 @@ def main(arguments: list[str]) -> int:
         if options.json:
             _write(options.json, json.dumps(found) + "\n")
     except Error as error:
-        print(error, file=sys.stderr)
+        print(shown(str(error)), file=sys.stderr)
         return USAGE
-    print("\n".join([*lines, options.output]))
+    print(shown("\n".join([*lines, options.output])))
     return DONE
 
 
@@ -112,7 +113,7 @@ def _figures(run: _Run) -> dict[str, Any]:
 
 def _write(file: str, text: str) -> None:
     try:
-        Path(file).write_text(text, encoding="utf-8")
+        Path(file).write_text(shown(text), encoding="utf-8")
     except OSError as error:
         raise InvalidArgument(
             sentences(

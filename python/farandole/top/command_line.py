@@ -8,6 +8,7 @@ import sys
 import time
 
 from farandole.errors import Error
+from farandole.foreign_text import shown
 from farandole.report.outcome import DONE, USAGE
 from farandole.report.requirements import check_numpy
 
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
         else:
             _refresh(options.folder, options.interval)
     except Error as error:
-        print(error, file=sys.stderr)
+        print(shown(str(error)), file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
         pass
@@ -61,7 +62,7 @@ def _screen(folder: str) -> str:
     from farandole.top.recent import now_of
     from farandole.top.screen import screen_of
 
-    return screen_of(now_of(folder), folder, time.time())
+    return shown(screen_of(now_of(folder), folder, time.time()))
 
 
 def _refresh(folder: str, interval_s: float) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from farandole.bench.predict.layout import Layout
 from farandole.bench.predict.links import GB, US, Algorithm, Link, Links
 from farandole.bench.predict.presets import BETWEEN, WITHIN, link_of
 from farandole.errors import Error, InvalidArgument, sentences
+from farandole.foreign_text import json_of
 
 FORMAT = "farandole-links-1"
 
@@ -25,7 +25,7 @@ def load_links(path: str | Path) -> Links:
         InvalidArgument: it is none.
     """
     try:
-        return links_of(json.loads(Path(path).read_text()))
+        return links_of(json_of(Path(path).read_bytes()))
     except Error:
         raise
     except (OSError, ArithmeticError, ValueError, KeyError, TypeError, AttributeError) as error:

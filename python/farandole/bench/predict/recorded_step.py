@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.foreign_text import json_of
 
 FORMAT = "farandole-step-1"
 
@@ -94,7 +95,7 @@ def load_step(path: str | Path) -> RecordedStep:
         InvalidArgument: the file is not such a step.
     """
     try:
-        return _step_of(json.loads(Path(path).read_text()))
+        return _step_of(json_of(Path(path).read_bytes()))
     except (OSError, ArithmeticError, ValueError, KeyError, TypeError) as error:
         raise InvalidArgument(
             sentences(

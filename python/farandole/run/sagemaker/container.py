@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from farandole.foreign_text import json_of
 from farandole.run import cores
 from farandole.run.sagemaker.job import SageMakerJob
 from farandole.run.sagemaker.values import is_url, variable_of
@@ -94,6 +95,6 @@ def _described(variables: dict[str, str], job: SageMakerJob) -> dict[str, Any]:
 def _loaded(text: str) -> Any:
     """What JSON is a value of, else the text."""
     try:
-        return json.loads(text)
+        return json_of(text)
     except ValueError:
         return text

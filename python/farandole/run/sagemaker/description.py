@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.foreign_text import json_of
 from farandole.run.hosts import MOST_RANKS
 from farandole.run.sagemaker.distribution import take_distribution, unknown_keys
 from farandole.run.sagemaker.job import SageMakerJob
@@ -71,7 +71,7 @@ class _Description:
         if text is None:
             return default
         try:
-            found = json.loads(text)
+            found = json_of(text)
         except ValueError:
             found = text
         if not isinstance(found, type(default)):
@@ -113,7 +113,7 @@ def read_job(path: Path, environment: Mapping[str, str]) -> SageMakerJob:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        found = json_of(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise _unreadable(path, f"{error}") from error
     if not isinstance(found, dict):
