@@ -102,12 +102,13 @@ def test_a_rank_does_not_outlive_a_launcher_that_died_before_it_began() -> None:
 
 
 def test_outputs_that_the_shell_closed_are_no_fault(tmp_path: Path) -> None:
-    program = script(tmp_path, "echo to nobody; echo to nobody >&2")
+    program = script(tmp_path, "cat && echo to nobody; echo to nobody >&2")
     started = command("-n", "2", "-q", program, python=sys.executable)
     for closed in (">&-", "<&- >&- 2>&-"):
         done = subprocess.run(
             ["/bin/sh", "-c", f'"$@" {closed}', "sh", *started],
             env=environment(),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
@@ -115,6 +116,27 @@ def test_outputs_that_the_shell_closed_are_no_fault(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, closed
         assert "Traceback" not in done.stderr
+
+
+def test_signals_that_its_parent_blocks_or_ignores_do_not_matter(tmp_path: Path) -> None:
+    text = (
+        "import os, signal, sys; signal.pthread_sigmask(0, [signal.SIGCHLD, signal.SIGTERM]);"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    answers = ("--host-discovery-script", "echo localhost:1")
+    program = script(tmp_path, "grep SigBlk /proc/$(cut -d ' ' -f 4 /proc/$PPID/stat)/status")
+    started = command("-n", "1", *answers, program, python=sys.executable)
+    done = subprocess.run(
+        [sys.executable, "-c", text, *started],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"[0] SigBlk:\t{0:016}\n"  # of farandole run
 
 
 def test_lines_of_ranks_that_write_at_once_do_not_mix(tmp_path: Path) -> None:
@@ -341,6 +363,22 @@ def test_more_ranks_than_open_files(tmp_path: Path, limits: str) -> None:
     else:
         assert done.returncode == 2
         assert "farandole run cannot read the output of all 24 ranks" in done.stderr
+
+
+def test_too_few_open_files_for_the_launcher(tmp_path: Path) -> None:
+    limited = script(tmp_path, 'ulimit -n 32; exec "$@"', "limited")
+    done = subprocess.run(
+        [limited, *command("-n", "2", "true", python=sys.executable)],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "farandole run cannot start 2 ranks" in done.stderr
+    assert done.stderr.endswith("[run-open-files]\n")
 
 
 def test_standard_input_goes_to_rank_0(tmp_path: Path) -> None:

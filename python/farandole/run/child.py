@@ -28,6 +28,7 @@ def start_child(body: Callable[[], int], streams: tuple[int, int], death: signal
     Returns:
         Its pid.
     """
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
@@ -35,11 +36,15 @@ def start_child(body: Callable[[], int], streams: tuple[int, int], death: signal
     try:
         os.setsid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, death)
+        if os.getppid() != parent:  # it died before
+            os._exit(status)
         for file, standard in zip(streams, (1, 2), strict=True):
             os.dup2(file, standard)
         signal.set_wakeup_fd(-1)
         for number in (*FORWARDED, signal.SIGCHLD, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
+        if death != signal.SIGKILL:
+            signal.signal(death, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         status = body()
     except SystemExit as error:

@@ -55,6 +55,8 @@ class Launcher(Protocol):
 def run(job: Job) -> int:
     """Runs the job; returns the exit status of the command."""
     _open_standard_streams()
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the caller may have blocked some
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no status can be read
     console = Console(
         prefix=job.prefix,
         folder=_make(job.output_folder),
@@ -182,7 +184,7 @@ def _open_standard_streams() -> None:
         try:
             os.fstat(file)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _make(folder: Path | None) -> Path | None:

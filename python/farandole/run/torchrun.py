@@ -25,6 +25,7 @@ from farandole.run.cores import Division
 from farandole.run.failure import Failure, describe_cause
 from farandole.run.job import Job
 from farandole.run.loop import Loop
+from farandole.run.process_group import signal_group
 
 RANK_PROGRAM = str(Path(__file__).with_name("rank.py"))
 _QUIETER_LOGGERS = {"multiprocessing.api": logging.CRITICAL, "agent.server.api": logging.ERROR}
@@ -33,6 +34,8 @@ _HELLO_S = 10.0
 _HELLO_BYTES = 4096
 _FILES, _FILES_OF_A_RANK = 64, 4
 """How many files this process has open at most."""
+_FILES_OF_AGENT = 32
+"""How many more files the agent needs to start. With fewer, torch waits for minutes or aborts."""
 
 
 @dataclass
@@ -70,6 +73,7 @@ class Torchrun:
         self._listener.bind("\0" + self._socket_name)
         self._listener.listen(512)
         self._loop.watch(self._listener.fileno(), self._meet_rank)
+        self._check_files_left()
         outputs, errors, report = os.pipe(), os.pipe(), os.pipe()
         body = functools.partial(self._serve, report[1])
         self.pid = start_child(body, (outputs[1], errors[1]), self.death)
@@ -92,9 +96,8 @@ class Torchrun:
 
     def kill_left(self) -> None:
         """Kills what ranks have started and left behind; torchrun gave each a process group."""
-        for rank in list(self._ranks.values()):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(rank.pid, signal.SIGKILL)
+        for number, rank in list(self._ranks.items()):
+            signal_group(rank.pid, signal.SIGKILL, has_ended=number in self._ended)
 
     def pass_on(self, number: int) -> None:
         """Sends a signal to each running rank, where the program may handle it."""
@@ -145,6 +148,23 @@ class Torchrun:
             self._loop.watch(
                 files[2], functools.partial(self._note_end, rank, hello["pid"], files[2])
             )
+
+    def _check_files_left(self) -> None:
+        """Checks that the agent, which inherits the limit of this process, can open its files."""
+        with contextlib.ExitStack() as opened:
+            try:
+                for _ in range(_FILES_OF_AGENT):
+                    opened.callback(os.close, os.dup(ERR))
+            except OSError as error:
+                raise InvalidArgument(
+                    sentences(
+                        "run-open-files",
+                        f"farandole run cannot start {self._job.ranks} ranks.",
+                        f"it needs {_FILES_OF_AGENT} more open files than it has, and may not open "
+                        "as many (ulimit -n).",
+                        "raise that limit, as by ulimit -n 1024.",
+                    )
+                ) from error
 
     def _too_few_files(self) -> InvalidArgument:
         return InvalidArgument(

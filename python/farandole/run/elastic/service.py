@@ -36,16 +36,16 @@ class Service:
         """Take the first hosts, where outputs go to, and a pipe for what is to be said."""
         self._settings, self._report = settings, report
         self._fixed = hosts
-        self._discovery: Discovery | None = None
-        if settings.discovery_script is not None:
-            script = Script(settings.discovery_script)
-            self._discovery = Discovery(script, settings.slots_per_host, hosts)
         self._board = StoreBoard(_address(settings, hosts))
         self._starter = WorkerStarter(settings, self._board, socket_name)
         self._started: list[WorkerProcess] = []
         self._signal = 0
         self._is_starting = self._is_killed = False
         self._trouble = ""
+        self._discovery: Discovery | None = None
+        if settings.discovery_script is not None:
+            script = Script(settings.discovery_script)
+            self._discovery = Discovery(script, settings.slots_per_host, hosts)
 
     def run(self, threads: int) -> int:
         """Runs the job to its end, with so many threads for each worker; the exit status."""
@@ -81,8 +81,8 @@ class Service:
             self._started.append(worker)
         finally:
             self._is_starting = False
-        if self._is_killed:
-            self._kill_all()
+            if self._is_killed:
+                self._kill_all()
         return worker
 
     def _end(self) -> int:

@@ -19,6 +19,7 @@ from farandole.run.elastic.board import StoreBoard
 from farandole.run.elastic.settings import ElasticSettings
 from farandole.run.hosts import is_this_host
 from farandole.run.passed_variables import passes_by_itself
+from farandole.run.process_group import signal_group
 from farandole.run.torchrun import RANK_PROGRAM
 
 _WATCHED = (
@@ -41,8 +42,8 @@ class WorkerProcess:
 
     def send(self, number: int) -> None:
         """Sends a signal to it and what it has started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+        has_ended = self._process.returncode is not None
+        signal_group(self._process.pid, number, has_ended=has_ended)
 
     def kill(self) -> None:
         """Kills it and what it has started."""
@@ -65,7 +66,7 @@ class WorkerStarter:
             "RANK": str(number),
             "WORLD_SIZE": str(max(settings.ranks, number + 1)),
             "LOCAL_RANK": str(place),
-            "LOCAL_WORLD_SIZE": str(places),
+            "LOCAL_WORLD_SIZE": str(max(min(places, settings.max_ranks), place + 1)),
             "MASTER_ADDR": self._board.host,
             "MASTER_PORT": str(self._board.port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",

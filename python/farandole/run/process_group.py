@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends signals to process groups."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def signal_group(leader: int, number: int, *, has_ended: bool) -> None:
+    """Sends a signal to the process group of ``leader``, a process started by this program.
+
+    Args:
+        leader: The pid.
+        number: The signal.
+        has_ended: Whether the end of the leader was seen. What it has started may be left in its
+            group, and then no other process gets its pid.
+    """
+    if not (has_ended and _runs(leader)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, number)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has this pid and has not ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
