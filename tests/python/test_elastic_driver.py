@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +20,7 @@ from farandole.run.elastic.driver import Driver, Outcome
 from farandole.run.elastic.places import Places
 from farandole.run.elastic.script import Script
 from farandole.run.elastic.settings import ElasticSettings
-from farandole.run.elastic.workers import WorkerStarter
+from farandole.run.elastic.workers import WorkerProcess, WorkerStarter
 
 import run_command
 
@@ -174,6 +175,27 @@ def test_too_few_places_at_the_start_are_told() -> None:
     assert "begins with 2 ranks, and its hosts have 1 places." in outcome.why
     assert outcome.why.endswith("[elastic-too-few-places]")
     assert len(job.lines) == 1
+
+
+def test_a_number_that_another_process_got_is_not_killed() -> None:
+    sleep = ["sleep", "600"]
+    ended = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!"], stdout=-1, start_new_session=True)
+    with subprocess.Popen(sleep, start_new_session=True) as other:
+        assert ended.stdout
+        left = int(ended.stdout.readline())
+        ended.wait()
+        WorkerProcess(ended).kill()
+        run_command.wait_until_gone([left])
+        ended.pid = other.pid
+        WorkerProcess(ended).kill()
+        other.terminate()
+        assert other.wait() == -signal.SIGTERM
+
+
+def test_as_many_places_as_a_script_may_print_cost_nothing() -> None:
+    job = Job(ranks=2, least=1, most=3, hosts={"here": 999_999_999, "other": 1})
+    job.begin()
+    assert job.places == dict.fromkeys(range(3), "here")
 
 
 def test_new_ranks_are_announced_when_they_are_ready() -> None:
@@ -392,7 +414,7 @@ def test_a_slow_script_is_killed_with_what_it_has_started(tmp_path: Path) -> Non
 
 def test_a_script_that_leaves_a_process_is_not_waited_for(tmp_path: Path) -> None:
     text = f"sleep 600 & echo $! > {tmp_path}/pid; echo h1:2; exit 3"
-    with pytest.raises(farandole.SystemError, match="its exit status was 3"):
+    with pytest.raises(farandole.SystemError, match="exit status 3"):
         Script(text).call()
     run_command.wait_until_gone([int((tmp_path / "pid").read_text())])
     text = f"sleep 600 >/dev/null 2>&1 & echo $! > {tmp_path}/silent; echo h1:2"
@@ -406,6 +428,32 @@ def test_a_script_that_leaves_a_process_is_not_waited_for(tmp_path: Path) -> Non
     assert find_hosts(Script(text), None) == {"h1": 2}
     (pid,) = run_command.wait_for_pids(other, 1)
     os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("printed", ["", "h1:1"])
+def test_hosts_are_not_taken_from_an_output_that_may_be_cut(printed: str) -> None:
+    text = f"(printf '{printed}'; sleep 600; echo 6) & "
+    with pytest.raises(farandole.SystemError, match=r"did not end with a whole line: b'(h1:1)?'"):
+        find_hosts(Script(text), None)
+    with pytest.raises(farandole.SystemError, match="exit status 3"):
+        find_hosts(Script(f"{text} exit 3"), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("head -c 900000 /dev/zero | tr '\\0' a >&2; exit 3", f"exit status 3.*'{'a' * 200}'"),
+        ("kill -9 $$", r"killed by SIGKILL\)\. Its last line on standard error: nothing"),
+        (r"printf 'odd\033[2J' >&2; exit 1", r"'odd\\x1b\[2J'"),
+        (r"printf '\033[2J'", r"it printed '\\x1b\[2J'"),
+    ],
+)
+def test_what_a_script_says_is_shown_in_part_and_without_control_characters(
+    text: str, told: str
+) -> None:
+    with pytest.raises(farandole.SystemError, match=told) as caught:
+        find_hosts(Script(text), None)
+    assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("output", [1, 2])

@@ -32,7 +32,7 @@ def find_hosts(script: Script, slots_per_host: int | None) -> dict[str, int]:
         entry = _LINE.fullmatch(line)
         slots = (entry["slots"] or slots_per_host) if entry else None
         if entry is None or slots is None:
-            raise script.failed(f"it printed '{line[:80]}'.")
+            raise script.failed(f"it printed {line[:80]!r}.")
         hosts[entry["name"]] = int(slots)
     return hosts
 

@@ -11,6 +11,7 @@ only when these ask, so nobody waits while a new worker starts.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -129,14 +130,15 @@ class Driver:
         living = self._living()
         for worker in living:
             places[worker.host] = places.get(worker.host, 0) - 1
-        free = [host for host, count in places.items() for _ in range(count)]
         if self._started == 0:
-            if len(free) < self._settings.ranks:
-                self._tell_places(len(free))
+            count = sum(places.values())
+            if count < self._settings.ranks:
+                self._tell_places(count)
                 return
         elif not living or (self._resets_left() == 0):
             return
-        for host in free[: max(0, self._settings.max_ranks - len(living))]:
+        free = itertools.chain(*(itertools.repeat(*each) for each in places.items()))
+        for host in itertools.islice(free, max(0, self._settings.max_ranks - len(living))):
             number = self._started
             self._started += 1
             place = self._free_place(host, hosts[host])

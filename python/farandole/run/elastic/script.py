@@ -12,6 +12,7 @@ import threading
 import time
 
 from farandole.errors import SystemError, sentences
+from farandole.run.failure import describe
 
 LONGEST_S = 30.0
 """How long a call may take."""
@@ -21,6 +22,8 @@ _LOOK_S = 0.01
 """How often to look whether the script has ended while its outputs are open or silent."""
 _GRACE_S = 1.0
 """How long to read after its end, if a process that it has started keeps its outputs open."""
+_SHOWN = 200
+"""Characters of its last line in an error."""
 _LOOKING = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
@@ -42,12 +45,12 @@ class Script:
         too much, its process group is killed.
 
         Raises:
-            SystemError: it failed, was too slow, or printed too much or what is no text.
+            SystemError: it failed, was too slow, or printed too much, too late or what is no text.
         """
         try:
             with self._started() as process:
                 try:
-                    printed, errors = self._outputs(process)
+                    printed, errors, is_cut = self._outputs(process)
                 finally:
                     self._kill()
         except subprocess.TimeoutExpired:
@@ -57,9 +60,15 @@ class Script:
         except OSError as error:
             raise self.failed(f"it could not be started: {error.strerror}.") from error
         if process.returncode != 0:
-            last = (errors.decode(errors="replace").strip().splitlines() or ["nothing"])[-1]
-            status = process.returncode
-            raise self.failed(f"its exit status was {status}, and it printed: {last}.")
+            lines = errors.decode(errors="replace").strip().splitlines()
+            last = repr(lines[-1][:_SHOWN]) if lines else "nothing"  # repr(): no control characters
+            status = describe(process.returncode)
+            raise self.failed(f"it failed ({status}). Its last line on standard error: {last}.")
+        if is_cut:
+            raise self.failed(
+                f"it ended, and {_GRACE_S:g} s later a process that it had started had its "
+                f"standard output open, which did not end with a whole line: {printed[-80:]!r}."
+            )
         try:
             return printed.decode()
         except UnicodeDecodeError:
@@ -83,8 +92,11 @@ class Script:
             )
         )
 
-    def _outputs(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    def _outputs(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes, bool]:
         """What the script prints to standard output and to standard error until it ends.
+
+        The last value is whether standard output may be cut: it is still open, as a filter that is
+        slow leaves it, and ends within a line.
 
         Its exit status is not read yet: until then no other process gets its pid, and _kill() can
         kill its process group.
@@ -102,10 +114,7 @@ class Script:
                 if not has_ended and os.waitid(os.P_PID, process.pid, _LOOKING):
                     has_ended = True
                     deadline_s = min(deadline_s, time.monotonic() + _GRACE_S)
-                if time.monotonic() > deadline_s:
-                    if has_ended:
-                        break
-                    raise subprocess.TimeoutExpired(self.text, self._longest_s)
+                is_late = time.monotonic() > deadline_s
                 for key, _ in selector.select(_LOOK_S):
                     data = os.read(key.fd, _MOST_BYTES)
                     printed[key.fd] += data
@@ -113,8 +122,13 @@ class Script:
                         raise self.failed("it was killed: it printed more than 1 MiB.")
                     if not data:
                         selector.unregister(key.fd)
-        first, second = printed.values()
-        return first, second
+                if is_late:  # after a last look: this process may have been stopped meanwhile
+                    if has_ended:
+                        break
+                    raise subprocess.TimeoutExpired(self.text, self._longest_s)
+            first, second = printed.values()
+            is_open = process.stdout.fileno() in selector.get_map()
+        return first, second, is_open and not first.endswith(b"\n")
 
     def _started(self) -> subprocess.Popen[bytes]:
         with self._lock:
