@@ -199,6 +199,31 @@ def test_a_failed_rank_ends_the_others(tmp_path: Path, how: str, status: int, sa
     assert ("memory" in done.stderr) == (status == 137)
 
 
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        ("farandole.PeerFailure: rank 1 (pid $(cat pid) on h) left the group.", "ended first"),
+        ("farandole.CheckpointError: save_checkpoint() failed on rank 1.", "failed first"),
+    ],
+)
+def test_a_rank_that_the_launcher_ended_is_not_said_to_have_failed(
+    tmp_path: Path, error: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f"""
+        if [ "$RANK" = 1 ]; then echo $$ >new; mv new pid; echo done; exec sleep 60; fi
+        until [ -e pid ]; do sleep 0.01; done
+        echo "{error}" >&2; exit 1"""
+    done = run("-n", "2", script(tmp_path, text))
+    assert done.returncode == 1
+    assert re.search(
+        rf"The last lines of rank 1:\n    done\nThe last lines of rank 0:\n    {error[:20]}.*\n\n"
+        rf"farandole run: rank 1 of 2 {how} \(pid \d+, host \S+\); rank 0 failed because of it: "
+        r"exit status 1\. The other ranks were ended\.\n$",
+        done.stderr,
+    ), done.stderr
+
+
 def test_what_a_failed_rank_has_started_is_ended(tmp_path: Path) -> None:
     worker = tmp_path / "worker"
     text = f'sleep 60 & echo $! >"{worker}.$RANK"; [ "$RANK" = 0 ] && exit 5; wait'

@@ -140,6 +140,8 @@ def test_lines_are_cut() -> None:
 
 
 PEER = "[rank0]: farandole.PeerFailure: all_reduce on rank 0 of 3: rank {} (pid 7 on h) ended."
+NO_FOLDER = "[rank1]: farandole.CheckpointError: save_checkpoint() failed on rank 0."
+STEP = "farandole.StepError: optimizer step #4 in group 'g' on rank 1 of 3 failed on rank 0."
 
 
 @pytest.mark.parametrize(
@@ -147,11 +149,15 @@ PEER = "[rank0]: farandole.PeerFailure: all_reduce on rank 0 of 3: rank {} (pid 
     [
         ({1: 1, 0: 1}, {}, 1),
         ({0: 1, 1: 1}, {0: PEER.format(1), 1: "ValueError: bad batch"}, 1),
-        ({2: -15, 0: -9}, {}, 0),
+        ({0: -9, 2: -15}, {}, 0),
+        ({2: -15, 0: 1}, {0: PEER.format(2)}, 2),  # killed from outside: nothing had failed before
         ({2: -15}, {}, 2),
         ({0: 1}, {0: PEER.format(2)}, 2),  # mpirun reports one rank
         ({0: 1}, {0: PEER.format(2), 2: PEER.format(1)}, 1),
         ({0: 1}, {0: PEER.format(2), 2: PEER.format(0)}, 2),
+        ({0: 1}, {0: PEER.format(0)}, 0),
+        ({1: 1, 0: 1}, {0: NO_FOLDER, 1: NO_FOLDER}, 0),
+        ({1: 1, 0: 1}, {0: "ValueError: bad batch", 1: STEP}, 0),
         ({0: -6}, {0: "of 'farandole::AbortedError'\n  what():  was aborted by rank 1 (pid 9)"}, 1),
     ],
 )
@@ -167,8 +173,92 @@ def test_the_cause_is_found(
     assert status == {1: 1, -9: 137, -15: 143, -6: 134}[statuses.get(cause, statuses.get(0, 0))]
     said = capfd.readouterr().err
     assert f"farandole run: rank {cause} of 3 " in said
-    elsewhere = cause not in statuses and cause not in texts
-    assert ("look at the output on its host" in said) == elsewhere
+    assert "look at the output on its host" not in said
+
+
+LEFT = "[rank0]: farandole.PeerFailure: barrier on rank 0 of 3: rank 1 (pid 8 on h) left the group."
+
+
+@pytest.mark.parametrize(
+    ("failure", "texts", "headline", "shown"),
+    [
+        pytest.param(
+            Failure({0: 1, 1: -15}, {0: 7, 1: 8}, {0: "h", 1: "h"}),
+            {0: LEFT, 1: "done"},
+            "rank 1 of 3 ended first (pid 8, host h); rank 0 failed because of it: exit status 1.",
+            ["    done", "    " + LEFT],
+            id="ended by the launcher while it ended",
+        ),
+        pytest.param(
+            Failure({0: 1, 1: -9}, finished=frozenset({2})),
+            {0: LEFT},
+            "rank 1 of 3 ended first; rank 0 failed because of it: exit status 1.",
+            [],
+            id="killed by the launcher after 30 s",
+        ),
+        pytest.param(
+            Failure({0: 1}, finished=frozenset({1})),
+            {0: LEFT},
+            "rank 1 of 3 ended first with exit status 0; rank 0 failed because of it: exit",
+            [],
+            id="ended without an error",
+        ),
+        pytest.param(
+            Failure({2: 1}, {2: 9, 1: 8}),
+            {2: LEFT.replace("rank 1", "rank 0")},
+            "rank 1 of 3 ended first (pid 8); rank 2 failed because of it: exit status 1.",
+            [],
+            id="named by its number in another group",
+        ),
+        pytest.param(
+            Failure({1: 1, 0: -15}),
+            {0: "opening it", 1: NO_FOLDER},
+            "rank 0 of 3 failed first; rank 1 failed because of it: exit status 1.",
+            ["    opening it", "    " + NO_FOLDER],
+            id="ended by the launcher before it could fail",
+        ),
+        pytest.param(
+            Failure({1: 1, 0: 1}),
+            {0: NO_FOLDER, 1: NO_FOLDER},
+            "rank 0 of 3 failed: exit status 1.",
+            ["    " + NO_FOLDER],
+            id="an error of another rank",
+        ),
+        pytest.param(
+            Failure({0: 1, 2: -15}),
+            {0: "farandole.TimeoutError: rank 2 (pid 9 on h) did not arrive."},
+            "rank 0 of 3 failed: exit status 1.",
+            [],
+            id="a rank that was late and ended by the launcher",
+        ),
+        pytest.param(
+            Failure({0: 1}, sees_all=False),
+            {0: LEFT},
+            "rank 1 of 3 ended first; rank 0 failed because of it: exit status 1. Rank 1 printed "
+            "nothing here: look at the output on its host.",
+            [],
+            id="on another host",
+        ),
+    ],
+)
+def test_no_rank_is_blamed_that_the_launcher_ended_or_that_tells_of_another(
+    failure: Failure,
+    texts: dict[int, str],
+    headline: str,
+    shown: list[str],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    console = Console(prefix=False, folder=None, quiet=False)
+    for rank, text in texts.items():
+        console.feed(str(rank), OUT, text.encode() + b"\n")
+        console.feed(str(rank), ERR, text.encode() + b"\n")
+    capfd.readouterr()
+    assert report(failure, 3, console) == 1
+    said = capfd.readouterr().err
+    assert f"farandole run: {headline}" in said
+    assert "SIG" not in said
+    for line in shown:
+        assert f"{line}\n" in said
 
 
 @pytest.mark.parametrize(
@@ -178,6 +268,8 @@ def test_the_cause_is_found(
         ({0: 1, 1: 3}, "rank 1: exit status 3"),
         ({1: None, 0: 1}, "rank 1"),
         ({1: None, 0: -15}, "rank 1"),
+        ({0: 1, 1: -15}, "rank 1"),
+        ({2: None, 1: -15}, "which one is unknown"),
         ({1: None, 0: None}, "which one is unknown"),
     ],
 )

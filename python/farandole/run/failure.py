@@ -12,8 +12,14 @@ from farandole.run.console import ERR, OUT, Console
 
 _CONSEQUENCE = re.compile(r"\bfarandole(?:\.|::)(?:PeerFailure|AbortedError)\b")
 """In the last lines of a rank that ended because another one did."""
-_OTHER_RANK = re.compile(r"\brank (\d+) \(pid ")
-"""How an error names the rank that ended or gave up; the last one in its first line."""
+_OTHER_RANK = re.compile(r"\brank (\d+) \(pid (\d+)")
+"""How such an error names the rank that ended or gave up; the last one in its first line."""
+_OTHER_ERROR = re.compile(
+    r"\bfarandole(?:\.|::)\w*Error\b.*?"
+    r"(?:\b(?:failed(?: for bucket \d+)? on|abandoned by) ranks? (?P<ranks>\d+(?:(?:, | and )\d+)*)"
+    r"|: rank (?P<rank>\d+) met an exception)"
+)
+"""How an error of a call that all ranks made names those on which it failed."""
 _SILENT = "[link-silent]"
 """In the last lines of a rank that failed because another did not answer over the network."""
 FAILED = re.compile(r"farandole run: (rank (\d+) of \d+ (?:failed|ended first|did not answer).*)")
@@ -39,54 +45,85 @@ class Failure:
     """By rank, the first to end first; only those that ended with another status than 0."""
     pids: dict[int, int] = field(default_factory=dict)
     hosts: dict[int, str] = field(default_factory=dict)
+    finished: frozenset[int] = frozenset()
+    """Ranks that have ended with status 0."""
+    in_order: bool = True
+    """Whether it is known which rank ended first; else statuses are in the order of ranks."""
+    sees_all: bool = True
+    """Whether the output of all ranks comes here."""
+
+    def own(self) -> dict[int, int]:
+        """Statuses without those of ranks that the launcher ended, unless there are no others.
+
+        The launcher ends ranks once one has failed, by SIGTERM, and by SIGKILL if that had no
+        effect. Such a signal comes from elsewhere if nothing had failed before.
+        """
+        ends = (-signal.SIGTERM, *[-signal.SIGKILL] * self.in_order)
+        found: dict[int, int] = {}
+        for rank, status in self.statuses.items():
+            is_first = self.in_order and not found
+            if is_first or status not in ends:
+                found[rank] = status
+        return found or self.statuses
+
+
+@dataclass(frozen=True)
+class _Blame:
+    """What the last lines of a rank say of another one."""
+
+    rank: int
+    has_failed: bool
+    """It met an error of its own; else it ended or gave up."""
 
 
 def root_cause(failure: Failure, console: Console) -> int:
-    """The rank that ended first, and not because of another one if its last lines show that.
+    """The rank that failed first, and not because of another one if its last lines show that.
 
-    It may be a rank without a known status: mpirun reports one rank only. Ranks that the launcher
-    ended are left out, and those whose error says that a peer died or gave up.
+    It may be a rank without a known status: mpirun reports one rank only, and the launcher may have
+    ended a rank before it could fail.
     """
-    own = _failed_by_themselves(failure)
-    blamed = {rank: _blamed(console.last_lines(str(rank), ERR)) for rank in own}
-    causes = [rank for rank in own if blamed[rank] is None]
-    if causes:
-        return causes[0]
-    rank, seen = own[0], set[int]()
+    rank, seen = next(iter(failure.own())), set[int]()
     while rank not in seen:
         seen.add(rank)
-        other = _blamed(console.last_lines(str(rank), ERR))
-        if other is not None and other not in seen:
-            rank = other
+        blame = _blame(rank, failure, console)
+        if blame is not None and blame.rank not in seen:
+            rank = blame.rank
     return rank
 
 
 def describe_cause(ended: Mapping[int, int | None], console: Console) -> str:
     """Which rank failed first, and how, of those that have ended; None is an unknown status."""
-    failed = {rank: status for rank, status in ended.items() if status}
-    if not failed:
+    statuses = {rank: status for rank, status in ended.items() if status}
+    failure = Failure(statuses, in_order=None not in ended.values())
+    if not statuses:
         return "which one is unknown"
-    cause = root_cause(Failure(failed), console)
-    return f"rank {cause}: {describe(failed[cause])}" if cause in failed else f"rank {cause}"
+    cause, own = root_cause(failure, console), failure.own()
+    if cause not in own:
+        return f"rank {cause}"
+    if not failure.in_order and own[cause] == -signal.SIGTERM:
+        return "which one is unknown"
+    return f"rank {cause}: {describe(own[cause])}"
 
 
 def report(failure: Failure, world_size: int, console: Console) -> int:
     """Prints the report; returns the exit status of `farandole run`."""
+    own = failure.own()
     first = root_cause(failure, console)
-    reported = first if first in failure.statuses else _failed_by_themselves(failure)[0]
-    status = failure.statuses[reported]
-    lines = _last_lines(first, console)
-    shown = lines or _last_lines(reported, console) or [f"Rank {first} printed nothing."]
+    reported = first if first in own else next(iter(own))
+    status = own[reported]
     where = [f"pid {failure.pids[first]}"] if first in failure.pids else []
     where += [f"host {failure.hosts[first]}"] if first in failure.hosts else []
     place = f" ({', '.join(where)})" if where else ""
+    shown = _last_lines(first, console)
     if reported == first:
         what = f"failed: {describe(status)}{place}."
     else:
-        what = "did not answer" if _is_silence(failure, console) else "ended first"
-        what += f"{place}; rank {reported} failed because of it: {describe(status)}."
-        if not lines:
+        how = _how_it_ended(first, reported, failure, console)
+        what = f"{how}{place}; rank {reported} failed because of it: {describe(status)}."
+        if not shown and not failure.sees_all:
             what += f" Rank {first} printed nothing here: look at the output on its host."
+        shown += _last_lines(reported, console)
+    shown = shown or [f"Rank {first} printed nothing."]
     rest = " The other ranks were ended." if world_size > 1 else ""
     text = ["", *shown, "", f"farandole run: rank {first} of {world_size} {what}{rest}"]
     text += _others(failure, {first, reported})
@@ -120,6 +157,16 @@ def _is_silence(failure: Failure, console: Console) -> bool:
     return any(_SILENT in line for line in lines)
 
 
+def _how_it_ended(first: int, reported: int, failure: Failure, console: Console) -> str:
+    """Of a rank that is not known to have failed by itself, as another one says."""
+    if _is_silence(failure, console):
+        return "did not answer"
+    blame = _blame(reported, failure, console)
+    if blame is not None and blame.rank == first and blame.has_failed:
+        return "failed first"
+    return "ended first" + " with exit status 0" * (first in failure.finished)
+
+
 def _last_lines(rank: int, console: Console) -> list[str]:
     """Under a title, errors last; empty if it printed nothing, or prints on another host."""
     lines = console.last_lines(str(rank), OUT)[-_LAST_OUTPUT:]
@@ -127,28 +174,33 @@ def _last_lines(rank: int, console: Console) -> list[str]:
     return [f"The last lines of rank {rank}:", *(f"    {line}" for line in lines)] if lines else []
 
 
-def _failed_by_themselves(failure: Failure) -> list[int]:
-    """Without the ranks that the launcher ended, unless there are no others."""
-    own = [rank for rank, status in failure.statuses.items() if status != -signal.SIGTERM]
-    return own or list(failure.statuses)
-
-
 def _others(failure: Failure, named: set[int]) -> list[str]:
     """A line for each other rank that failed."""
     others = [
-        f"rank {rank} failed as well: {describe(failure.statuses[rank])}."
-        for rank in _failed_by_themselves(failure)
+        f"rank {rank} failed as well: {describe(status)}."
+        for rank, status in failure.own().items()
         if rank not in named
     ]
     left_out = len(others) - _MOST_OTHERS
     return others[:_MOST_OTHERS] + ([f"and {left_out} more ranks."] if left_out > 0 else [])
 
 
-def _blamed(lines: list[str]) -> int | None:
-    """The rank whose end was the cause, as these last lines of another rank say; else None."""
+def _blame(rank: int, failure: Failure, console: Console) -> _Blame | None:
+    """The other rank that was the cause, as the last lines of ``rank`` say; None: it says none."""
+    lines = console.last_lines(str(rank), ERR)
     for index, line in enumerate(lines):
+        text = " ".join(lines[index : index + 2])  # C++ prints the text in the next line
         if _CONSEQUENCE.search(line):
-            text = " ".join(lines[index : index + 2])  # C++ prints the text in the next line
             named = _OTHER_RANK.findall(text)
-            return int(named[-1]) if named else None
+            other = _rank_of(named[-1], failure) if named else rank
+            return None if other == rank else _Blame(other, has_failed=False)
+        if found := _OTHER_ERROR.search(text):
+            others = list(map(int, re.findall(r"\d+", found["ranks"] or found["rank"])))
+            return None if rank in others else _Blame(others[0], has_failed=True)
     return None
+
+
+def _rank_of(named: tuple[str, str], failure: Failure) -> int:
+    """The rank of a process that an error names by its number in the error's group and its pid."""
+    number, pid = named
+    return next((rank for rank, each in failure.pids.items() if each == int(pid)), int(number))

@@ -113,7 +113,14 @@ class Torchrun:
         if not statuses:
             return None
         pids = {rank: each.pid for rank, each in self._ranks.items()}
-        return Failure(statuses, pids, dict.fromkeys(statuses, socket.gethostname()))
+        return Failure(
+            statuses,
+            pids,
+            dict.fromkeys(pids, socket.gethostname()),
+            finished=frozenset(self._ended.keys() - statuses.keys()),
+            in_order=statuses.keys() <= self._ended.keys(),
+            sees_all=self._job.nodes is None,
+        )
 
     def _meet_rank(self) -> None:
         """Accepts a rank that hands over its outputs; strangers are turned away."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from farandole.run.console import Console
@@ -43,7 +44,9 @@ class ElasticLauncher(Torchrun):
 
     def failure(self) -> Failure | None:
         """Which workers failed, if the job did."""
-        return super().failure() if self._has_failed else None
+        failure = super().failure() if self._has_failed else None
+        # The loss of a worker does not end the others, so each may have been killed from outside.
+        return failure and dataclasses.replace(failure, in_order=False)
 
     def _take_report(self, data: bytes) -> None:
         """Prints what the driver says, line by line."""
