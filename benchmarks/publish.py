@@ -79,9 +79,9 @@ def short_section(*rows: list[Row]) -> str:
         times = [time_text(each * 1e3) for each in (ours, theirs)]
         lines.append([what, *times, peer, f"{ours / theirs:.2f}x"])
     return (
-        f"{markdown(lines, left=(0, 3))}\n\nOn a machine with 2 cores, one thread for each rank. "
-        "[docs/benchmarks.md](docs/benchmarks.md)\nhas the method and all tables, "
-        "[benchmarks/results](benchmarks/results) the raw results."
+        f"{markdown(lines, left=(0, 3))}\n\nOn a machine with 2 cores, one thread for each rank: "
+        "4 ranks share the cores.\n[docs/benchmarks.md](docs/benchmarks.md) has the method and all "
+        "tables, [benchmarks/results](benchmarks/results) the raw results."
     )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documentation says what the sources say."""
 
+import json
 import re
 from pathlib import Path
 
@@ -63,6 +64,36 @@ def test_code_blocks_are_cut_from_the_examples(page: Path) -> None:
 def test_links_lead_to_files(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
         assert link.startswith("https://") or (page.parent / link).exists(), link
+
+
+REPORTS = sorted((REPOSITORY / "benchmarks/results").glob("gpu-check-*.json"))
+NEVER_CHECKED = {"horovod.md", "predict.md"}
+"""Pages about what `make gpu-check` does not check."""
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda path: path.stem)
+def test_the_page_on_gpus_says_what_the_report_says(report: Path) -> None:
+    page = one_line((REPOSITORY / "docs/gpu.md").read_text())
+    said = json.loads(report.read_text())
+    counts = said["counts"]
+    assert (
+        f"{counts['passed']} checks passed there, {counts['failed']} failed and "
+        f"{counts['left out']} were left out" in page
+    )
+    assert f'is "{said["verdict"]}"' in page
+    assert f"`{said['commit']}`" in page
+    assert f"NCCL {said['machine']['nccl']}" in page
+    for figure in said["figures"]:
+        assert f"{figure['ours_us']:.1f} us" in page, figure
+        assert f"{figure['peer_us']:.1f} us" in page, figure
+        assert f"ratios was {figure['ratio']:.2f}" in page, figure
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_denies_that_a_gpu_was_used(page: Path) -> None:
+    denials = r"simulated device only|not (?:yet )?(?:run )?on a GPU"
+    found = re.findall(denials, one_line(page.read_text()))
+    assert not (found and REPORTS) or page.name in NEVER_CHECKED
 
 
 def test_readme_begins_with_the_two_commands() -> None:
