@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/shm/crossed_waits.h"
 #include "farandole/error.h"
 #include "signals_blocked.h"
 
@@ -134,6 +135,7 @@ uint64_t CollectiveQueue::push(Task task) {
     return number;
   }
   if (!state.executor.joinable()) {
+    comm::shm::CrossedWaits::exclude(state.group);
     const SignalsBlocked blocked;
     state.executor = std::thread([shared = state_] { shared->execute(); });
     ::pthread_setname_np(state.executor.native_handle(), "farandole");

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import farandole
 import pytest
@@ -298,6 +301,69 @@ def test_misuse_is_told() -> None:
 def test_there_must_be_a_group() -> None:
     with pytest.raises(InvalidArgument, match="no default group"):
         DistributedDataParallel(nn.Linear(1, 1))
+
+
+def groups_at_different_paces(rank: int, world_size: int) -> None:
+    """Ranks wait for each other in two groups, and none is in the way of another."""
+    ddp, beside = DistributedDataParallel(Layers()), dist.new_group([0, 1])
+    slow = 1.6  # longer than ranks look on before they give up
+
+    def other_thread() -> None:
+        for step in range(2):
+            time.sleep(slow if rank == 0 and step == 1 else 0)
+            dist.all_reduce(torch.ones(1), group=beside)
+
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    for step in range(2):
+        time.sleep(slow if rank == 1 and step == 1 else 0)
+        square(ddp(torch.ones(1, 8))).backward()
+    thread.join()
+
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    for _ in range(2):
+        if rank == 0:
+            time.sleep(slow)
+            dist.barrier(first)
+            dist.barrier(second)
+        else:
+            work = dist.barrier(first, async_op=True)
+            dist.barrier(second)
+            work.wait()
+
+
+def one_batch_less(rank: int, world_size: int, operation: str) -> str:
+    """Rank 1 leaves the loop one batch early and goes on to a collective of another group."""
+    if operation == "barrier":  # the default group has not been used then
+        groups_at_different_paces(rank, world_size)
+    else:
+        dist.all_reduce(torch.ones(1))
+    ddp = DistributedDataParallel(Layers())
+    for _ in range(2):
+        square(ddp(torch.ones(1, 8))).backward()
+    if rank == 0:
+        last = square(ddp(torch.ones(1, 8))).backward
+    elif operation == "barrier":
+        last = dist.barrier
+    else:
+        last = partial(dist.all_reduce, torch.ones(1))
+    with pytest.raises(farandole.CommError) as error:
+        last()
+    assert type(error.value) is farandole.CommError
+    return str(error.value)
+
+
+@pytest.mark.parametrize("operation", ["barrier", "all_reduce"])
+def test_ranks_that_wait_for_each_other_in_two_groups_are_told(operation: str) -> None:
+    texts = ranks.run(one_batch_less, 2, operation)
+    for rank, text in enumerate(texts):
+        assert "wait for each other" in text, text
+        assert f"rank {1 - rank} (pid" in text
+        assert "of group 'default'" in text or "in group 'default' " in text
+        assert "group 'default/ddp'" in text
+        assert operation in text
+        assert "drop_last=True" in text
+        assert "join()" in text
 
 
 def dead_peer(rank: int, world_size: int) -> None:

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "comm/shm/bell.h"
 #include "comm/shm/system/cache_line.h"
@@ -19,7 +20,7 @@ namespace farandole::comm::shm {
 
 /// Counts the layouts of what ranks share, and the meanings of its words. Count it up with each
 /// change that the sizes do not show.
-constexpr int kLayout = 2;
+constexpr int kLayout = 3;
 /// Tensor bytes that travel in the very line that announces a collective.
 constexpr size_t kInlineBytes = 24;
 
@@ -50,6 +51,16 @@ struct alignas(kCacheLine) Header {
   std::array<std::byte, kInlineBytes> inline_data;
 };
 static_assert(sizeof(Header) == kCacheLine);
+/// The call in a header whose sequence was read before.
+inline Signature call_in(const Header& header) {
+  std::array<uint64_t, kSignatureWords> words;
+  for (size_t i = 0; i < kSignatureWords; ++i) {
+    words[i] = header.signature[i].load(std::memory_order_relaxed);
+  }
+  Signature signature;
+  std::memcpy(&signature, words.data(), sizeof(signature));
+  return signature;
+}
 
 /// Whether a rank still takes part.
 enum class RankState : uint32_t { kActive, kWritingReason, kAborted, kLeft };
@@ -58,6 +69,8 @@ struct alignas(kNoSharing) RankBlock {
   std::array<Header, 2> headers;                    ///< of collectives s and s + 1, by parity
   alignas(kNoSharing) std::atomic<uint64_t> steps;  ///< barriers passed within collectives
   std::atomic<int> core;  ///< 1 + where the rank last entered a collective; a hint, 0: unknown
+  std::atomic<uint32_t> thread;   ///< that enters collectives; see crossed_waits.h
+  std::atomic<uint32_t> crossed;  ///< 1: the rank gives up; see crossed_waits.h
   alignas(kNoSharing) std::atomic<RankState> state;
   std::array<char, 512> reason;  ///< why kAborted; written before it
   int lost_rank;  ///< that ended or left, by its number in the group of all hosts; else -1

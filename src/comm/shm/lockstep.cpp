@@ -26,6 +26,9 @@ constexpr int kLooksPerClock = 64;
 constexpr int kYields = 32;
 /// The longest sleep of a rank that has work to do meanwhile, for which no rank wakes it.
 constexpr microseconds kNap{500};
+/// Ranks that wait for each other in two groups give up when they have been found so often, one
+/// look every kLivenessInterval, after the first time.
+constexpr int kCrossingLooks = 20;
 constexpr auto kFixOfDeath =
     "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
     "or continue without that rank.";
@@ -61,22 +64,14 @@ Lockstep::Lockstep(std::byte* control, const Topology& topology, Liveness livene
       options_(std::move(options)),
       exec_watch_(topology, control),
       group_(reinterpret_cast<GroupBlock*>(control)),
-      ranks_(reinterpret_cast<RankBlock*>(control + sizeof(GroupBlock))) {}
+      ranks_(reinterpret_cast<RankBlock*>(control + sizeof(GroupBlock))),
+      crossed_waits_(options_.group, topology_, ranks_) {}
 
 Header& Lockstep::header(int rank, uint64_t sequence) const {
   return ranks_[rank].headers[sequence % 2];
 }
 
-Signature Lockstep::signature_of(int rank) const {
-  std::array<uint64_t, kSignatureWords> words;
-  const Header& source = header(rank, sequence_);
-  for (size_t i = 0; i < kSignatureWords; ++i) {
-    words[i] = source.signature[i].load(std::memory_order_relaxed);
-  }
-  Signature signature;
-  std::memcpy(&signature, words.data(), sizeof(signature));
-  return signature;
-}
+Signature Lockstep::signature_of(int rank) const { return call_in(header(rank, sequence_)); }
 
 const std::byte* Lockstep::inline_data_of(int rank) const {
   return header(rank, sequence_).inline_data.data();
@@ -93,6 +88,7 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
     own.signature[i].store(words[i], std::memory_order_relaxed);
   }
   if (inline_bytes != 0) std::memcpy(own.inline_data.data(), data, inline_bytes);
+  crossed_waits_.note_call();
   own.sequence.store(sequence_, std::memory_order_seq_cst);
   // These looks at core and clock cost nothing here: the peers' posts are on their way meanwhile.
   note_core();
@@ -201,6 +197,7 @@ void Lockstep::sleep(Post post, const WaitPolicy& wait_policy) {
     });
     if (there || all_posted(post)) return;
     if (post == Post::kHeader) latest_rank_ = first_missing_;
+    if (due && post == Post::kHeader) look_for_crossing();
     look_for_failures(post, due);
     if (Clock::now() >= deadline) {
       if (all_posted(post)) return;
@@ -238,6 +235,29 @@ void Lockstep::look_for_failures(Post post, bool look_at_processes) {
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     if (is_lost(rank, state_of(rank) == RankState::kLeft)) fail_left(rank);
   }
+}
+
+/// Throws if a missing peer waits for this rank in another group, and has for a while.
+void Lockstep::look_for_crossing() {
+  const auto found =
+      crossed_waits_.find([&](int rank) { return !has_posted(rank, Post::kHeader); });
+  crossing_looks_ = found && crossing_ == found ? crossing_looks_ + 1 : 0;
+  crossing_ = found;
+  if (!found || (crossing_looks_ < kCrossingLooks && !found->was_told)) return;
+  crossed_waits_.tell();
+  const std::string what = describe_current() + " and " + topology_.describe(found->peer) +
+                           " wait for each other: that rank is in collective #" +
+                           std::to_string(found->sequence) + " " + text_of(found->call) +
+                           " of group '" + found->group + "', which this rank has not called.";
+  const std::string why =
+      "the ranks call the collectives of these groups in different orders. Most often one rank had "
+      "a batch less and has left the training loop.";
+  fail(std::make_exception_ptr(CommError(
+           "crossed-waits", what, why,
+           "give every rank the same number of batches (drop_last=True), or train within join(); "
+           "make groups take turns in the same order on every rank.",
+           fault_of({found->peer}))),
+       what);
 }
 
 void Lockstep::look_for_abort() {
@@ -284,6 +304,7 @@ void Lockstep::fail_dead(int rank) { fail_lost(rank, cause_of_death(rank), kFixO
 void Lockstep::fail_left(int rank) { fail_lost(rank, "left the group", kFixOfLeaving); }
 
 void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fix) {
+  look_for_crossing();  // which may be why that rank has ended
   const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + how + ".";
   const std::string why = last_reached(rank) + ".";
   fail(std::make_exception_ptr(

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "comm/shm/bootstrap/exec_watch.h"
 #include "comm/shm/bootstrap/liveness.h"
 #include "comm/shm/control_block.h"
+#include "comm/shm/crossed_waits.h"
 #include "comm/shm/system/await.h"
 #include "farandole/comm/topology.h"
 #include "farandole/error.h"
@@ -42,7 +44,7 @@ namespace farandole::comm::shm {
 ///
 /// A waiter that has slept for some time checks which missing peer is dead, has left or has
 /// aborted. After that it reads the posts again: a peer that finished its part and exited is no
-/// failure.
+/// failure. It also looks for a peer that waits for it in another group (crossed_waits.h).
 ///
 /// Threads: one caller at a time; abort() from any thread.
 class Lockstep {
@@ -141,6 +143,7 @@ class Lockstep {
   std::chrono::steady_clock::time_point deadline(std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);
   void look_for_abort();
+  void look_for_crossing();
   int aborted_rank() const;
   bool is_dead(int rank) const;
   std::string cause_of_death(int rank) const;
@@ -170,6 +173,7 @@ class Lockstep {
   ExecWatch exec_watch_;
   GroupBlock* group_;
   RankBlock* ranks_;
+  CrossedWaits crossed_waits_;
   uint64_t sequence_ = 0;
   uint64_t steps_ = 0;
   std::mutex mismatch_mutex_;
@@ -177,6 +181,8 @@ class Lockstep {
   int first_missing_ = 0;                ///< all ranks below have posted
   int latest_rank_ = -1;
   std::chrono::steady_clock::time_point deadline_{};  ///< zero: no wait has slept yet
+  std::optional<CrossedWaits::Crossing> crossing_;    ///< that the last look has found
+  int crossing_looks_ = 0;                            ///< that have found it
   uint64_t posted_ticks_ = 0;
   bool has_waited_ = false;
   std::exception_ptr failure_;  ///< why the group is over, as thrown on this rank

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/shm/crossed_waits.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include "comm/fork_safe_mutex.h"
+
+namespace farandole::comm::shm {
+namespace {
+
+/// RankBlock::thread of a rank on which several threads have called the group.
+constexpr uint32_t kSeveralThreads = ~uint32_t{0};
+
+/// The groups of this process.
+std::vector<const CrossedWaits*>& registry() {
+  static auto* const groups = new std::vector<const CrossedWaits*>;  // never destroyed
+  return *groups;
+}
+
+std::mutex& registry_mutex() { return fork_safe_mutex<CrossedWaits>(); }
+
+/// The number of this thread, from 1; no other thread of the process ever has it.
+uint32_t this_thread() {
+  static std::atomic<uint32_t> last{0};
+  thread_local const uint32_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return own;
+}
+
+}  // namespace
+
+CrossedWaits::CrossedWaits(std::string group, const Topology& topology, RankBlock* ranks)
+    : group_(std::move(group)), rank_(topology.rank), ranks_(ranks) {
+  for (size_t rank = 0; rank < topology.pids.size(); ++rank) {
+    processes_.emplace_back(topology.pids[rank], topology.processes[rank]);
+  }
+  const std::set<std::pair<int, std::string>> different(processes_.begin(), processes_.end());
+  if (different.size() != processes_.size()) processes_.clear();  // ranks that are threads
+  const std::lock_guard lock(registry_mutex());
+  registry().push_back(this);
+}
+
+CrossedWaits::~CrossedWaits() {
+  const std::lock_guard lock(registry_mutex());
+  auto& groups = registry();
+  groups.erase(std::find(groups.begin(), groups.end(), this));
+}
+
+void CrossedWaits::note_call() {
+  std::atomic<uint32_t>& thread = ranks_[rank_].thread;
+  const uint32_t own = this_thread();
+  uint32_t before = thread.load(std::memory_order_relaxed);
+  if (before == own || (before == 0 && thread.compare_exchange_strong(before, own))) return;
+  thread.store(kSeveralThreads, std::memory_order_relaxed);
+}
+
+void CrossedWaits::exclude(const std::string& group) {
+  const std::lock_guard lock(registry_mutex());
+  for (const CrossedWaits* each : registry()) {
+    if (each->group_ == group) each->ranks_[each->rank_].thread.store(kSeveralThreads);
+  }
+}
+
+std::optional<CrossedWaits::Crossing> CrossedWaits::find(
+    const std::function<bool(int rank)>& is_missing) const {
+  const std::lock_guard lock(registry_mutex());
+  for (int peer = 0; peer < static_cast<int>(processes_.size()); ++peer) {
+    if (peer == rank_ || !is_missing(peer)) continue;
+    for (const CrossedWaits* other : registry()) {
+      if (other == this) continue;
+      const auto crossing = crossing_in(*other, peer);
+      if (crossing && is_missing(peer)) return crossing;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<CrossedWaits::Crossing> CrossedWaits::crossing_in(const CrossedWaits& other,
+                                                                int peer) const {
+  const int own_there = other.rank_;
+  const int peer_there = other.rank_of(processes_[static_cast<size_t>(peer)]);
+  if (peer_there < 0 ||
+      other.processes_[static_cast<size_t>(own_there)] != processes_[static_cast<size_t>(rank_)]) {
+    return std::nullopt;
+  }
+  const uint64_t sequence = other.entered(peer_there);
+  if (sequence <= other.entered(own_there)) return std::nullopt;
+  const RankBlock& block = other.ranks_[peer_there];
+  const bool was_told = block.crossed.load(std::memory_order_seq_cst) != 0;
+  const bool waits = block.state.load(std::memory_order_acquire) == RankState::kActive;
+  if (!waits && !was_told) return std::nullopt;
+
+  const uint32_t own_thread = this_thread();
+  const uint32_t peer_thread = block.thread.load(std::memory_order_relaxed);
+  const bool own_is_known = other.is_called_by(own_thread, own_there);
+  const bool peer_is_known = is_called_by(peer_thread, peer);
+  const bool is_one_thread =
+      is_called_by(own_thread, rank_) && peer_thread != 0 && peer_thread != kSeveralThreads &&
+      (own_is_known || other.is_called_by(0, own_there)) &&
+      (peer_is_known || is_called_by(0, peer)) && (own_is_known || peer_is_known);
+  if (!is_one_thread) return std::nullopt;
+  return Crossing{peer, other.group_, call_in(block.headers[sequence % 2]), sequence, was_told};
+}
+
+/// -1: it is not among these.
+int CrossedWaits::rank_of(const std::pair<int, std::string>& process) const {
+  const auto found = std::find(processes_.begin(), processes_.end(), process);
+  return found == processes_.end() ? -1 : static_cast<int>(found - processes_.begin());
+}
+
+/// Whether `thread` alone has called this group on `rank`; 0: none has.
+bool CrossedWaits::is_called_by(uint32_t thread, int rank) const {
+  return ranks_[rank].thread.load(std::memory_order_relaxed) == thread;
+}
+
+/// The number of the last collective that `rank` has entered.
+uint64_t CrossedWaits::entered(int rank) const {
+  return std::max(ranks_[rank].headers[0].sequence.load(std::memory_order_seq_cst),
+                  ranks_[rank].headers[1].sequence.load(std::memory_order_seq_cst));
+}
+
+}  // namespace farandole::comm::shm
