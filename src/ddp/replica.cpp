@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/ddp/replica.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <exception>
+#include <functional>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -63,6 +66,58 @@ void check_has_memory(const NamedTensors& tensors, const char* kind) {
                           "call to_empty(device=...) on the module and initialize or load its "
                           "state on every rank before you wrap it.");
   }
+}
+
+/// Other ranks write rank 0's values into these tensors. Checked on every rank, so that all throw
+/// before any waits for another.
+void check_writable(const NamedTensors& tensors, const char* kind) {
+  for (const auto& [name, tensor] : tensors) {
+    const std::string subject =
+        std::string("DistributedDataParallel got ") + kind + " '" + name + "', ";
+    const std::string why =
+        "rank 0's values are written into it on the other ranks, which torch does not allow.";
+    if (tensor.is_inference()) {
+      throw InvalidArgument("inference-tensor", subject + "which was made in inference mode.", why,
+                            "make the module outside of torch.inference_mode(), or clone() it.");
+    }
+    if (tensor.layout() == at::kStrided &&
+        at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+      throw InvalidArgument("expanded-tensor",
+                            subject + "several elements of which are one place in memory.", why,
+                            "register a copy: clone() a tensor that expand() has made.");
+    }
+    if (tensor.layout() != at::kStrided) {
+      throw NotSupported("tensor-layout",
+                         subject + "which has the layout " + c10::str(tensor.layout()) + ".",
+                         "only dense tensors are sent.",
+                         "register it as a dense tensor, or put its name into the module's "
+                         "_ddp_params_and_buffers_to_ignore.");
+    }
+  }
+}
+
+/// Runs `check` on this rank. Throws if it threw on any rank. Collective.
+void check_on_all_ranks(const std::function<void()>& check, const ReplicaGroup& group) {
+  std::exception_ptr failure;
+  std::string text;
+  try {
+    check();
+  } catch (const std::exception& error) {
+    failure = std::current_exception();
+    text = error.what();
+  }
+  const std::vector<uint64_t> failed = group.all_gather(uint64_t{failure != nullptr});
+  const auto first = std::find(failed.begin(), failed.end(), 1U);
+  if (first == failed.end()) return;
+  const std::vector<std::string> texts = group.all_gather(text);
+  if (failure) std::rethrow_exception(failure);
+  const auto rank = static_cast<size_t>(first - failed.begin());
+  throw InvalidArgument(
+      "module-refused-elsewhere",
+      "rank " + std::to_string(rank) + " of group '" + group.name() +
+          "' cannot wrap its module: " + texts[rank].substr(0, texts[rank].find('\n')),
+      "all ranks wrap their modules together.",
+      "change the module on that rank, or on every rank.");
 }
 
 void check_trainable(const NamedTensors& parameters) {
@@ -129,10 +184,16 @@ Replica::Replica(NamedTensors parameters, NamedTensors buffers, const Group& gro
     : options_(std::move(options)),
       parameters_(without(options_.ignored, parameters)),
       buffers_(without(options_.ignored, buffers)) {
-  check_wire(options_.wire_dtype);
-  check_has_memory(parameters_, "parameter");
-  check_has_memory(buffers_, "buffer");
   group_ = std::make_shared<ReplicaGroup>(group);
+  const auto check = [this] {
+    check_wire(options_.wire_dtype);
+    check_has_memory(parameters_, "parameter");
+    check_has_memory(buffers_, "buffer");
+    if (group_->world_size() == 1) return;
+    if (options_.init_sync) check_writable(parameters_, "parameter");
+    check_writable(buffers_, "buffer");
+  };
+  check_on_all_ranks(check, *group_);
   if (options_.init_sync) check_same_replicas(parameters_, buffers_, *group_);
   check_trainable(parameters_);
   report_nonfinite_ = strictest_policy();
@@ -270,7 +331,9 @@ void Replica::set_group(const Group& group) {
 }
 
 void Replica::set_tensors(NamedTensors parameters, NamedTensors buffers) {
-  buffers_ = without(options_.ignored, buffers);
+  NamedTensors sent = without(options_.ignored, buffers);
+  if (group_->world_size() > 1) check_writable(sent, "buffer");
+  buffers_ = std::move(sent);
   NamedTensors others = without(options_.ignored, parameters);
   if (same_tensors(parameters_, others)) return;
   ReplicaRegistry::instance().remove(parameters_, link_.get());

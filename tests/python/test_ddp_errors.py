@@ -125,6 +125,46 @@ def test_an_exception_in_forward_is_told_to_the_others() -> None:
     ranks.run(exception_in_forward, 2)
 
 
+def refused_tensors(rank: int, world_size: int) -> None:
+    """Every rank raises, whichever ranks have a module that cannot be sent."""
+
+    def expanded() -> nn.Module:
+        model = nn.Linear(4, 4)
+        model.register_buffer("mask", torch.zeros(1).expand(5))
+        return model
+
+    def made_in_inference_mode() -> nn.Module:
+        with torch.inference_mode():
+            mask = torch.zeros(2)
+        model = nn.Linear(4, 4)
+        model.register_buffer("mask", mask)
+        return model
+
+    def sparse() -> nn.Module:
+        model = nn.Linear(4, 4)
+        model.register_buffer("mask", torch.zeros(2).to_sparse())
+        return model
+
+    for make, text in (
+        (expanded, "'mask', several elements of which are one place"),
+        (made_in_inference_mode, "'mask', which was made in inference mode"),
+        (sparse, "'mask', which has the layout Sparse"),
+        (lambda: nn.Linear(4, 4, device="meta"), "meta device: parameter 'weight'"),
+    ):
+        with pytest.raises(farandole.Error, match=text):
+            DistributedDataParallel(make())
+        with pytest.raises(farandole.Error, match=text) as error:
+            DistributedDataParallel(make() if rank == 1 else nn.Linear(4, 4), init_sync=False)
+        assert rank == 1 or "rank 1 of group" in str(error.value)
+    DistributedDataParallel(expanded(), broadcast_buffers=False)
+    ddp = DistributedDataParallel(nn.Linear(4, 4))
+    ddp.module.register_buffer("late", torch.zeros(1).expand(5))
+    with pytest.raises(InvalidArgument, match="'late', several elements"):
+        ddp(torch.ones(1, 4))
+    ddp.module.late = torch.zeros(5)
+    square(ddp(torch.ones(1, 4))).backward()
+
+
 def unused_parameters(rank: int, world_size: int) -> None:
     model = seeded(Experts)
     ddp = DistributedDataParallel(model)
@@ -280,6 +320,7 @@ def arguments(rank: int, world_size: int) -> None:
 
 CHECKS = [
     different_modules,
+    refused_tensors,
     changed_modules,
     different_options,
     some_weights,

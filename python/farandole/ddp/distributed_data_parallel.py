@@ -255,8 +255,9 @@ class DistributedDataParallel(nn.Module, Joinable):
         return self._replica
 
     def _take_tensors(self, replica: _C.Replica) -> None:
-        self._known_buffers = self._present_buffers()
-        replica.set_tensors(module_tensors.named_parameters(self.module), self._known_buffers)
+        buffers = self._present_buffers()
+        replica.set_tensors(module_tensors.named_parameters(self.module), buffers)
+        self._known_buffers = buffers
 
     def _present_buffers(self) -> module_tensors.Named:
         return module_tensors.named_buffers(self.module, self.parameters_to_ignore)
