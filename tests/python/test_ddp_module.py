@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.nn.parallel.distributed import _BufferCommHookLocation, _MixedPrecision
+from torch.nn.utils import prune
 
 import ranks
 import sim
@@ -26,6 +27,7 @@ from ddp_oracle import (
     batch,
     check_steps,
     expected,
+    gradients,
     seeded,
 )
 
@@ -79,6 +81,29 @@ def other_parameter_objects() -> None:
     ddp.load_state_dict(new, assign=True)
     assert all(a is not b for a, b in zip(before, ddp.parameters(), strict=True))
     check_steps(ddp, plain_loss)
+
+
+def renamed_parameters() -> None:
+    """torch.nn.utils.prune keeps the Parameter objects, by other names and in another order."""
+    ddp, rank, world_size = wrapped(), dist.get_rank(), dist.get_world_size()
+    alone = copy.deepcopy(ddp.module)
+    linear = next(name for name, each in alone.named_modules() if isinstance(each, nn.Linear))
+    for step in range(6):
+        if step in (2, 5):
+            for model in (alone, ddp.module):
+                mask = torch.arange(model.get_submodule(linear).weight.numel()) % (step + 1) != 0
+                layer: Any = model.get_submodule(linear)
+                prune.custom_from_mask(layer, "weight", mask.view_as(layer.weight))
+        if step == 4:
+            for model in (alone, ddp.module):
+                state = {name: 0.5 * tensor for name, tensor in model.state_dict().items()}
+                model.load_state_dict(state, assign=True)
+        ddp.zero_grad()
+        alone.zero_grad()
+        plain_loss(ddp, rank, step).backward()
+        for each in range(world_size):
+            (plain_loss(alone, each, step) / world_size).backward()
+        assert_gradients(ddp, gradients(alone))
 
 
 def copies() -> None:
@@ -413,6 +438,7 @@ def unused_and_static() -> None:
 CHECKS = [
     state_is_as_torchs,
     other_parameter_objects,
+    renamed_parameters,
     copies,
     shared_memory,
     functional_calls,

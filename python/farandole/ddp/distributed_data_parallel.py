@@ -233,7 +233,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         options.ignored = self.parameters_to_ignore
         options.sparse = module_tensors.sparse_names(self.module)
         self._known_buffers = self._present_buffers() if self._sends_buffers_at_start else []
-        parameters = module_tensors.named_parameters(self.module)
+        parameters = self._watch.named_parameters()
         replica = _C.Replica(parameters, self._known_buffers, self.process_group, options)
         for hook, state in self._comm_hooks:
             replica.set_python_hook(state, hook)
@@ -256,7 +256,7 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     def _take_tensors(self, replica: _C.Replica) -> None:
         buffers = self._present_buffers()
-        replica.set_tensors(module_tensors.named_parameters(self.module), buffers)
+        replica.set_tensors(self._watch.named_parameters(), buffers)
         self._known_buffers = buffers
 
     def _present_buffers(self) -> module_tensors.Named:

@@ -14,11 +14,6 @@ from farandole.errors import InvalidArgument, sentences
 Named = list[tuple[str, Tensor]]
 
 
-def named_parameters(module: nn.Module) -> Named:
-    """Each parameter once, by its first name."""
-    return list(module.named_parameters())
-
-
 def named_buffers(module: nn.Module, ignored: Collection[str] = ()) -> Named:
     """Each buffer once, by its first name, without the ``ignored`` ones."""
     return [(name, buffer) for name, buffer in module.named_buffers() if name not in ignored]
@@ -37,14 +32,21 @@ def sparse_names(module: nn.Module) -> set[str]:
 class ParameterWatch:
     """Sees whether a module got other parameters, as ``load_state_dict(assign=True)`` gives it.
 
-    It runs before each forward, so it compares objects and touches no tensor.
+    It runs before each forward, so it compares objects and touches no tensor. Parameters keep the
+    names and the order that they had when the module was wrapped: torch.nn.utils.prune renames
+    them.
     """
 
     def __init__(self, module: nn.Module) -> None:
         """Remember what ``module`` has now."""
         self._module = module
-        self._names = [name for name, _ in module.named_parameters()]
+        self._named: Named = list(module.named_parameters())
+        self._names = [name for name, _ in self._named]  # that they have now
         self._remember()
+
+    def named_parameters(self) -> Named:
+        """Each parameter once, by its first name when the module was wrapped."""
+        return list(self._named)
 
     def has_changed(self) -> bool:
         """Whether an object is another one than when it was last asked.
@@ -57,10 +59,14 @@ class ParameterWatch:
         present = self._present()
         if _same(self._values, present) or any(map(_is_lent, present)):
             return False
-        self._remember()
-        names = [name for name, _ in self._module.named_parameters()]
-        if names != self._names:
-            changed = sorted(set(names) ^ set(self._names)) or names
+        named = dict(self._module.named_parameters())
+        names = {id(parameter): name for name, parameter in named.items()}
+        if names.keys() == {id(parameter) for _, parameter in self._named}:
+            self._names = [names[id(parameter)] for _, parameter in self._named]
+            self._remember()
+            return False
+        changed = sorted(named.keys() ^ set(self._names))
+        if changed:
             raise InvalidArgument(
                 sentences(
                     "parameters-changed",
@@ -71,6 +77,11 @@ class ParameterWatch:
                     "change the module first, then wrap it again on every rank.",
                 )
             )
+        first_names = [name for name, _ in self._named]
+        self._named = [
+            (first, named[now]) for first, now in zip(first_names, self._names, strict=True)
+        ]
+        self._remember()
         return True
 
     def _remember(self) -> None:
