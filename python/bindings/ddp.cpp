@@ -120,6 +120,8 @@ ReplicaClass bind_passes(py::module_& module) {
       .def("forward_failed", &Replica::forward_failed, NoGil(), "Tell that it raised.")
       .def_property("synchronize", &Replica::synchronizes, &Replica::set_synchronize,
                     "Whether the next forward passes are synchronized.")
+      .def("passes", &Replica::passes, NoGil(),
+           "Forward passes so far whose backward has reached a parameter.")
       .def("set_loss_weight", &Replica::set_loss_weight, py::arg("weight"), NoGil(),
            "What the loss is a mean over; None: nothing.")
       .def(

@@ -684,6 +684,10 @@ class Replica:
         """
         Take part in one backward of the others; whether one had inputs. Collective.
         """
+    def passes(self) -> int:
+        """
+        Forward passes so far whose backward has reached a parameter.
+        """
     def plan(self) -> BucketPlan:
         """
         The buckets; empty before the first backward.

@@ -6,7 +6,6 @@
 
 #include "ddp/gradient_hook.h"
 #include "farandole/comm/events.h"
-#include "farandole/error.h"
 
 namespace farandole {
 
@@ -16,6 +15,7 @@ BackwardTracker::BackwardTracker(std::function<void(bool)> on_output)
 void BackwardTracker::after_forward(const std::vector<at::Tensor>& outputs, bool synchronize) {
   if (is_running()) return;  // within backward, which has its end already
   if (synchronize) ++forward_;
+  awaits_parameters_ = true;
   begins_at_parameter_ = synchronize;
   for (const at::Tensor& output : outputs) {
     if (!output.defined()) continue;
@@ -23,7 +23,8 @@ void BackwardTracker::after_forward(const std::vector<at::Tensor>& outputs, bool
     // A view that is changed in place afterwards gets another node than the one hooked here.
     if (output.is_view()) watch(at::Tensor(output._base()), synchronize);
   }
-  awaits_outputs_ = synchronize && !begins_at_parameter_;
+  awaits_outputs_.reset();
+  if (!begins_at_parameter_) awaits_outputs_ = synchronize;
 }
 
 void BackwardTracker::watch(const at::Tensor& output, bool synchronize) {
@@ -40,24 +41,18 @@ void BackwardTracker::forward_failed() {
   forward_failed_ = true;
 }
 
-void BackwardTracker::check_outputs_were_used() {
-  awaits_outputs_ = false;
-  if (!std::exchange(outputs_were_passed_by_, false)) return;
-  throw InvalidArgument(
-      "gradients-not-averaged", "gradients of the last backward were not averaged over the ranks.",
-      "its loss did not use any output of the forward before it, and those outputs start the "
-      "averaging.",
-      "return the loss, or the tensors that it is computed from, from forward; or run a forward "
-      "whose outputs are not used under no_grad() or no_sync().");
-}
-
 std::optional<bool> BackwardTracker::begins_at_parameter() const {
-  return is_running() ? std::nullopt : begins_at_parameter_;
+  if (is_running()) return std::nullopt;
+  return awaits_outputs_ ? awaits_outputs_ : begins_at_parameter_;
 }
 
-void BackwardTracker::begin_pass() {
-  awaits_outputs_ = false;
-  outputs_were_passed_by_ = false;
+bool BackwardTracker::is_first_outside_of_passes() {
+  if (!is_idle() || !last_was_synchronized_) return false;
+  return !std::exchange(was_outside_of_passes_, true);
+}
+
+void BackwardTracker::parameter_was_reached() {
+  if (std::exchange(awaits_parameters_, false)) ++passes_;
 }
 
 uint64_t BackwardTracker::begin() {

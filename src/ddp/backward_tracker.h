@@ -13,8 +13,8 @@ namespace farandole {
 /// Finds out when a backward begins, whether it is synchronized, and whether an exception left it.
 ///
 /// A backward is synchronized if its forward was. It begins when one of the outputs of that forward
-/// gets a gradient. Where the outputs have no graph (a forward that returns no tensors), it begins
-/// when a parameter gets a gradient.
+/// gets a gradient. Its loss may also come from tensors that are not among these outputs, such as
+/// an attribute of the module. Then it begins when a parameter gets a gradient.
 ///
 /// Threads: one call at a time.
 class BackwardTracker {
@@ -30,22 +30,25 @@ class BackwardTracker {
 
   void after_forward(const std::vector<at::Tensor>& outputs, bool synchronize);
   void forward_failed();
-  /// Throws InvalidArgument if the backward that ended last was of a loss that the module keeps,
-  /// and of nothing that its forward returned: its gradients stayed local.
-  void check_outputs_were_used();
-
   /// A gradient that reaches a parameter outside of a synchronized backward begins a pass, of the
   /// last forward.
   void begin_at_parameter(bool synchronize) { begins_at_parameter_ = synchronize; }
   /// Whether the gradient that has reached a parameter begins a pass, and whether the pass is
   /// synchronized; nullopt: it does not.
   std::optional<bool> begins_at_parameter() const;
-  /// A gradient has reached a parameter, and no pass had begun.
-  void parameter_was_reached() { outputs_were_passed_by_ = awaits_outputs_; }
+  /// A gradient has reached a parameter.
+  void parameter_was_reached();
+  /// Forward passes so far whose backward has reached a parameter.
+  uint64_t passes() const { return passes_; }
   /// A pass begins.
-  void begin_pass();
+  void begin_pass() { awaits_outputs_.reset(); }
   /// It adds to gradients.
-  void add_pass(bool synchronize) { has_local_passes_ = !synchronize; }
+  void add_pass(bool synchronize) {
+    has_local_passes_ = !synchronize;
+    last_was_synchronized_ = synchronize;
+  }
+  /// True once: the gradient that has reached a parameter is in no pass, so no forward led to it.
+  bool is_first_outside_of_passes();
   /// Whether passes that were not synchronized have added to gradients since the last one that was.
   bool has_local_passes() const { return has_local_passes_; }
   void forget_local_passes() { has_local_passes_ = false; }
@@ -85,10 +88,13 @@ class BackwardTracker {
   /// Whether the next backward is synchronized, if it may come to parameters and to no output of
   /// the last forward.
   std::optional<bool> begins_at_parameter_;
-  /// The last forward was synchronized, and no backward has come to what it returned.
-  bool awaits_outputs_ = false;
-  bool outputs_were_passed_by_ = false;  ///< gradients came to parameters meanwhile
+  /// Whether the last forward was synchronized; nullopt: a backward has come to it already.
+  std::optional<bool> awaits_outputs_;
+  bool awaits_parameters_ = false;  ///< no gradient has come to a parameter since the last forward
+  uint64_t passes_ = 0;
   bool has_local_passes_ = false;
+  bool last_was_synchronized_ = true;  ///< the last pass; a local one may still go on
+  bool was_outside_of_passes_ = false;
   bool forward_failed_ = false;
   uint64_t forward_ = 0;
   uint64_t backward_ = 0;

@@ -87,7 +87,9 @@ void check_forwards(const std::vector<BackwardReport>& reports, const BackwardCo
                       "an exception left forward on that rank, and the program continued with the "
                       "next batch, but the other ranks did not.",
                       "fix the cause of the exception; or zero the gradients on every rank and "
-                      "continue with the next batch: the ranks are in step again from here.",
+                      "continue. The next batches are averaged again, but that rank reaches the "
+                      "end of its data one batch before the others: repeat the batch that failed, "
+                      "or train within join().",
                       {failed, kBackward});
 }
 

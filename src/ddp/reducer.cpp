@@ -92,7 +92,6 @@ void Reducer::before_forward() {
   if (tracker_->is_running()) return;  // a forward within backward: activation checkpointing
   tell_of_abandoned();
   end_sharding();
-  tracker_->check_outputs_were_used();
   if (gradients_->has_changed()) renew_parameters(/*keeps_plan=*/!sharded_);
 }
 
@@ -156,13 +155,24 @@ void Reducer::start_buckets() {
 /// Moves a gradient into its slot. Returns what autograd is to add to p.grad.
 at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   const std::lock_guard lock(mutex_);
-  if (const auto synchronize = tracker_->begins_at_parameter()) begin_pass(*synchronize);
+  tracker_->parameter_was_reached();
+  const bool is_shared = (*gradients_)[index].is_shared();  // the pass may be another model's
+  if (const auto synchronize = tracker_->begins_at_parameter(); synchronize && !is_shared) {
+    begin_pass(*synchronize);
+  } else if (!is_shared && tracker_->is_first_outside_of_passes()) {
+    log(LogLevel::kWarning,
+        "parameter '" + gradients_->names()[index] + "' got a gradient on rank " +
+            std::to_string(group_->rank()) +
+            " that is not averaged: no forward of its DistributedDataParallel came before this "
+            "backward. Call the wrapper instead of its .module, once for each backward, unless "
+            "gradients are meant to stay on their rank.");
+  }
   if (!gradient.defined()) return gradient;
   if (tracker_->is_running() && launcher_->is_launched(index)) {
     launcher_->note_late(index);
     return {};
   }
-  if (loss_weight_->is_set() && (*gradients_)[index].is_shared()) {
+  if (is_shared && loss_weight_->is_set()) {
     loss_weight_->refuse_shared(gradients_->names()[index]);
   }
   // Peers may still store into the slots of a backward that was abandoned.
@@ -185,7 +195,6 @@ void Reducer::on_accumulated(size_t index) {
     launcher_->count(index);
   } else {
     launcher_->note_early(index, current_graph_task());
-    tracker_->parameter_was_reached();
   }
 }
 
@@ -613,6 +622,11 @@ BucketPlan Reducer::plan() const {
 bool Reducer::has_local_passes() const {
   const std::lock_guard lock(mutex_);
   return tracker_->has_local_passes();
+}
+
+uint64_t Reducer::passes() const {
+  const std::lock_guard lock(mutex_);
+  return tracker_->passes();
 }
 
 bool Reducer::is_weighted() const {

@@ -241,6 +241,13 @@ std::shared_ptr<Reducer> Replica::make_reducer() const {
   return reducer;
 }
 
+/// Returns the Reducer before.
+std::shared_ptr<Reducer> Replica::replace_reducer() {
+  auto reducer = make_reducer();
+  earlier_passes_ += reducer_->passes();
+  return std::exchange(reducer_, std::move(reducer));
+}
+
 bool Replica::will_send_buffers() const {
   return synchronize_ && options_.broadcast_buffers && !buffers_.empty();
 }
@@ -295,7 +302,13 @@ void Replica::broadcast(int root) {
   group_->broadcast(tensors, root);
 }
 
-void Replica::broadcast_buffers(int root) { group_->broadcast(tensors_of(buffers_), root); }
+void Replica::broadcast_buffers(int root) {
+  const std::vector<at::Tensor> buffers = tensors_of(buffers_);
+  group_->broadcast(buffers, root);
+  if (group_->rank() != root || group_->world_size() == 1) return;
+  // A backward that needs their earlier values ends in the same error as on the other ranks.
+  for (const at::Tensor& buffer : buffers) buffer.unsafeGetTensorImpl()->bump_version();
+}
 
 /// Takes part in what the other ranks do for one batch: a forward with its buffers, and a backward.
 bool Replica::join_backward(double weight) {
@@ -327,7 +340,7 @@ void Replica::set_group(const Group& group) {
   group_ = std::make_shared<ReplicaGroup>(group);
   sharded_.reset();  // until the optimizer has made a plan for these ranks
   awaits_.clear();
-  reducer_ = make_reducer();
+  replace_reducer();
 }
 
 void Replica::set_tensors(NamedTensors parameters, NamedTensors buffers) {
@@ -339,8 +352,8 @@ void Replica::set_tensors(NamedTensors parameters, NamedTensors buffers) {
   ReplicaRegistry::instance().remove(parameters_, link_.get());
   parameters_ = std::move(others);
   ReplicaRegistry::instance().put(parameters_, link_);
-  sharded_.reset();  // the optimizer's plan is for the old tensors
-  std::exchange(reducer_, make_reducer())->before_forward();  // where peers may wait
+  sharded_.reset();                     // the optimizer's plan is for the old tensors
+  replace_reducer()->before_forward();  // where peers may wait
 }
 
 }  // namespace farandole

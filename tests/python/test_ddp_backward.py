@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from farandole import DistributedDataParallel
+from farandole.ddp.outputs import find_tensors
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -327,6 +329,101 @@ def losses_that_are_not_returned() -> None:
         assert_gradients(ddp, {f"layers.{name}": g for name, g in wanted.items()})
 
 
+class Beside(Aside):
+    """Keeps the loss as an attribute and returns a tensor that has no part in it."""
+
+    def forward(self, x: Tensor) -> Any:
+        output = self.layers(x)
+        self.loss = square(output)
+        return output.sigmoid()
+
+
+def losses_beside_what_is_returned() -> None:
+    def check(ddp: DistributedDataParallel, step: int, passes: int) -> None:
+        def loss(model: nn.Module, rank: int, step: int) -> Tensor:
+            terms = [plain_loss(model, rank, step + i) for i in range(passes)]
+            return torch.stack(terms).sum()
+
+        wanted = expected(alone, dist.get_world_size(), loss, step)
+        ddp.zero_grad()
+        for i in range(passes):
+            ddp(batch(dist.get_rank(), step + i, 4, 8))
+            ddp.module.loss.backward()
+        assert_gradients(ddp, {f"layers.{name}": gradient for name, gradient in wanted.items()})
+
+    alone = seeded(Layers)
+    for make in (Aside, Beside):
+        for passes in (1, 2):
+            ddp = wrapped(make, gradient_accumulation_steps=passes)
+            ddp.module.layers.load_state_dict(alone.state_dict())
+            for step in range(0, 3 * passes, passes):
+                check(ddp, step, passes)
+
+
+class Link:
+    """One of a chain, as of a parse tree."""
+
+    def __init__(self, value: object, rest: object) -> None:
+        self.value, self.rest = value, rest
+
+
+class Lazy(dict[str, object]):
+    """A mapping that a search must not open by its own methods."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+    values = __iter__ = __len__ = __getattribute__  # type: ignore[assignment]
+
+
+@dataclass(slots=True)
+class Slots:
+    output: Tensor
+    unset: object = field(init=False)
+
+
+def outputs_that_are_searched_in_bounds() -> None:
+    """Deep, wide and lazy outputs neither fail, nor run code, nor hide tensors near their top."""
+    tensor = torch.zeros(1)
+    chain: object = None
+    for _ in range(5000):
+        chain = Link(tensor, chain)
+    found = find_tensors((chain, tensor))
+    assert 1 < len(found) < 2048
+    wide = {"ids": list(range(100_000)), "rows": [[j] * 500 for j in range(600)], "loss": (tensor,)}
+    assert find_tensors(wide) == [tensor]
+    assert find_tensors([Lazy(a=tensor), torch, nn.Linear(1, 1), Lazy, print]) == [tensor]
+    assert find_tensors(Slots(tensor)) == [tensor]
+    assert find_tensors({"loss": tensor, "self": [chain]})[0] is tensor
+    ring: list[object] = [tensor]
+    ring.append(ring)
+    assert find_tensors(ring) == [tensor]
+
+
+class Deep(nn.Module):
+    """Returns its output below more than the search looks at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = Layers()
+
+    def forward(self, x: Tensor) -> Any:
+        result: object = self.layers(x)
+        for _ in range(3000):
+            result = Link(0, result)
+        return result
+
+
+def outputs_that_are_not_found() -> None:
+    def loss(model: nn.Module, rank: int, step: int) -> Tensor:
+        result = model(batch(rank, step, 4, 8))
+        while isinstance(result, Link):
+            result = result.rest
+        return square(result)
+
+    check_steps(wrapped(Deep), loss)
+
+
 def evaluation_between_steps() -> None:
     ddp, rank, world_size = wrapped(), dist.get_rank(), dist.get_world_size()
     for step in range(3):
@@ -357,6 +454,9 @@ CHECKS = [
     outputs_of_all_kinds,
     outputs_are_changed_in_place,
     losses_that_are_not_returned,
+    losses_beside_what_is_returned,
+    outputs_that_are_searched_in_bounds,
+    outputs_that_are_not_found,
     evaluation_between_steps,
 ]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import warnings
@@ -165,6 +166,58 @@ def refused_tensors(rank: int, world_size: int) -> None:
     square(ddp(torch.ones(1, 4))).backward()
 
 
+def two_forwards_with_batch_norm(rank: int, world_size: int) -> None:
+    """Every rank gets torch's error, after a warning that names the option."""
+    for sends in (True, False):
+        ddp = DistributedDataParallel(
+            seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))),
+            broadcast_buffers=sends,
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for step in range(2):
+                square(ddp(batch(rank, step, 4, 4))).backward()
+            assert caught == []
+            loss = square(ddp(batch(rank, 0, 4, 4))) + square(ddp(batch(rank, 1, 4, 4)))
+        assert ["broadcast_buffers=False" in str(each.message) for each in caught] == [True] * sends
+        if sends:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+        else:
+            loss.backward()
+        ddp.zero_grad()
+        square(ddp(batch(rank, 0, 4, 4))).backward()
+
+
+def gradients_outside_of_forwards(rank: int, world_size: int) -> None:
+    """A module that is called without its wrapper is averaged nowhere, which one warning says."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Lines()
+    logging.getLogger("farandole").addHandler(handler)
+    ddp = DistributedDataParallel(seeded(Layers))
+    for step in range(3):
+        with ddp.no_sync():
+            plain_loss(ddp, rank, step).backward()
+        plain_loss(ddp, rank, step).backward()
+    keeping = DistributedDataParallel(seeded(Keeping), find_unused_parameters=True)
+    for synchronizes in (True, False, True):
+        keeping.require_backward_grad_sync = synchronizes
+        keeping(batch(rank, 0, 4, 8))
+        keeping.module.loss.backward()
+    assert lines == []
+    for step in range(3):
+        plain_loss(ddp.module, rank, step).backward()
+    logging.getLogger("farandole").removeHandler(handler)
+    (line,) = lines
+    assert "got a gradient on rank" in line
+    assert "Call the wrapper" in line
+
+
 def unused_parameters(rank: int, world_size: int) -> None:
     model = seeded(Experts)
     ddp = DistributedDataParallel(model)
@@ -259,12 +312,11 @@ class Keeping(nn.Module):
 
 
 def losses_that_are_not_returned(rank: int, world_size: int) -> None:
-    ddp = DistributedDataParallel(seeded(Keeping), find_unused_parameters=True)
+    ddp = DistributedDataParallel(seeded(Keeping))
     for step in range(3):
         ddp(batch(rank, step, 4, 8))
-        ddp.module.loss.backward()
-        with pytest.raises(InvalidArgument, match=r"were not averaged[\s\S]*return the loss"):
-            ddp(batch(rank, step, 4, 8))
+        with pytest.raises(BackwardError, match=r"no gradient: 'other\.weight' on every rank"):
+            ddp.module.loss.backward()
         ddp.zero_grad()
         output = ddp(batch(rank, step, 4, 8))
         (square(output) + ddp.module.loss).backward()
@@ -328,6 +380,8 @@ CHECKS = [
     weights_beside_other_gradients,
     losses_that_are_not_returned,
     arguments,
+    two_forwards_with_batch_norm,
+    gradients_outside_of_forwards,
 ]
 
 

@@ -88,9 +88,9 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   ~Reducer();
 
   /// Call before a forward with gradients. Collective only if this rank has abandoned a backward.
-  /// Throws InvalidArgument if gradients stayed local that seem to belong to the previous forward.
   void before_forward();
-  /// Call after it: backward from `outputs` is synchronized if `synchronize`, otherwise local.
+  /// Call after it: backward from `outputs` is synchronized if `synchronize`, otherwise local. A
+  /// backward from other tensors of this forward begins at the first parameter that it reaches.
   void after_forward(const std::vector<at::Tensor>& outputs, bool synchronize);
   /// Call instead of after_forward() if the forward threw.
   void forward_failed();
@@ -112,6 +112,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void end_abandoned();
   /// Whether passes that were not synchronized have added to gradients since the last one that was.
   bool has_local_passes() const;
+  /// Forward passes so far whose backward has reached a parameter.
+  uint64_t passes() const;
   /// Whether those gradients count by a loss weight.
   bool is_weighted() const;
   /// Moves every p.grad that the program has set to another tensor into its bucket.

@@ -77,7 +77,8 @@ class FARANDOLE_API Replica {
   /// Call before a forward. Sends buffers to all ranks if broadcast_buffers is set and this pass is
   /// synchronized. Reports an abandoned backward to the other ranks.
   void before_forward();
-  /// Call after it, with every output tensor that may need gradients.
+  /// Call after it, with the output tensors that may need gradients. Those that are left out are
+  /// found when their backward reaches a parameter.
   void after_forward(const std::vector<at::Tensor>& outputs);
   /// Call instead of after_forward() if the forward threw.
   void forward_failed();
@@ -85,6 +86,8 @@ class FARANDOLE_API Replica {
   /// Whether later passes are synchronized.
   void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
   bool synchronizes() const { return synchronize_; }
+  /// Forward passes so far whose backward has reached a parameter.
+  uint64_t passes() const { return earlier_passes_ + reducer_->passes(); }
   /// See Reducer::set_loss_weight().
   void set_loss_weight(std::optional<double> weight);
   void set_hook(std::shared_ptr<c10d::CommHookInterface> hook);
@@ -137,6 +140,7 @@ class FARANDOLE_API Replica {
  private:
   NonfinitePolicy strictest_policy() const;
   std::shared_ptr<Reducer> make_reducer() const;
+  std::shared_ptr<Reducer> replace_reducer();
 
   const std::shared_ptr<ReplicaLink> link_ = std::make_shared<ReplicaLink>(ReplicaLink{this});
   ReplicaOptions options_;
@@ -151,6 +155,7 @@ class FARANDOLE_API Replica {
   std::map<const void*, std::function<void()>> awaits_;  ///< by owner
   bool join_failed_ = false;                             ///< see join_failed()
   bool took_part_ = false;  ///< in backward passes of others, since the last end_join()
+  uint64_t earlier_passes_ = 0;  ///< of reducers before this one
   std::shared_ptr<Reducer> reducer_;
 };
 

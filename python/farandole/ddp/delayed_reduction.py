@@ -24,6 +24,7 @@ class DelayedReduction:
     ) -> None:
         """Send rank 0's values to all. Collective."""
         self.synchronize = True
+        self.passes = 0  # backward passes so far
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._group = group
         _broadcast_coalesced(group, [p.detach() for p in parameters], _MESSAGE_BYTES, 0)
@@ -56,6 +57,7 @@ class DelayedReduction:
 
     def _reduce(self, gradient: Tensor) -> None:
         del gradient
+        self.passes += 1
         if not self.synchronize:
             return
         for buffer in self._buffers:

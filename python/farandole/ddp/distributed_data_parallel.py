@@ -105,6 +105,8 @@ class DistributedDataParallel(nn.Module, Joinable):
     _runtime_logging_sample_rate = 100
     _ddp_sink_clone = True
     _looked_for_optimizers = False
+    _passes_before_forward = -1  # the last one that was synchronized
+    _warned_of_two_forwards = False
     _replica: _C.Replica | None = None
 
     def __init__(
@@ -268,9 +270,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         """Run the module's forward; gradients of what it returns are averaged in backward.
 
         Raises:
-            InvalidArgument: parameters were added or removed since the module was wrapped; or the
-                gradients of the last backward were not averaged, since its loss was not made of
-                what forward had returned.
+            InvalidArgument: parameters were added or removed since the module was wrapped.
             BackwardError: this rank left a backward by an exception, and others did not.
         """
         with record_function("DistributedDataParallel.forward"):
@@ -299,6 +299,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if work is not None:
             work.wait()
         if self._syncs_buffers(after_forward=False):
+            self._warn_of_two_forwards()
             self._sync_buffers()
         if self._join_config.enable:
             joining.tell_synchronization(self, self._synchronizes())
@@ -326,14 +327,21 @@ class DistributedDataParallel(nn.Module, Joinable):
             replica.after_forward(tensors)
         synchronizes = self._synchronizes()
         self.require_forward_param_sync = torch.is_grad_enabled() and synchronizes
+        if self.require_forward_param_sync:
+            self._passes_before_forward = self._passes()
         if self._delayed is not None:
             self._delayed.synchronize = synchronizes
             self._delayed.prepare()
-        self._accumulation.count_backward_of(tensors)
 
     def _synchronizes(self) -> bool:
         """Whether the backward of the present forward averages."""
-        return self.require_backward_grad_sync and self._accumulation.ends_with_next_backward()
+        return self.require_backward_grad_sync and self._accumulation.is_last(self._passes)
+
+    def _passes(self) -> int:
+        """Forward passes so far whose backward has reached a parameter."""
+        if self._replica is not None:
+            return self._replica.passes()
+        return 0 if self._delayed is None else self._delayed.passes
 
     @contextmanager
     def _inside_ddp_forward(self) -> Iterator[None]:
@@ -434,6 +442,20 @@ class DistributedDataParallel(nn.Module, Joinable):
             and hooked.buffer_comm_hook_location == BufferCommHookLocation.POST_FORWARD
         )
         return hooked_after == after_forward and self.will_sync_module_buffers()
+
+    def _warn_of_two_forwards(self) -> None:
+        """Say once what a backward of the forward before this one will fail of."""
+        if self._warned_of_two_forwards or self._passes() != self._passes_before_forward:
+            return
+        self._warned_of_two_forwards = True
+        if any(getattr(each, "running_mean", None) is not None for each in self.module.modules()):
+            warnings.warn(
+                "rank 0's buffers are sent although no backward has followed the forward before "
+                'this one. If its backward still comes, it will raise "modified by an inplace '
+                'operation", because BatchNorm keeps its buffers for backward. For several '
+                "forward passes to one backward, pass broadcast_buffers=False.",
+                stacklevel=2,
+            )
 
     def _sync_buffers(self, root: int | None = None) -> None:
         """Make the buffers ``root``'s; without one those of rank 0, or of a rank with inputs."""
