@@ -155,8 +155,8 @@ void Reducer::start_buckets() {
 /// Moves a gradient into its slot. Returns what autograd is to add to p.grad.
 at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   const std::lock_guard lock(mutex_);
-  tracker_->parameter_was_reached();
   const bool is_shared = (*gradients_)[index].is_shared();  // the pass may be another model's
+  if (!is_shared || tracker_->is_running()) tracker_->parameter_was_reached();
   if (const auto synchronize = tracker_->begins_at_parameter(); synchronize && !is_shared) {
     begin_pass(*synchronize);
   } else if (!is_shared && tracker_->is_first_outside_of_passes()) {

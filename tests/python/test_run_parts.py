@@ -11,7 +11,14 @@ from farandole.__main__ import main
 from farandole.run.command_line import job_of, make_parser
 from farandole.run.console import ERR, OUT, Console
 from farandole.run.cores import Core, Division, describe, divide, text_of
-from farandole.run.failure import Failure, describe_cause, report, root_cause
+from farandole.run.failure import (
+    Failure,
+    describe_cause,
+    report,
+    root_cause,
+    shell_status,
+    status_of_shell,
+)
 from farandole.run.lines import LONGEST_BYTES, LineCutter
 from farandole.run.mpirun import failure_in
 
@@ -174,6 +181,11 @@ def test_the_cause_is_found(
     said = capfd.readouterr().err
     assert f"farandole run: rank {cause} of 3 " in said
     assert "look at the output on its host" not in said
+
+
+def test_statuses_of_a_shell() -> None:
+    for status in (0, 1, 128, -9, -15, 213):  # 213 is no signal: it is what mpirun may end with
+        assert status_of_shell(shell_status(status)) == status
 
 
 LEFT = "[rank0]: farandole.PeerFailure: barrier on rank 0 of 3: rank 1 (pid 8 on h) left the group."

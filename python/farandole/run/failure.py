@@ -151,6 +151,11 @@ def shell_status(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
+def status_of_shell(status: int) -> int:
+    """The reverse. A program may have such a status without a signal: that of mpirun may be 213."""
+    return 128 - status if 128 < status < 128 + signal.NSIG else status
+
+
 def _is_silence(failure: Failure, console: Console) -> bool:
     """Whether a rank that failed says that another did not answer."""
     lines = (line for rank in failure.statuses for line in console.last_lines(str(rank), ERR))

@@ -23,7 +23,7 @@ from typing import IO, Any
 from farandole import _C
 from farandole.errors import Error, InvalidArgument, NotSupported, sentences
 from farandole.run.command_line import job_of, make_parser
-from farandole.run.failure import FAILED, describe
+from farandole.run.failure import FAILED, describe, status_of_shell
 from farandole.run.function_meeting import Listener, Meeting, Report
 
 PROGRAM = "farandole.run.function_rank"
@@ -268,7 +268,7 @@ def _death(
     failed: list[re.Match[str]], lost: list[Report], world_size: int, status: int
 ) -> RankError:
     """Of the rank that `farandole run` names, else of the first that ended without a result."""
-    how = describe(128 - status if status > 128 else status)  # as a shell has it
+    how = describe(status_of_shell(status))
     if failed:
         return died(failed[-1][1], (int(failed[-1][2]),))
     if lost:
