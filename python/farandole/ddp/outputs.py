@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-_LIMIT = 4096  # values that are looked at in one output, each twice if it may have parts
+_LIMIT = 2048  # values that are looked at in one output, each twice if it may have parts
 _WIDTH = 256  # values of one container among them
 _LEAVES = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray})
 _SEQUENCES: tuple[type[Any], ...] = (tuple, list, set, frozenset)
