@@ -10,6 +10,8 @@ import farandole
 import torch
 from torch import nn
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 PATH = sys.argv[1]
 
 farandole.init_process_group()

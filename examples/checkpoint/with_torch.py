@@ -17,6 +17,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 PATH = sys.argv[1]
 
 farandole.init_process_group()

@@ -10,6 +10,8 @@ import torch
 from farandole.debugger import Hook, ModeKeys, ReductionConfig, SaveConfigMode, create_trial
 from torch import nn
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 FOLDER = sys.argv[1]
 
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))

@@ -8,6 +8,8 @@ import sys
 
 from farandole.debugger import Rule, create_trial, invoke_rule
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 FOLDER = sys.argv[1]
 
 trial = create_trial(FOLDER)

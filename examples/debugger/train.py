@@ -11,6 +11,8 @@ import torch
 from farandole.debugger import Hook, SaveConfig
 from torch import nn
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 FOLDER = sys.argv[1]
 STEPS = int(sys.argv[2]) if len(sys.argv) > 2 else 50
 

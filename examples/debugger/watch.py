@@ -16,6 +16,8 @@ from farandole.debugger import (
     rules,
 )
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 FOLDER = sys.argv[1]
 
 trial = create_trial(FOLDER)

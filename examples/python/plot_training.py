@@ -67,7 +67,13 @@ def main() -> None:
     parser.add_argument("log", type=Path, help="folder that has log.csv, or a file of lines")
     parser.add_argument("picture", type=Path, help="PNG or SVG file to write")
     arguments = parser.parse_args()
-    draw(read_rows(arguments.log), arguments.picture)
+    try:
+        rows = read_rows(arguments.log)
+    except FileNotFoundError as error:
+        parser.error(
+            f"{error.filename} does not exist; train_resnet.py and other examples write it"
+        )
+    draw(rows, arguments.picture)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <optional>
+#include <string>
+#include <utility>
+
 #include "bindings.h"
+#include "comm/lost_rank.h"
 #include "farandole/comm/backends.h"
 #include "farandole/comm/events.h"
 
@@ -7,7 +12,31 @@ namespace farandole::python {
 
 namespace py = pybind11;
 
+namespace {
+
+/// comm::CalledFunction as a context manager.
+struct CalledFunction {
+  explicit CalledFunction(std::string of) : name(std::move(of)) {}
+
+  std::string name;
+  std::optional<comm::CalledFunction> scope;
+};
+
+void bind_called_function(py::module_& module) {
+  py::class_<CalledFunction>(
+      module, "CalledFunction",
+      "Within it, errors about ranks that have ended name this function of the library.")
+      .def(py::init<std::string>(), py::arg("name"))
+      .def("__enter__", [](CalledFunction& called) { called.scope.emplace(called.name); })
+      .def("__exit__",
+           [](CalledFunction& called, const py::object& /*type*/, const py::object& /*error*/,
+              const py::object& /*traceback*/) { called.scope.reset(); });
+}
+
+}  // namespace
+
 void bind_comm(py::module_& module) {
+  bind_called_function(module);
   py::class_<comm::BackendInfo>(module, "BackendInfo", "One way to communicate.")
       .def_readonly("name", &comm::BackendInfo::name, "\"tcp\", \"shm\", \"mpi\" or \"nccl\".")
       .def_readonly("built", &comm::BackendInfo::built, "Whether this build holds it.")

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 from farandole import _C, arguments
 from farandole.arguments import Tensors, Timeout
+from farandole.called import collective
 
 Group: TypeAlias = dist.ProcessGroup
 Work: TypeAlias = dist.Work
@@ -284,6 +285,7 @@ def barrier(group: Group | None = None, async_op: bool = False, device_ids: obje
     return _C.barrier(arguments.group_of("barrier", group), bool(async_op))
 
 
+@collective
 def monitored_barrier(
     group: Group | None = None,
     timeout: Timeout | None = None,
@@ -377,6 +379,7 @@ def _finish(work: Work, async_op: bool) -> Work:
     return work
 
 
+@collective
 def symmetric_empty(
     *size: int | Sequence[int],
     dtype: torch.dtype | None = None,

@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import Store
 from farandole import _C, arguments
 from farandole.arguments import Timeout, default_group
 from farandole.c10d import BACKEND
+from farandole.called import collective
 from farandole.elastic_meeting import form, is_elastic
 from farandole.errors import InvalidArgument, NotSupported, SystemError, sentences
 from farandole.mpi_meeting import meet_through_mpi
@@ -241,6 +242,7 @@ def is_launched() -> bool:
     return _C.find_launch().launcher != "alone"
 
 
+@collective
 def new_group(
     ranks: Sequence[int] | None = None,
     timeout: Timeout | None = None,
@@ -292,6 +294,7 @@ def new_group(
     return group if isinstance(group, dist.ProcessGroup) else None
 
 
+@collective
 def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Group:
     """Replace ``group`` by one of its ranks that are not ``excluded``, also after a rank has died.
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from farandole.arguments import default_group, timeout_of
+from farandole.called import collective
 from farandole.collectives import all_gather, all_to_all, reduce_scatter
 from farandole.distributed import destroy
 
@@ -80,8 +81,8 @@ get_world_size = _needs_group(dist.get_world_size)
 get_backend = _needs_group(dist.get_backend)
 get_global_rank = _needs_group(dist.get_global_rank)
 get_group_rank = _needs_group(dist.get_group_rank)
-new_subgroups = _needs_group(dist.new_subgroups)
-new_subgroups_by_enumeration = _needs_group(dist.new_subgroups_by_enumeration)
+new_subgroups = collective(_needs_group(dist.new_subgroups))
+new_subgroups_by_enumeration = collective(_needs_group(dist.new_subgroups_by_enumeration))
 get_process_group_ranks = _needs_group(dist.get_process_group_ranks)
 
 all_gather_into_tensor = all_gather
@@ -106,9 +107,9 @@ isend = dist.isend  # as it is: P2POp asks which function it gets
 irecv = dist.irecv
 batch_isend_irecv = _needs_group(dist.batch_isend_irecv)
 
-all_gather_object = _needs_group(dist.all_gather_object)
-broadcast_object_list = _needs_group(dist.broadcast_object_list)
-gather_object = _needs_group(dist.gather_object)
-scatter_object_list = _needs_group(dist.scatter_object_list)
+all_gather_object = collective(_needs_group(dist.all_gather_object))
+broadcast_object_list = collective(_needs_group(dist.broadcast_object_list))
+gather_object = collective(_needs_group(dist.gather_object))
+scatter_object_list = collective(_needs_group(dist.scatter_object_list))
 send_object_list = _needs_group(dist.send_object_list)
 recv_object_list = _needs_group(dist.recv_object_list)

@@ -51,7 +51,8 @@ void check_can_be_folder(const fs::path& path) {
                         "there can be no checkpoint at '" + path.string() + "'.",
                         "'" + lowest.string() + "' is a file, and a checkpoint is a folder.",
                         "pass the folder that save_checkpoint() was given, or that of one "
-                        "checkpoint.");
+                        "checkpoint; read a file that torch.save() wrote with torch.load() or "
+                        "torch::load().");
 }
 
 std::string text_of_file(const std::string& path) {

@@ -10,6 +10,7 @@
 #include "comm/process_stat.h"
 #include "comm/shm/system/reason.h"
 #include "farandole/error.h"
+#include "log.h"
 
 namespace farandole::comm {
 namespace {
@@ -24,6 +25,8 @@ constexpr milliseconds kGrace{10000};
 constexpr milliseconds kMostPause{100};
 /// How long after its sockets a dying process may still seem to run.
 constexpr milliseconds kDying{1000};
+/// After such a wait, or half of the timeout, the user learns who is waited for.
+constexpr milliseconds kPatience{5000};
 /// The first word of a `go` that has the reason why rank 0 gives up.
 constexpr char kFailed = '!';
 
@@ -270,10 +273,14 @@ void RollCall::check_alike(int rank, const Presence& first, const Presence& othe
          "world size " + std::to_string(other.world_size));
 }
 
-void RollCall::wait_a_moment() const {
+void RollCall::wait_a_moment() {
   const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - begin_);
   if (while_waiting_) while_waiting_();
   if (waited >= timeout_) throw_absent();
+  if (waited >= std::min(kPatience, timeout_ / 2) && !std::exchange(was_told_, true)) {
+    log(LogLevel::kInfo, "rank " + std::to_string(rank_) + " waits for rank " + joined(absent()) +
+                             " to join group '" + group_ + "'.");
+  }
   const milliseconds pause = std::min({waited / 8, kMostPause, timeout_ - waited});
   std::this_thread::sleep_for(std::max(pause, milliseconds(1)));
 }

@@ -72,7 +72,7 @@ class RollCall {
   bool is_there(int rank) const;
   void check_alive(int rank) const;
   void check_alike(int rank, const Presence& first, const Presence& other) const;
-  void wait_a_moment() const;
+  void wait_a_moment();
   [[noreturn]] void throw_absent() const;
   std::vector<int> absent() const;
   [[noreturn]] void throw_gave_up(int rank, const std::string& reason) const;
@@ -88,6 +88,7 @@ class RollCall {
   std::chrono::milliseconds timeout_;
   std::function<void()> while_waiting_;
   Clock::time_point begin_ = Clock::now();
+  bool was_told_ = false;           ///< the user, who is waited for
   std::vector<Known> known_;        ///< by rank
   std::vector<bool> acknowledged_;  ///< by rank; of rank 0 alone
   std::string session_;             ///< of the newest roll; empty: none that echoes this rank

@@ -81,7 +81,7 @@ const char* require(const char* variable) {
   throw InvalidArgument(
       "variable-missing", std::string("the environment variable ") + variable + " is not set.",
       std::string(set) +
-          " is, so this process seems to be started by torchrun, which sets RANK, WORLD_SIZE, "
+          " is, so a launcher seems to have started this process; torchrun sets RANK, WORLD_SIZE, "
           "MASTER_ADDR and MASTER_PORT.",
       std::string("start it with torchrun, set ") + variable + " on every rank, or unset " + set +
           " to run alone.");
@@ -122,6 +122,7 @@ Launch launch_by_torchrun() {
   launch.local_world_size = number_or("LOCAL_WORLD_SIZE", launch.world_size);
   launch.master_address = require(kMasterAddress);
   launch.master_port = number_of(kMasterPort, require(kMasterPort));
+  launch.by_hand = value_of("TORCHELASTIC_RUN_ID") == nullptr;
   const char* agent = value_of("TORCHELASTIC_USE_AGENT_STORE");
   launch.store_is_served = agent != nullptr && std::strcmp(agent, "True") == 0;
   return launch;

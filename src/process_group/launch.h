@@ -20,6 +20,8 @@ struct Launch {
   std::string master_address;  ///< where the store is; may be empty
   int master_port = 0;
   std::string meeting_file;  ///< on the one host of all ranks, in a folder of this run's; or empty
+  /// torchrun's variables are set, but not those that it sets for itself.
+  bool by_hand = false;
   /// The launcher holds the store: every rank is its client, rank 0 too.
   bool store_is_served = false;
 

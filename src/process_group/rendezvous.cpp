@@ -23,6 +23,7 @@
 #include "farandole/error.h"
 #include "log.h"
 #include "process_group/launch.h"
+#include "process_group/store_address.h"
 
 namespace farandole {
 namespace {
@@ -106,6 +107,14 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const Address& address, bool serves, i
   options.timeout = timeout;
   options.multiTenant = serves;
   options.waitWorkers = false;  // the roll call names those that do not come
+  const StoreAddress place(address.host, address.port);
+  place.resolve(timeout);
+  if (!serves && !place.wait_for_listener(timeout)) {
+    throw SystemError("store-unreachable",
+                      "the ranks' store could not be reached at " + place.text() + ".",
+                      "nobody has listened there for " + std::to_string(timeout.count()) + " ms.",
+                      fix_for(options));
+  }
   return make_store(address.host, options);
 }
 
@@ -199,8 +208,10 @@ c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, std::chrono::mill
 
 void log_launch(const Launch& launch) {
   if (launch.rank != 0) return;
-  log(LogLevel::kInfo, "rank 0 of " + std::to_string(launch.world_size) + ", started by " +
-                           launch.launcher + "; the ranks meet " +
+  log(LogLevel::kInfo, "rank 0 of " + std::to_string(launch.world_size) + ", " +
+                           (launch.by_hand ? "by the variables RANK and WORLD_SIZE"
+                                           : "started by " + launch.launcher) +
+                           "; the ranks meet " +
                            (launch.meeting_file.empty() ? "at " + launch.master_address + ":" +
                                                               std::to_string(launch.master_port)
                                                         : "on this host") +

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -12,6 +13,33 @@ import farandole
 import pytest
 
 import ranks
+
+
+def test_the_request_and_the_last_checkpoint_are_told(tmp_path: Path) -> None:
+    lines = ranks.run(_is_asked_and_saves, 2, str(tmp_path))
+    assert lines == [
+        [
+            "a rank was asked to save and end: requested() is True on all ranks.",
+            "CheckpointOnSignal ends the ranks with status 75; the last checkpoint is "
+            f"'{tmp_path}/step-00000003'.",
+        ],
+        [],
+    ]
+
+
+def _is_asked_and_saves(rank: int, size: int, path: str) -> list[str]:
+    lines: list[str] = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("farandole").addHandler(handler)
+    preemption = farandole.CheckpointOnSignal()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert preemption.requested()
+    farandole.save_checkpoint(path, step=3)
+    with pytest.raises(SystemExit):
+        preemption.exit()
+    return [line for line in lines if "group '" not in line]
 
 
 @pytest.mark.parametrize("backend", ["farandole", "gloo"])

@@ -6,7 +6,9 @@ from __future__ import annotations
 import builtins
 import os
 import signal
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import farandole
@@ -128,6 +130,40 @@ def killed(rank: int, world_size: int, how: str) -> tuple[str, int | None, str, 
     told = time.time()
     check_text(caught.value)
     return type(caught.value).__name__, caught.value.rank, str(caught.value), told
+
+
+def _new_optimizer() -> None:
+    farandole.ZeroRedundancyOptimizer(torch.nn.Linear(2, 2).parameters(), torch.optim.SGD, lr=0.1)
+
+
+CALLS: dict[str, Callable[[], object]] = {
+    "all_reduce()": lambda: farandole.all_reduce(torch.ones(4)),
+    "barrier()": farandole.barrier,
+    "all_gather_object()": lambda: farandole.all_gather_object([None, None], {"step": 1}),
+    "new_group()": farandole.new_group,
+    "save_checkpoint()": lambda: farandole.save_checkpoint(tempfile.mkdtemp()),
+    "resume_or_start()": lambda: farandole.resume_or_start(tempfile.mkdtemp()),
+    "DistributedDataParallel()": lambda: farandole.DistributedDataParallel(torch.nn.Linear(2, 2)),
+    "ZeroRedundancyOptimizer()": _new_optimizer,
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "backend"),
+    [*((call, "farandole") for call in CALLS), ("all_reduce()", "hosts"), ("barrier()", "hosts")],
+)
+def test_a_rank_that_ends_without_a_call_of_the_others_is_told_of(call: str, backend: str) -> None:
+    ranks.run(_calls_alone, 2, call, setup=ranks.Setup(backend=backend), may_die=[1])
+
+
+def _calls_alone(rank: int, size: int, call: str) -> None:
+    if rank == 1:
+        farandole.destroy()
+        os._exit(0)
+    with pytest.raises(farandole.PeerFailure) as caught:
+        CALLS[call]()
+    assert f"rank 1 ended without calling {call}" in str(caught.value)
+    assert f"fix: call {call} on every rank" in str(caught.value)
 
 
 @pytest.mark.parametrize("how", ["sync", "async", "ddp"])

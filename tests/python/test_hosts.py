@@ -294,14 +294,36 @@ def test_a_late_rank_on_another_host_is_named_in_backward() -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_without_a_launcher_a_missing_rank_is_told(
-    rank: int, monkeypatch: pytest.MonkeyPatch
+    rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    port = free_port()
     place = {"RANK": f"{rank}", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    for name, value in {**place, "MASTER_PORT": f"{free_port()}"}.items():
+    for name, value in {**place, "MASTER_PORT": f"{port}"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(farandole.Error) as caught:
         farandole.init_process_group(timeout=2)
     if rank == 0:
         assert list(caught.value.ranks) == [1]
+        place_told = (
+            "rank 0 of 2, by the variables RANK and WORLD_SIZE; the ranks meet at 127.0.0.1"
+        )
+        assert f"{place_told}:{port}." in caplog.messages
+        assert "rank 0 waits for rank 1 to join group 'default'." in caplog.messages
     else:
-        assert "the ranks' store could not be reached" in str(caught.value)
+        assert f"the ranks' store could not be reached at 127.0.0.1:{port}" in str(caught.value)
+        waiting = f"waiting for rank 0 at 127.0.0.1:{port}, where it opens the ranks' store."
+        assert caplog.messages == [waiting]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_host_without_an_address_is_told(
+    rank: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = {"RANK": f"{rank}", "WORLD_SIZE": "2", "MASTER_ADDR": "no..host", "MASTER_PORT": "5"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(farandole.SystemError, match=r"'no\.\.host' has no address") as caught:
+        farandole.init_process_group(timeout=0.5)
+    assert "fix: set MASTER_ADDR" in str(caught.value)
+    (told,) = caplog.messages
+    assert "the ranks are to meet at no..host:5, but 'no..host' has no address yet" in told

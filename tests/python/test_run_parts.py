@@ -33,6 +33,8 @@ from farandole.run.mpirun import failure_in
         (["-n", "251", "sh"], "it is an integer of from 1 to 250"),
         (["--max-restarts", "1.5", "sh"], "--max-restarts was"),
         (["no_such.py"], "there is no program 'no_such.py'"),
+        (["-m", "no_such.module"], "there is no Python module 'no_such'"),
+        (["-np", "p", "sh"], "-n was 'p'"),
         (["no_such_program"], "and PATH no such program"),
         (["/tmp"], "it is a folder"),
         (["--hosts", "h1:two", "sh"], "--hosts has the entry 'h1:two'"),
@@ -83,11 +85,16 @@ def test_a_program_that_is_not_executable(
         (["-n", "2", "/bin/sh", "-n", "5", "--help"], ["/bin/sh", "-n", "5", "--help"]),
         (["/bin/sh", "--", "x"], ["/bin/sh", "--", "x"]),
         (["--", "/bin/sh", "-q", "--"], ["/bin/sh", "-q", "--"]),
-        (["-m", "-n2", "a.b", "-m", ""], [sys.executable, "-m", "a.b", "-m", ""]),
+        (["-m", "-n2", "json.tool", "-m", ""], [sys.executable, "-m", "json.tool", "-m", ""]),
     ],
 )
 def test_what_follows_the_program_belongs_to_it(arguments: list[str], command: list[str]) -> None:
     assert job_of(make_parser().parse_args(arguments)).command == command
+
+
+@pytest.mark.parametrize("option", ["-n", "-np", "--np", "--nproc-per-node", "--nproc_per_node"])
+def test_the_number_of_ranks_has_the_names_of_other_launchers_too(option: str) -> None:
+    assert job_of(make_parser().parse_args([option, "3", "/bin/sh"])).ranks == 3
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,6 +227,28 @@ def test_a_state_has_the_seed_and_other_data_is_refused() -> None:
         DistributedSampler(20, 2, 0, shuffle=False).load_state_dict(state)
 
 
+def test_a_pass_that_repeats_the_order_of_the_last_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = DistributedSampler(8, 2, 0)
+    for epoch in (0, 1, 1, 2):
+        told.set_epoch(epoch)
+        list(told)
+    told.epoch = 3
+    list(told)
+    in_order = DistributedSampler(8, 2, 0, shuffle=False)
+    assert list(in_order) == list(in_order)
+    assert not caplog.records
+    sampler = DistributedSampler(8, 2, 0)
+    for _ in range(3):
+        list(sampler)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "DistributedSampler begins another pass with epoch 0, so its order is that of the pass "
+        "before: call set_epoch(epoch) before each pass."
+    )
+
+
 def test_copies_go_on_where_the_sampler_would() -> None:
     sampler = DistributedSampler(20, 2, 1)
     sampler.set_epoch(4)

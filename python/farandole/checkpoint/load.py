@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
 from farandole import _C
+from farandole.called import collective
 from farandole.checkpoint import tree
 from farandole.checkpoint.checks import check_tensor
 from farandole.checkpoint.names import (
@@ -29,7 +31,7 @@ from farandole.checkpoint.names import (
     parameter_names,
     plain,
 )
-from farandole.checkpoint.no_checkpoint import warn_of_others
+from farandole.checkpoint.no_checkpoint import tell_of_start
 from farandole.checkpoint.optimizer_state import OptimizerLoader
 from farandole.checkpoint.reader import Reader
 from farandole.checkpoint.rng import RngStates
@@ -41,10 +43,12 @@ if TYPE_CHECKING:
 
     Checkpoint = _C.CheckpointReader | DcpFolder
 
+_logger = logging.getLogger(__name__)
 _VISIBLE_WITHIN_S = 10.0
 """How long a folder that rank 0 sees may take to be seen by others, as on NFS."""
 
 
+@collective
 def load_checkpoint(
     path: str | os.PathLike[str],
     *,
@@ -84,6 +88,7 @@ def load_checkpoint(
         return loading(model, optimizer, scheduler, scaler, sampler, rng)
 
 
+@collective
 def resume_or_start(
     path: str | os.PathLike[str],
     *,
@@ -137,7 +142,7 @@ class _Load:
             except CheckpointError as met:
                 error = "" if _is_missing(met) else str(met)
                 if not error:
-                    warn_of_others(self._path)
+                    tell_of_start(self._path)
         self._agreeing.agree(self._call, error)
         return bool(self._agreeing.all_gather(found)[0])
 
@@ -187,6 +192,8 @@ class _Load:
         self._change(loading.changes)
         if rng:
             generators.change()
+        if agreeing.rank == 0:
+            _logger.info("%s loaded '%s'.", self._call, found.folder)
         return values
 
     def _change(self, changes: list[Callable[[], object]]) -> None:

@@ -12,12 +12,12 @@ _MOST_NAMED = 3
 _logger = logging.getLogger(__name__)
 
 
-def warn_of_others(path: str) -> None:
-    """Log what a program that begins anew may have meant. Local."""
+def tell_of_start(path: str) -> None:
+    """Log that a program starts anew, and what it may have meant. Local."""
     names = [each.parent.name for each in _named(path, "*/.metadata")]
     if names:
         _logger.warning(
-            "resume_or_start() begins anew: there is no checkpoint at '%s', but %s in it %s of "
+            "resume_or_start() starts anew: there is no checkpoint at '%s', but %s in it %s of "
             "torch.distributed.checkpoint. To go on from one, pass its own path.",
             path,
             ", ".join(repr(name) for name in names),
@@ -25,10 +25,12 @@ def warn_of_others(path: str) -> None:
         )
     elif _named(path, "*.distcp"):
         _logger.warning(
-            "resume_or_start() begins anew: '%s' has files of torch.distributed.checkpoint, but no "
+            "resume_or_start() starts anew: '%s' has files of torch.distributed.checkpoint, but no "
             ".metadata, which a save writes last.",
             path,
         )
+    else:
+        _logger.info("resume_or_start() starts anew: there is no checkpoint at '%s'.", path)
 
 
 def _named(path: str, pattern: str) -> list[Path]:

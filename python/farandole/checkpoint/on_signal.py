@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterable
@@ -13,9 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from farandole import arguments
-from farandole.errors import InvalidArgument, sentences
+from farandole import _C, arguments
+from farandole.checkpoint.save import last_checkpoint
+from farandole.errors import CheckpointError, InvalidArgument, sentences
 
+_logger = logging.getLogger(__name__)
 _REQUEUE_STATUS = 75
 """EX_TEMPFAIL of sysexits.h: try again later."""
 
@@ -58,6 +61,7 @@ class CheckpointOnSignal:
         self._group = arguments.group_of("CheckpointOnSignal", process_group)
         self._file = Path(file) if file is not None else None
         self._is_asked = False
+        self._was_told = False
         self._is_closed = False
         self._before: dict[int, Any] = {}
         for number in signals:
@@ -87,8 +91,14 @@ class CheckpointOnSignal:
         """Whether any rank was asked, the same on all. Collective: one number to all ranks."""
         own = self._is_asked or (self._file is not None and self._file.exists())
         asked = torch.tensor([float(own)], device=self._device())
-        dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._group)
-        return bool(asked.item())
+        with _C.CalledFunction("requested()"):
+            dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._group)
+        if not asked.item():
+            return False
+        if not self._was_told and self._group.rank() == 0:
+            _logger.info("a rank was asked to save and end: requested() is True on all ranks.")
+        self._was_told = True
+        return True
 
     def _device(self) -> torch.device:
         """The CPU, unless the group serves other devices alone."""
@@ -105,6 +115,14 @@ class CheckpointOnSignal:
         Raises:
             SystemExit: always.
         """
+        if self._group.rank() == 0:
+            try:
+                folder = last_checkpoint()
+            except CheckpointError as error:
+                _logger.error("%s", error)
+            else:
+                saved = f"the last checkpoint is '{folder}'" if folder else "nothing was saved"
+                _logger.info("CheckpointOnSignal ends the ranks with status %d; %s.", status, saved)
         raise SystemExit(status)
 
     def close(self) -> None:

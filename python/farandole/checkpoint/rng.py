@@ -53,12 +53,13 @@ class RngStates:
         if reader.world_size == 0:  # none were saved
             return
         if reader.world_size != world_size:
-            _logger.info(
-                "the checkpoint was saved by %d ranks and is loaded by %d: generators of random "
-                "numbers go on as they are.",
-                reader.world_size,
-                world_size,
-            )
+            if rank == 0:
+                _logger.info(
+                    "ranks that saved the checkpoint: %d, ranks that load it: %d; the states of "
+                    "random number generators are not loaded.",
+                    reader.world_size,
+                    world_size,
+                )
             return
         for generator in ("torch", "python", "numpy", "cuda"):
             if _key(rank, generator) in reader.entries:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
 from farandole import _C
+from farandole.called import collective
 from farandole.checkpoint import tree
 from farandole.checkpoint.checks import check_tensor
 from farandole.checkpoint.names import (
@@ -33,6 +34,9 @@ from farandole.checkpoint.writers import writer_of
 from farandole.data.epoch_sampler import EpochSampler
 from farandole.errors import CheckpointError, Error, InvalidArgument, sentences
 from farandole.optim import ZeroRedundancyOptimizer
+
+_last: PendingCheckpoint | None = None
+"""The newest save of this process."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class PendingCheckpoint:
         return bool(self._save.is_done)
 
 
+@collective
 def save_checkpoint(
     path: str | os.PathLike[str],
     *,
@@ -123,7 +128,18 @@ def save_checkpoint(
             text = json.dumps(contents.json)
         _check_same(writer.all_gather(f"{step} {keep} {bool(asynchronous)} {_digest(slices)}"))
         name = "" if step is None else f"step-{step:08d}"
-        return PendingCheckpoint(writer.save(slices, text, name, keep or 0, asynchronous))
+        global _last
+        _last = PendingCheckpoint(writer.save(slices, text, name, keep or 0, asynchronous))
+        return _last
+
+
+def last_checkpoint() -> str | None:
+    """The folder of the newest save of this process, when it is on the disk; None: it saved none.
+
+    Raises:
+        CheckpointError: that save has failed.
+    """
+    return None if _last is None else _last.wait()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from farandole.arguments import int_of
 
 Item = TypeVar("Item", covariant=True)
 Given = TypeVar("Given")
+_logger = logging.getLogger(__name__)
 
 
 class EpochSampler(torch.utils.data.DistributedSampler[Item]):
@@ -42,6 +44,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
         self.drop_last = bool(drop_last)
         self.even_divisible = bool(even_divisible)
         self.epoch = 0
+        self._epoch_of_last_pass: int | None = None
+        self._may_repeat = False  # the program has said so, or was told that it does
 
     def _integer(self, name: str, value: object) -> int:
         return int_of(type(self).__name__, name, value, most=2**63 - 1)
@@ -73,6 +77,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
         number = self._integer("epoch", epoch)
         self._set_share_epoch(number)
         self.epoch = number
+        self._may_repeat = True
         self._show_lengths()
 
     def _set_share_epoch(self, epoch: int) -> None:
@@ -116,6 +121,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
         self._given, self._is_epoch_next = 0, False
         self.epoch = self._share.epoch
         self.seed = self._share.seed
+        self._may_repeat = True
         self._show_lengths()
 
     def check_state_dict(self, state_dict: Mapping[str, int]) -> None:
@@ -129,6 +135,7 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
     def _begun_share(self) -> _C.EpochShare:
         """For a new pass."""
         self._set_share_epoch(self.epoch)
+        self._warn_of_repetition()
         return self._share
 
     def _give(self, items: Sequence[Given]) -> Iterator[Given]:
@@ -137,6 +144,19 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
         for count, item in enumerate(items, 1):
             self._given = count
             yield item
+
+    def _warn_of_repetition(self) -> None:
+        """Once, if a shuffled pass has the order of the last one since nothing set its epoch."""
+        repeats = self.epoch == self._epoch_of_last_pass and getattr(self, "shuffle", True)
+        if repeats and not self._may_repeat:
+            _logger.warning(
+                "%s begins another pass with epoch %d, so its order is that of the pass before: "
+                "call set_epoch(epoch) before each pass.",
+                type(self).__name__,
+                self.epoch,
+            )
+        self._may_repeat = bool(repeats)
+        self._epoch_of_last_pass = self.epoch
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies, which begin their next pass where this one would."""

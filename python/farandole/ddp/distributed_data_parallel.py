@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataPar
 from torch.nn.parallel.scatter_gather import gather, scatter_kwargs
 
 from farandole import _C, arguments
+from farandole.called import collective
 from farandole.ddp import comm_hooks, construction, joining, module_tensors
 from farandole.ddp import mixed_precision as precision
 from farandole.ddp.accumulation import Accumulation
@@ -109,6 +110,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     _warned_of_two_forwards = False
     _replica: _C.Replica | None = None
 
+    @collective
     def __init__(
         self,
         module: nn.Module,

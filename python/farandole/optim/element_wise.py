@@ -78,8 +78,14 @@ def partition_for(
 
 def _check_can_be_divided(optimizer_class: Any) -> None:
     why = ""
+    fix = "use another optimizer, or use this one without sharding after DistributedDataParallel."
     if not callable(optimizer_class):
         why = "it is neither a class nor a function that makes an optimizer."
+        named = isinstance(optimizer_class, str) and hasattr(optim, optimizer_class)
+        fix = (
+            f"pass the class, as torch.optim.{optimizer_class if named else 'AdamW'}, and its "
+            "arguments by keyword."
+        )
     elif isinstance(optimizer_class, type) and not issubclass(optimizer_class, optim.Optimizer):
         why = "it is not a torch.optim.Optimizer."
     for known, reason in _NEED_ALL_PARAMETERS.items():
@@ -91,8 +97,7 @@ def _check_can_be_divided(optimizer_class: Any) -> None:
                 "cannot-shard",
                 f"ZeroRedundancyOptimizer cannot shard {name_of(optimizer_class)}.",
                 why,
-                "use another optimizer, or use this one without sharding after "
-                "DistributedDataParallel.",
+                fix,
             )
         )
 

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT, StateDict
 
 from farandole import _C, arguments
+from farandole.called import collective
 from farandole.ddp.distributed_data_parallel import wrapper_of
 from farandole.errors import Error, InvalidArgument, sentences
 from farandole.optim.arrival import Arrival, compiles_itself
@@ -113,6 +114,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     _engine: _C.ShardedOptimizer
     _pattern: Optimizer  # of the class, with nothing to step
 
+    @collective
     def __init__(
         self,
         params: ParamsT,
@@ -217,6 +219,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     @overload
     def step(self, closure: Callable[[], float], **kwargs: Any) -> float: ...
 
+    @collective
     def step(self, closure: Callable[[], float] | None = None, **kwargs: Any) -> float | None:
         """Update this rank's shards and store them on every rank. Collective.
 
@@ -278,6 +281,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         else:
             self._engine.wait()
 
+    @collective
     def clip_grad_norm_(
         self,
         max_norm: float | torch.Tensor,
@@ -339,6 +343,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     # Groups of parameters and of ranks.
 
+    @collective
     def add_param_group(self, param_group: Group) -> None:
         """Add a group of parameters, also after steps. Collective.
 
@@ -363,6 +368,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._note_frozen(groups[-1:])
         self._stepper.add_group(groups)
 
+    @collective
     def rebuild(self, process_group: dist.ProcessGroup | None = None) -> None:
         """Cut shards anew and bring their state there. Collective.
 
@@ -414,6 +420,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     # State.
 
+    @collective
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Bring the state of all shards to one rank, for its state_dict(). Collective.
 
@@ -473,6 +480,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 )
             )
 
+    @collective
     def state_dict(self) -> StateDict:
         """What an unsharded optimizer would return, which takes it in load_state_dict() too.
 
@@ -518,6 +526,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             return -1
         return self._engine.shard_rank_of(dist.get_group_rank(self.process_group, 0))
 
+    @collective
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Take what this or an unsharded optimizer has saved. The same on every rank.
 

@@ -14,7 +14,7 @@ from farandole.errors import Error, InvalidArgument, sentences
 from farandole.run import cores, elastic, hosts, sagemaker
 from farandole.run.elastic import options as elastic_options
 from farandole.run.job import Job, Nodes, wants_quiet
-from farandole.run.program import command_of
+from farandole.run.program import check_module, command_of
 
 MISUSE = 2  # the exit status
 _HERE = "localhost"
@@ -50,6 +50,8 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("-n", "--ranks", metavar="N", help="ranks; default: one for each core of this host, or "
         "as many as the hosts take. With --nnodes: ranks of each host")  # fmt: skip
+    # As mpirun and torchrun call it. Without these, -np would be read as -n with the value "p".
+    add("-np", "--np", "--nproc-per-node", "--nproc_per_node", dest="ranks", help=argparse.SUPPRESS)
     add("-m", "--module", action="store_true", help="program is a Python module")
     add("--max-restarts", metavar="N", default="0", help="start all ranks again after a failure, "
         "up to N times")  # fmt: skip
@@ -141,6 +143,8 @@ def job_of(options: argparse.Namespace) -> Job:
         raise _exclusive("--mpirun-args", "torchrun", "mpirun starts ranks with --hosts only.")
     ranks = sum(placed.values()) or _ranks(options, hosts.MOST_RANKS)
     program, *arguments = options.program[options.program[0] == "--" :]
+    if options.module and asked.folder is None:
+        check_module(program)
     command = command_of(program, arguments, module=options.module)
     if options.from_sagemaker is not None:
         hosts_known = list(placed) or asked.hosts or [_HERE] * (nodes is None)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.machinery
 import os
 import shutil
 import sys
@@ -37,6 +38,27 @@ def command_of(program: str, arguments: list[str], *, module: bool) -> list[str]
             )
         )
     return [program if "/" in program else str(path.absolute()), *arguments]
+
+
+def check_module(module: str) -> None:
+    """Look in this folder and in the packages for the outermost package, without importing it.
+
+    Raises:
+        InvalidArgument: it is in neither.
+    """
+    name = module.partition(".")[0]
+    folders = [str(Path.cwd()), *sys.path]  # as python -m looks for it
+    if name in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(name, folders):
+        return
+    raise InvalidArgument(
+        sentences(
+            "module-missing",
+            f"there is no Python module '{name}'.",
+            f"neither {Path.cwd()} nor the packages of {sys.executable} have it.",
+            "call farandole run in the folder that has the module, install it, or set PYTHONPATH; "
+            "for a file leave -m out.",
+        )
+    )
 
 
 def _existing(program: str) -> Path:

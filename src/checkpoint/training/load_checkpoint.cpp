@@ -25,9 +25,11 @@
 #include "checkpoint/training/rng_states.h"
 #include "checkpoint/training/values_json.h"
 #include "checkpoint/training/writers.h"
+#include "comm/lost_rank.h"
 #include "farandole/checkpoint/checkpoint_reader.h"
 #include "farandole/checkpoint/slice_list.h"
 #include "farandole/error.h"
+#include "log.h"
 
 namespace farandole {
 
@@ -208,7 +210,11 @@ class JointLoad {
     together([&] {
       if (ranks_->rank() == 0 && checkpoint::has_checkpoint(path_)) found = "yes";
     });
-    return !ranks_->all_gather(found)[0].empty();
+    const bool is_there = !ranks_->all_gather(found)[0].empty();
+    if (!is_there && ranks_->rank() == 0) {
+      log(LogLevel::kInfo, call_ + " starts anew: there is no checkpoint at '" + path_ + "'.");
+    }
+    return is_there;
   }
 
   /// Reads all, agrees, changes. Collective.
@@ -251,6 +257,7 @@ class JointLoad {
     if (sampler) training.sampler->load_state(*sampler);
     change_all(loading->changes);
     set_rng();
+    if (ranks_->rank() == 0) log(LogLevel::kInfo, call_ + " loaded '" + reader->folder() + "'.");
     return values;
   }
 
@@ -360,6 +367,7 @@ CheckpointValues load_checkpoint(const std::string& path, const Training& traini
                                  const LoadCheckpointOptions& options) {
   RECORD_USER_SCOPE("farandole:load_checkpoint");
   const c10::NoGradGuard no_grad;
+  const comm::CalledFunction called("load_checkpoint()");
   return JointLoad("load_checkpoint()", path, options.group).run(training, options.rng);
 }
 
@@ -367,6 +375,7 @@ std::optional<CheckpointValues> resume_or_start(const std::string& path, const T
                                                 const LoadCheckpointOptions& options) {
   RECORD_USER_SCOPE("farandole:load_checkpoint");
   const c10::NoGradGuard no_grad;
+  const comm::CalledFunction called("resume_or_start()");
   const JointLoad load("resume_or_start()", path, options.group);
   if (!load.is_there()) return std::nullopt;
   return load.run(training, options.rng);

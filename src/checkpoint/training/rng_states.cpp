@@ -43,9 +43,10 @@ void save_rng(bool on_gpu, SliceList& slices) {
 
 std::function<void()> load_rng(const CheckpointReader& reader, int rank, int world_size) {
   if (reader.world_size() != world_size) {
-    log(LogLevel::kInfo, "the checkpoint was saved by " + std::to_string(reader.world_size()) +
-                             " ranks and is loaded by " + std::to_string(world_size) +
-                             ": generators of random numbers go on as they are.");
+    if (rank != 0) return [] {};
+    log(LogLevel::kInfo, "ranks that saved the checkpoint: " + std::to_string(reader.world_size()) +
+                             ", ranks that load it: " + std::to_string(world_size) +
+                             "; the states of random number generators are not loaded.");
     return [] {};
   }
   std::vector<std::pair<at::DeviceType, at::Tensor>> states;

@@ -17,6 +17,7 @@
 #include "checkpoint/training/rng_states.h"
 #include "checkpoint/training/values_json.h"
 #include "checkpoint/training/writers.h"
+#include "comm/lost_rank.h"
 #include "farandole/checkpoint/slice_list.h"
 #include "farandole/error.h"
 
@@ -161,6 +162,7 @@ PendingCheckpoint save_checkpoint(const std::string& path, const Training& train
                                   const SaveCheckpointOptions& options) {
   RECORD_USER_SCOPE("farandole:save_checkpoint");
   const c10::NoGradGuard no_grad;
+  const comm::CalledFunction called("save_checkpoint()");
   const auto writer = checkpoint::writer_of(path, options.group);
   SliceList slices(writer->rank(), writer->world_size());
   Contents contents(slices);

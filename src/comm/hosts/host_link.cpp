@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "comm/lost_rank.h"
 #include "comm/shm/system/system_call.h"
 #include "comm/tcp/tcp_stream.h"
 #include "farandole/error.h"
@@ -43,10 +44,6 @@ constexpr microseconds kLongestNap{200};
 /// How long the reason of a closed lane is waited for, and how often it is looked for.
 constexpr milliseconds kVerdictTime{1000};
 constexpr milliseconds kVerdictSlice{5};
-
-constexpr const char* kFixOfEnd =
-    "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
-    "or continue without that rank.";
 
 std::string text_of_errno(int number) {
   return std::string(std::strerror(number)) + " (errno " + std::to_string(number) + ").";
@@ -668,9 +665,15 @@ void HostLink::throw_failure(const std::string& subject, const std::string& coll
     failure = *failure_;
   }
   const std::string who = topology_.describe(failure.rank);
-  if (failure.kind == Failure::Kind::kEnded || failure.kind == Failure::Kind::kLeft) {
+  if (failure.kind == Failure::Kind::kLeft) {
+    throw PeerFailure("peer-ended", subject + ": " + who + " left the group.",
+                      topology_.name_of(failure.rank) + " ended without calling " +
+                          missing_call(collective) + ".",
+                      fix_of_absence(collective), topology_.fault_of({failure.rank}, collective));
+  }
+  if (failure.kind == Failure::Kind::kEnded) {
     throw PeerFailure("peer-ended", subject + ": " + who + " ended or left the group.",
-                      failure.text, kFixOfEnd, topology_.fault_of({failure.rank}, collective));
+                      failure.text, kFixOfDeath, topology_.fault_of({failure.rank}, collective));
   }
   if (failure.kind == Failure::Kind::kSilent) {
     throw PeerFailure("link-silent",
@@ -689,13 +692,13 @@ void HostLink::throw_failure(const std::string& subject, const std::string& coll
   }
   if (failure.lost_rank >= 0 && failure.lost_rank == failure.rank) {
     throw PeerFailure("peer-ended", subject + ": " + who + " ended or left the group.",
-                      failure.text, kFixOfEnd, topology_.fault_of({failure.rank}, collective));
+                      failure.text, kFixOfDeath, topology_.fault_of({failure.rank}, collective));
   }
   if (failure.lost_rank >= 0 && failure.lost_rank != topology_.rank) {
     throw PeerFailure(
         "peer-ended-elsewhere",
         subject + ": " + who + " noticed the end of " + topology_.describe(failure.lost_rank) + ".",
-        failure.text, kFixOfEnd, topology_.fault_of({failure.lost_rank}, collective));
+        failure.text, kFixOfDeath, topology_.fault_of({failure.lost_rank}, collective));
   }
   throw AbortedError(
       "aborted", subject + " was aborted by " + who + ".", failure.text,

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/lost_rank.h"
 #include "comm/shm/bootstrap/liveness.h"
 #include "comm/shm/signature_text.h"
 #include "comm/shm/system/pause.h"
@@ -171,14 +172,15 @@ void Entry::look(Round& round, const Wait& wait) {
 
 void Entry::fail_lost(int peer) {
   const Topology& topology = group_.topology();
-  const bool has_left = group_.left_after(peer).has_value();
+  const std::string operation = name_of(signature_.operation);
+  const bool is_absent = group_.left_after(peer).has_value();
   throw PeerFailure(
       "peer-ended", describe() + ": " + topology.describe(peer) + " " + group_.how_lost(peer) + ".",
-      last_reached(peer) + ".",
-      has_left ? "call the same collectives on every rank, and destroy the group after the last."
-               : "look at that rank's own output and at the kernel log (out of memory?), then "
-                 "restart the job or continue without that rank.",
-      topology.fault_of({peer}, name_of(signature_.operation)));
+      (is_absent
+           ? topology.name_of(peer) + " ended without calling " + missing_call(operation) + "; "
+           : "") +
+          last_reached(peer) + ".",
+      is_absent ? fix_of_absence(operation) : kFixOfDeath, topology.fault_of({peer}, operation));
 }
 
 void Entry::fail_late(milliseconds timeout) const {

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/lost_rank.h"
 #include "comm/mpi/check.h"
 #include "comm/mpi/runtime.h"
 #include "farandole/error.h"
@@ -30,10 +31,6 @@ constexpr milliseconds kFlush{100};
 constexpr milliseconds kNaming{2000};
 
 constexpr int kVainLooks = 8;
-
-constexpr auto kFixOfDeath =
-    "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
-    "or continue without that rank.";
 
 }  // namespace
 

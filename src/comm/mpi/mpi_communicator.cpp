@@ -7,6 +7,7 @@
 
 #include "comm/arguments.h"
 #include "comm/diagnosis.h"
+#include "comm/lost_rank.h"
 #include "comm/mpi/runtime.h"
 #include "comm/mpi/start.h"
 #include "comm/shm/shared_memory_communicator.h"
@@ -310,9 +311,7 @@ void MpiCommunicator::check_alive() const {
     throw PeerFailure("peer-ended",
                       "group '" + name() + "' cannot continue: " + topology().describe(peer) + " " +
                           group_->how_lost(peer) + ".",
-                      "the group needs all of its ranks.",
-                      "look at that rank's own output and at the kernel log (out of memory?), then "
-                      "restart the job or continue without that rank.",
+                      "the group needs all of its ranks.", kFixOfDeath,
                       topology().fault_of({peer}));
   }
 }

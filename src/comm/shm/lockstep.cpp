@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/diagnosis.h"
+#include "comm/lost_rank.h"
 #include "comm/shm/signature_text.h"
 #include "comm/shm/system/pause.h"
 #include "farandole/comm/events.h"
@@ -29,11 +30,6 @@ constexpr microseconds kNap{500};
 /// Ranks that wait for each other in two groups give up when they have been found so often, one
 /// look every kLivenessInterval, after the first time.
 constexpr int kCrossingLooks = 20;
-constexpr auto kFixOfDeath =
-    "look at that rank's own output and at the kernel log (out of memory?), then restart the job "
-    "or continue without that rank.";
-constexpr auto kFixOfLeaving =
-    "call the same collectives on every rank, and destroy the group after the last.";
 
 /// The memory order of reading peers' posts, which makes visible what they wrote before. A copy of
 /// this library, built only for ThreadSanitizer's tests, reads with a weaker order: that race must
@@ -211,10 +207,9 @@ void Lockstep::await(int peer, const Ready& ready, milliseconds timeout) {
   const auto limit = deadline(timeout);
   while (!ready(kLivenessInterval)) {
     look_for_abort();
-    const bool has_died = is_dead(peer);
-    if (has_died || state_of(peer) == RankState::kLeft) {
+    if (is_gone(peer)) {
       if (ready(milliseconds(0))) return;  // that rank had posted first
-      has_died ? fail_dead(peer) : fail_left(peer);
+      fail_lost(peer);
     }
     if (Clock::now() >= limit)
       fail_late(topology_.describe(peer), last_reached(peer), {peer}, timeout);
@@ -230,10 +225,10 @@ void Lockstep::look_for_failures(Post post, bool look_at_processes) {
   };
   for (int rank = 0; look_at_processes && rank < topology_.world_size; ++rank) {
     if (has_posted(rank, post) || !is_lost(rank, is_dead(rank))) continue;
-    fail_dead(rank);
+    fail_lost(rank);
   }
   for (int rank = 0; rank < topology_.world_size; ++rank) {
-    if (is_lost(rank, state_of(rank) == RankState::kLeft)) fail_left(rank);
+    if (is_lost(rank, state_of(rank) == RankState::kLeft)) fail_lost(rank);
   }
 }
 
@@ -291,7 +286,7 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
     throw PeerFailure(
         "peer-ended-elsewhere",
         subject + ": " + who + " noticed the end of " + topology_.describe_in_group(lost) + ".",
-        reason, has_left ? kFixOfLeaving : kFixOfDeath, Fault{{lost}, collective});
+        reason, has_left ? fix_of_absence(collective) : kFixOfDeath, Fault{{lost}, collective});
   }
   throw AbortedError(
       "aborted", subject + " was aborted by " + who + ".", reason,
@@ -299,16 +294,20 @@ void Lockstep::throw_aborted(int rank, const std::string& subject,
       Fault{{origin}, collective});
 }
 
-void Lockstep::fail_dead(int rank) { fail_lost(rank, cause_of_death(rank), kFixOfDeath); }
-
-void Lockstep::fail_left(int rank) { fail_lost(rank, "left the group", kFixOfLeaving); }
-
-void Lockstep::fail_lost(int rank, const std::string& how, const std::string& fix) {
+void Lockstep::fail_lost(int rank) {
   look_for_crossing();  // which may be why that rank has ended
-  const std::string what = describe_current() + ": " + topology_.describe(rank) + " " + how + ".";
-  const std::string why = last_reached(rank) + ".";
-  fail(std::make_exception_ptr(
-           PeerFailure("peer-ended", what, why + recent_history(), fix, fault_of({rank}))),
+  const std::string operation = name_of(signature_of(topology_.rank).operation);
+  const bool has_succeeded = ended_without_error(rank);
+  const std::string what =
+      describe_current() + ": " + topology_.describe(rank) + " " + how_lost(rank) + ".";
+  std::string why = last_reached(rank) + ".";
+  if (has_succeeded && last_sequence(rank) < sequence_) {
+    why =
+        topology_.name_of(rank) + " ended without calling " + missing_call(operation) + "; " + why;
+  }
+  fail(std::make_exception_ptr(PeerFailure("peer-ended", what, why + recent_history(),
+                                           has_succeeded ? fix_of_absence(operation) : kFixOfDeath,
+                                           fault_of({rank}))),
        what + " " + why, topology_.rank_in_group(rank));
 }
 
@@ -383,8 +382,15 @@ bool Lockstep::is_dead(int rank) const {
   return exec_watch_.has_exec_ed(rank) && state_of(rank) != RankState::kLeft;
 }
 
-std::string Lockstep::cause_of_death(int rank) const {
-  return liveness_.is_dead(rank) ? liveness_.cause_of_death(rank) : "runs another program (exec)";
+std::string Lockstep::how_lost(int rank) const {
+  if (liveness_.is_dead(rank)) return liveness_.cause_of_death(rank);
+  return is_dead(rank) ? "runs another program (exec)" : "left the group";
+}
+
+/// As far as is known. A process may leave the group at its end after an error too.
+bool Lockstep::ended_without_error(int rank) const {
+  const bool has_left = state_of(rank) == RankState::kLeft;
+  return liveness_.is_dead(rank) ? liveness_.has_succeeded(rank).value_or(has_left) : has_left;
 }
 
 bool Lockstep::is_gone(int rank) const {
@@ -438,10 +444,14 @@ void Lockstep::check_alive() const {
   check_peers();
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     if (!is_dead(rank)) continue;
-    throw PeerFailure("peer-ended",
-                      "group '" + options_.group + "' cannot continue: " +
-                          topology_.describe(rank) + " " + cause_of_death(rank) + ".",
-                      "the group needs all of its ranks.", kFixOfDeath, topology_.fault_of({rank}));
+    const bool is_absent = ended_without_error(rank);
+    throw PeerFailure(
+        "peer-ended",
+        "group '" + options_.group + "' cannot continue: " + topology_.describe(rank) + " " +
+            how_lost(rank) + ".",
+        is_absent ? topology_.name_of(rank) + " ended without calling " + missing_call("") + "."
+                  : "the group needs all of its ranks.",
+        is_absent ? fix_of_absence("") : kFixOfDeath, topology_.fault_of({rank}));
   }
 }
 
@@ -474,9 +484,13 @@ Fault Lockstep::fault_of(std::vector<int> ranks) const {
   return topology_.fault_of(std::move(ranks), name_of(signature_of(topology_.rank).operation));
 }
 
+uint64_t Lockstep::last_sequence(int rank) const {
+  return std::max(ranks_[rank].headers[0].sequence.load(std::memory_order_acquire),
+                  ranks_[rank].headers[1].sequence.load(std::memory_order_acquire));
+}
+
 std::string Lockstep::last_reached(int rank) const {
-  const uint64_t last = std::max(ranks_[rank].headers[0].sequence.load(std::memory_order_acquire),
-                                 ranks_[rank].headers[1].sequence.load(std::memory_order_acquire));
+  const uint64_t last = last_sequence(rank);
   const std::string who = topology_.name_of(rank);
   if (last == 0) return who + " has not reached any collective of this group";
   return who +

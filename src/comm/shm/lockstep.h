@@ -146,10 +146,9 @@ class Lockstep {
   void look_for_crossing();
   int aborted_rank() const;
   bool is_dead(int rank) const;
-  std::string cause_of_death(int rank) const;
-  [[noreturn]] void fail_dead(int rank);
-  [[noreturn]] void fail_left(int rank);
-  [[noreturn]] void fail_lost(int rank, const std::string& how, const std::string& fix);
+  std::string how_lost(int rank) const;
+  bool ended_without_error(int rank) const;
+  [[noreturn]] void fail_lost(int rank);
   [[noreturn]] void fail_missing(Post post, std::chrono::milliseconds timeout);
   [[noreturn]] void fail_late(const std::string& names, const std::string& whys,
                               std::vector<int> late, std::chrono::milliseconds timeout);
@@ -164,6 +163,7 @@ class Lockstep {
   Header& header(int rank, uint64_t sequence) const;
   std::string describe_current() const;
   Fault fault_of(std::vector<int> ranks) const;
+  uint64_t last_sequence(int rank) const;
   std::string last_reached(int rank) const;
 
   Topology topology_;

@@ -44,4 +44,9 @@ std::string Liveness::cause_of_death(int rank) const {
   return watch(rank) ? watch(rank)->how_it_ended() : "ended";
 }
 
+std::optional<bool> Liveness::has_succeeded(int rank) const {
+  const std::optional<int> status = watch(rank) ? watch(rank)->wait_status() : std::nullopt;
+  return status ? std::optional<bool>(*status == 0) : std::nullopt;
+}
+
 }  // namespace farandole::comm::shm

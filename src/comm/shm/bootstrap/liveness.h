@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ class FARANDOLE_API Liveness {
   bool is_dead(int rank) const;
   /// How: see ProcessWatch::how_it_ended().
   std::string cause_of_death(int rank) const;
+  /// Whether it ended with status 0; nullopt: that is unknown.
+  std::optional<bool> has_succeeded(int rank) const;
 
  private:
   const ProcessWatch* watch(int rank) const { return watches_[static_cast<size_t>(rank)].get(); }

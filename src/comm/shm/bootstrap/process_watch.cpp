@@ -106,19 +106,25 @@ bool ProcessWatch::has_ended() const {
   return stat.state == ProcessStat::kGone || stat.state == 'Z' || identity_of(stat) != identity_;
 }
 
-std::string ProcessWatch::how_it_ended() const {
+std::optional<int> ProcessWatch::wait_status() const {
   PidfdInfo info{};
   info.mask = kPidfdInfoExit;
   const unsigned long request = _IOWR(0xFF, 11, PidfdInfo);
   if (had_ended_ || !pidfd_.valid() || ::ioctl(pidfd_.get(), request, &info) != 0 ||
       (info.mask & kPidfdInfoExit) == 0) {
-    return "ended";
+    return std::nullopt;
   }
-  if (WIFSIGNALED(info.exit_code)) {
-    const int signal = WTERMSIG(info.exit_code);
+  return info.exit_code;
+}
+
+std::string ProcessWatch::how_it_ended() const {
+  const std::optional<int> status = wait_status();
+  if (!status) return "ended";
+  if (WIFSIGNALED(*status)) {
+    const int signal = WTERMSIG(*status);
     return "was killed by signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
   }
-  return "exited with code " + std::to_string(WEXITSTATUS(info.exit_code));
+  return "exited with code " + std::to_string(WEXITSTATUS(*status));
 }
 
 }  // namespace farandole::comm::shm

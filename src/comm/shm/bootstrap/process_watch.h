@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -33,6 +34,8 @@ class ProcessWatch {
   /// How it ended where the kernel still tells: "was killed by signal 9 (Killed)", "exited with
   /// code 1", else "ended".
   std::string how_it_ended() const;
+  /// Its status as of wait(), where the kernel still tells it.
+  std::optional<int> wait_status() const;
 
  private:
   ProcessWatch(int pid, std::string identity, Descriptor pidfd, bool had_ended)
