@@ -211,7 +211,7 @@ def test_a_rank_that_the_launcher_ended_is_not_said_to_have_failed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = f"""
-        if [ "$RANK" = 1 ]; then echo $$ >new; mv new pid; echo done; exec sleep 60; fi
+        if [ "$RANK" = 1 ]; then echo done; echo $$ >new; mv new pid; exec sleep 60; fi
         until [ -e pid ]; do sleep 0.01; done
         echo "{error}" >&2; exit 1"""
     done = run("-n", "2", script(tmp_path, text))

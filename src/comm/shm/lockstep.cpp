@@ -382,9 +382,10 @@ bool Lockstep::is_dead(int rank) const {
   return exec_watch_.has_exec_ed(rank) && state_of(rank) != RankState::kLeft;
 }
 
+/// Of a rank that is_gone().
 std::string Lockstep::how_lost(int rank) const {
   if (liveness_.is_dead(rank)) return liveness_.cause_of_death(rank);
-  return is_dead(rank) ? "runs another program (exec)" : "left the group";
+  return state_of(rank) == RankState::kLeft ? "left the group" : "runs another program (exec)";
 }
 
 /// As far as is known. A process may leave the group at its end after an error too.
