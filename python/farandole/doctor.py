@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import farandole
-from farandole import _C, cgroup
+from farandole import _C, cgroup, job_secret
 from farandole._build import TORCH_VERSION
 
 SELF_TEST_RANKS = 2
@@ -192,7 +192,8 @@ def limits() -> list[Finding]:
 def variables() -> list[Finding]:
     """The FARANDOLE_* variables that are set; docs/configuration.md explains them."""
     found = sorted(item for item in os.environ.items() if item[0].startswith("FARANDOLE_"))
-    return [Finding("variables", name, value) for name, value in found] or [
+    shown = {name: "set, not shown" if name == job_secret.VARIABLE else v for name, v in found}
+    return [Finding("variables", name, value) for name, value in shown.items()] or [
         Finding("variables", "FARANDOLE_*", "none is set")
     ]
 

@@ -142,7 +142,8 @@ SSH = """
 while [ "${1#-}" != "$1" ]; do [ "$1" = -o ] && shift; shift; done
 echo "$1" >> "$0.hosts"
 shift
-exec sh -c "$*"
+echo "$*" >> "$0.lines"
+exec env -u FARANDOLE_JOB_SECRET sh -c "$*"
 """
 
 
@@ -157,6 +158,8 @@ def test_ranks_on_another_host_are_started_by_ssh(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert Path(f"{ssh}.hosts").read_text() == "other\nother\n"
+    # The secret, without which the ranks do not meet, came another way: others see command lines.
+    assert "SECRET=" not in Path(f"{ssh}.lines").read_text()
     assert "rank process 1 on other was lost" in done.stderr
     assert [each["rank"] for each in results(tmp_path)] == [0, 1]
 

@@ -3,22 +3,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
 
 import farandole
 import pytest
+from farandole import job_secret
+from farandole.run import function_meeting
+from farandole.run.connecting import connect_to
 from farandole.run.function import RankError, run_function
-from farandole.run.function_meeting import Meeting
+from farandole.run.function_meeting import Meeting, Outcome
 
 import warm_python
 from run_command import DEADLINE_S, environment, script, wait_until_gone
@@ -154,10 +160,11 @@ def test_a_rank_that_cannot_begin_is_named(tmp_path: Path) -> None:
 
 
 SSH = """
+echo "$*" >> "$0.lines"
 while [ "$1" != other ]; do shift; done
 export FARANDOLE_HOST_ID=$1
 shift
-exec env -u FARANDOLE_FUNCTION_KEY -u FARANDOLE_FUNCTION_ADDRESS sh -c "$*"
+exec env -u FARANDOLE_JOB_SECRET -u FARANDOLE_FUNCTION_ADDRESS sh -c "$*"
 """
 
 
@@ -168,8 +175,12 @@ def test_ranks_on_other_hosts_get_the_function(
 ) -> None:
     monkeypatch.setenv("FARANDOLE_NETWORK_INTERFACE", "lo")
     agent = script(tmp_path, SSH, name="ssh")
+
+    def function(text: str) -> tuple[int, str]:
+        return len(text), os.environ["FARANDOLE_JOB_SECRET"]
+
     found = run(
-        len,
+        function,
         "x" * 3_000_000,
         options=[
             *("--hosts", "localhost:1,other:1"),
@@ -177,24 +188,158 @@ def test_ranks_on_other_hosts_get_the_function(
         ],
         output=io.StringIO(),
     )
-    assert found == [3_000_000] * 2
+    assert [length for length, _ in found] == [3_000_000] * 2
+    ((_, secret), (_, same)) = found
+    assert secret == same
+    assert secret not in Path(f"{agent}.lines").read_text()  # others see command lines
 
 
-def test_strangers_are_turned_away() -> None:
-    meeting = Meeting(b"secret")
+@pytest.fixture
+def meeting() -> Iterator[Meeting]:
+    with contextlib.closing(Meeting(b"payload")) as found:
+        yield found
+
+
+def place_of(meeting: Meeting) -> str:
+    (place,) = (name for name in meeting.variables().values() if name.startswith("@"))
+    return place
+
+
+def call(meeting: Meeting) -> socket.socket:
+    """A connection that proves nothing yet."""
+    end = socket.socket(socket.AF_UNIX)
+    end.settimeout(DEADLINE_S)
+    end.connect("\0" + place_of(meeting)[1:])
+    return end
+
+
+def read_to_end(end: socket.socket) -> bytes:
+    with contextlib.suppress(ConnectionResetError):
+        return b"".join(iter(lambda: end.recv(1000), b""))
+    return b""
+
+
+def take_part(meeting: Meeting) -> None:
+    """Is a rank that gets the function and returns."""
+    with connect_to(place_of(meeting), meeting.secret) as rank:
+        rank.send(("rank", 0, os.getpid(), "here"))
+        assert rank.recv() is None
+        assert rank.recv_bytes() == b"payload"
+        rank.send(Outcome(b"result"))
+
+
+def test_strangers_are_turned_away(meeting: Meeting) -> None:
+    with call(meeting) as one, call(meeting) as other:
+        nonces = [end.recv(32) for end in (one, other)]
+        assert len({*nonces, bytes(32)}) == 3
+        one.sendall(bytes(64))
+        assert read_to_end(one) == b""
+        # What another one is asked, and the proof of the end that listens, prove nothing.
+        mine = bytes(32)
+        code = job_secret.code(meeting.secret, "run_function", b"listener", nonces[1], mine)
+        other.sendall(mine + code)
+        assert read_to_end(other) == b""
+    assert meeting.reports(DEADLINE_S) == []
+
+
+def test_a_proof_cannot_be_used_again(meeting: Meeting) -> None:
+    with call(meeting) as rank:
+        asked = rank.recv(32)
+        mine = bytes(32)
+        said = mine + job_secret.code(meeting.secret, "run_function", b"caller", asked, mine)
+        rank.sendall(said)
+        proof = job_secret.code(meeting.secret, "run_function", b"listener", asked, mine)
+        assert rank.recv(1000) == proof
+    with call(meeting) as again:
+        again.recv(32)
+        again.sendall(said)
+        assert read_to_end(again) == b""
+
+
+def test_ranks_do_not_talk_to_strangers() -> None:
+    name = f"test-{os.getpid()}-{time.monotonic_ns()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + name)
+        listener.listen()
+
+        def answer() -> None:
+            with listener.accept()[0] as end:
+                end.sendall(bytes(32))
+                end.recv(64, socket.MSG_WAITALL)
+                end.sendall(bytes(32))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(AuthenticationError):
+            connect_to(f"@{name}", job_secret.make())
+        thread.join()
+
+
+def forked(body: Callable[[], int]) -> int:
+    """The pid of a process that ends with what ``body`` returns, or with 99 if it raises."""
+    pid = os.fork()
+    if pid == 0:
+        status = 99
+        try:
+            status = body()
+        finally:
+            os._exit(status)
+    return pid
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_another_user_is_not_heard(meeting: Meeting) -> None:
+    def hear() -> int:
+        os.setuid(65534)
+        with call(meeting) as end:
+            return len(read_to_end(end))
+
+    assert os.waitpid(forked(hear), 0)[1] == 0
+
+
+def test_slow_strangers_are_given_up(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(function_meeting, "_PROOF_S", 0.5)
+    with call(meeting) as slow:
+        ended = threading.Event()
+        thread = threading.Thread(target=lambda: (read_to_end(slow), ended.set()))
+        thread.start()
+        with contextlib.suppress(OSError):
+            while not ended.wait(0.05):  # each byte in time, all of them not
+                slow.send(b"x")
+        thread.join(DEADLINE_S)
+        assert ended.is_set()
+
+
+def test_many_strangers_do_not_keep_ranks_away(meeting: Meeting) -> None:
+    """They hold more connections than this process may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = len(list(Path("/proc/self/fd").iterdir())) + 60
+    reading, writing = os.pipe()
+
+    def hold() -> int:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(2000, hard), hard))
+        held = []
+        while len(held) < 1200:
+            with contextlib.suppress(BlockingIOError):  # the queue is full
+                held.append(call(meeting))
+        os.write(writing, b"x" * bool(held))
+        time.sleep(DEADLINE_S)
+        return 0
+
+    strangers = forked(hold)
+    os.close(writing)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
     try:
-        (address,) = (name for name in meeting.variables().values() if name.startswith("@"))
-        with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.settimeout(DEADLINE_S)
-            stranger.connect("\0" + address[1:])
-            asked = stranger.recv(1000)
-            assert b"#CHALLENGE#" in asked
-            stranger.sendall(b"\0\0\0\x10" + bytes(16))
-            answer = b"".join(iter(lambda: stranger.recv(1000), b""))
-        assert b"secret" not in answer
-        assert meeting.reports(DEADLINE_S) == []
+        assert os.read(reading, 1) == b"x"
+        take_part(meeting)
     finally:
-        meeting.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.kill(strangers, signal.SIGKILL)
+        os.waitpid(strangers, 0)
+        os.close(reading)
+    take_part(meeting)
+    (report,) = meeting.reports(DEADLINE_S)
+    assert report.outcome == Outcome(b"result")
 
 
 INTERRUPTED = """

@@ -2,8 +2,8 @@
 """Runs a function of this program on ranks that `farandole run` starts, and collects its results.
 
 The ranks are processes of their own, so it works from scripts, notebooks and drivers of Spark. They
-get the function and give their results through a socket, on which both sides prove that they know a
-key; TCP where ranks are on other hosts.
+get the function and give their results through a socket, on which both sides prove that they know
+the job's secret; TCP where ranks may be on other hosts.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from farandole.errors import Error, InvalidArgument, NotSupported, sentences
 from farandole.run.command_line import job_of, make_parser
 from farandole.run.failure import FAILED, describe, status_of_shell
 from farandole.run.function_meeting import Listener, Meeting, Report
+from farandole.run.hosts import are_all_here
+from farandole.run.job import Job
 
 PROGRAM = "farandole.run.function_rank"
 """A module: what each rank runs."""
@@ -77,7 +79,7 @@ def run_function(
     program = [python or sys.executable, "-m", PROGRAM]
     arguments = ["-n", str(ranks), *options, *program]
     job = job_of(make_parser().parse_args(arguments))
-    host = _C.address_of_this_host() if job.placed else None
+    host = _C.address_of_this_host() if _reaches_others(job) else None
     listener = _Sayings(output or sys.stdout)
     with contextlib.closing(
         Meeting(payload, host=host, path=sys.path, listener=listener)
@@ -111,6 +113,13 @@ def run_function(
             has_failed=status != 0,
             death=lambda lost: _death(failed, lost, world_size, status),
         )
+
+
+def _reaches_others(job: Job) -> bool:
+    """Whether ranks may be on other hosts."""
+    if job.elastic is None:
+        return bool(job.placed)
+    return job.elastic.discovery_script is not None or not are_all_here(job.elastic.hosts)
 
 
 class _Sayings(Listener):

@@ -4,21 +4,32 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
+import resource
 import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection
 
-_ADDRESS, _KEY = "FARANDOLE_FUNCTION_ADDRESS", "FARANDOLE_FUNCTION_KEY"  # variables of the ranks
+from farandole import job_secret
+from farandole.run.connecting import connect_to
+from farandole.run.handshake import admit
+
+_ADDRESS = "FARANDOLE_FUNCTION_ADDRESS"  # a variable of the ranks
 _BACKLOG, _READ_BYTES = 512, 1 << 16
-_PROOF_S = 30
-"""How long who connects may take to prove that it knows the key."""
+_PROOF_S = 10.0
+"""How long who connects may take to prove that it knows the secret."""
+_MOST_STRANGERS, _PART_OF_DESCRIPTORS = 128, 8
+"""How many connections may not have proved it yet, and at most this part of all descriptors of the
+process; one more takes the place of the oldest."""
+_PAUSE_S = 0.01
+"""After an error of accept(), as that there are no descriptors left."""
 
 
 @dataclass
@@ -101,11 +112,13 @@ class Meeting:
             listener: Hears of the ranks.
         """
         self._payload, self._path, self._listener = payload, path, listener or Listener()
-        self.key = secrets.token_bytes(32)
+        self.secret = job_secret.make()
+        self._is_closed = False
         self._lock = threading.Lock()
         self._reports: dict[int, Report] = {}  # guarded by _lock
         self._ended: list[Report] = []  # guarded by _lock; the first to end first
-        self._threads: list[threading.Thread] = []  # guarded by _lock
+        self._threads: list[threading.Thread] = []  # guarded by _lock; of ranks and streams
+        self._strangers: list[socket.socket] = []  # guarded by _lock; the oldest first
         self._ranks: list[Connection] | None = []  # guarded by _lock; None: hang_up() was called
         if host is not None:
             self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
@@ -119,6 +132,7 @@ class Meeting:
 
     def close(self) -> None:
         """Take no more ranks."""
+        self._is_closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         self._socket.close()
@@ -131,7 +145,7 @@ class Meeting:
     def variables(self, host: str | None = None) -> dict[str, str]:
         """How ranks find it; they may know this host by another name."""
         address = self._address if host is None else f"{host}:{self.port}"
-        return {_ADDRESS: address, _KEY: self.key.hex()}
+        return {_ADDRESS: address, job_secret.VARIABLE: self.secret}
 
     def hang_up(self) -> None:
         """End all ranks at once: each sees that nobody waits for its result."""
@@ -159,34 +173,62 @@ class Meeting:
         while True:
             try:
                 accepted, _ = self._socket.accept()
-            except OSError:  # closed
-                return
-            thread = threading.Thread(target=self._serve, args=(accepted,), daemon=True)
+            except OSError:
+                if self._is_closed:
+                    return
+                self._drop_oldest()  # its descriptor may be the one that is missing
+                time.sleep(_PAUSE_S)
+                continue
+            if not _is_of_this_user(accepted):
+                accepted.close()
+                continue
             with self._lock:
-                self._threads.append(thread)
-            thread.start()
+                is_full = len(self._strangers) >= _most_strangers()
+                self._strangers.append(accepted)
+            if is_full:
+                self._drop_oldest()
+            thread = threading.Thread(target=self._serve, args=(accepted,), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # this process may have no more threads
+                self._forget(accepted)
+                accepted.close()
+                time.sleep(_PAUSE_S)
+
+    def _drop_oldest(self) -> None:
+        """Ends the oldest connection that has not proved itself; its thread closes it."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._strangers:
+                self._strangers.pop(0).shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, accepted: socket.socket) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._strangers.remove(accepted)
+
+    def _note_known(self, accepted: socket.socket) -> None:
+        """From now on it is not dropped, and its thread is waited for."""
+        with self._lock:
+            if accepted not in self._strangers:
+                raise ConnectionResetError("it was dropped")
+            self._strangers.remove(accepted)
+            self._threads.append(threading.current_thread())
 
     def _serve(self, accepted: socket.socket) -> None:
-        with Connection(accepted.detach()) as connection, contextlib.suppress(OSError, EOFError):
-            if not self._knows_key(connection):
-                return
-            kind, *told = connection.recv()
-            if kind == "rank":
-                self._serve_rank(connection, Report(*told))
-            elif kind == "stream":
-                self._read_stream(connection, *told)
-            else:
-                self._listener.exited(*told)
-
-    def _knows_key(self, connection: Connection) -> bool:
-        _set_patience(connection, _PROOF_S)
-        try:
-            deliver_challenge(connection, self.key)
-            answer_challenge(connection, self.key)
-        except AuthenticationError:
-            return False
-        _set_patience(connection, 0)
-        return True
+        with contextlib.suppress(OSError, EOFError), accepted:
+            try:
+                note = functools.partial(self._note_known, accepted)
+                if not admit(accepted, self.secret, _PROOF_S, note):
+                    return
+            finally:
+                self._forget(accepted)
+            with Connection(accepted.detach()) as connection:
+                kind, *told = connection.recv()
+                if kind == "rank":
+                    self._serve_rank(connection, Report(*told))
+                elif kind == "stream":
+                    self._read_stream(connection, *told)
+                else:
+                    self._listener.exited(*told)
 
     def _serve_rank(self, connection: Connection, report: Report) -> None:
         connection.send(self._path)
@@ -219,12 +261,9 @@ _sending = threading.Lock()
 
 
 def connect() -> Connection:
-    """Of a rank: to the meeting that its variables tell, which are removed."""
+    """Of a rank: to the meeting that its variables tell."""
     global _of_this_rank
-    place, key = os.environ.pop(_ADDRESS), os.environ.pop(_KEY)
-    host, _, port = place.rpartition(":")
-    address = "\0" + place[1:] if place.startswith("@") else (host, int(port))
-    connection: Connection = Client(address, authkey=bytes.fromhex(key))
+    connection = connect_to(os.environ.pop(_ADDRESS), job_secret.of_environment())
     _of_this_rank = os.getpid(), connection
     return connection
 
@@ -246,7 +285,15 @@ def _socket_of(connection: Connection) -> socket.socket:
     return socket.socket(fileno=os.dup(connection.fileno()))
 
 
-def _set_patience(connection: Connection, seconds: int) -> None:
-    """How long a read waits; 0: for ever."""
-    with _socket_of(connection) as view:
-        view.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+def _most_strangers() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = limit // _PART_OF_DESCRIPTORS if limit >= 0 else _MOST_STRANGERS
+    return max(1, min(_MOST_STRANGERS, most))
+
+
+def _is_of_this_user(accepted: socket.socket) -> bool:
+    """Whether a process of this host is this user's; those that connect by TCP may be anyone's."""
+    if accepted.family != socket.AF_UNIX:
+        return True
+    credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", credentials)[1] == os.geteuid())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,6 +150,11 @@ def address_for_others(name: str) -> str:
     from farandole import _C
 
     return _C.address_of_this_host()
+
+
+def are_all_here(hosts: Iterable[str]) -> bool:
+    """Whether all of these are this machine."""
+    return all(map(is_this_host, hosts))
 
 
 def is_this_host(name: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from farandole import job_secret
 from farandole.errors import InvalidArgument, sentences
 from farandole.run import cores
 from farandole.run.child import FORWARDED
@@ -67,6 +68,8 @@ def run(job: Job) -> int:
     for note in job.notes:
         console.inform(note)
     os.environ.update(job.variables)
+    if job.nodes is None or job.nodes.count == 1:  # else hosts would have different ones
+        job_secret.provide(os.environ)
     loop = Loop()
     launcher: Launcher
     count = (

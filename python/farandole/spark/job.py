@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from farandole import job_secret
 from farandole.errors import TimeoutError, sentences
+from farandole.run import connecting, handshake
 from farandole.run.failure import describe
 from farandole.run.function import PROGRAM, RankError, died, pickled, results_of
 from farandole.run.function_meeting import Listener, Meeting, Report
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 _PASSED_VARIABLES = ("FARANDOLE_", "HOROVOD_")
 """Beginnings of names: ranks get these variables of the driver."""
+_BY_VALUE = (places, task_module, job_secret, handshake, connecting)
+"""Modules that Spark's workers need not have."""
 _CAUSE_S = 2.0
 """How long the rank that failed first is waited for when others failed because of it."""
 _PATIENCE_S = 5.0
@@ -102,8 +106,8 @@ def run(
             program=PROGRAM,
             python=python,
             variables={**_passed(), **(variables or {}), **meeting.variables(address)},
-            driver=(address, meeting.port),
-            key=meeting.key,
+            driver=f"{address}:{meeting.port}",
+            secret=meeting.secret,
             shows_output=shows_output,
         )
         return job.run(task, meeting, start_timeout_s, deadline_s)
@@ -177,7 +181,7 @@ class _Job(Listener):
         """Waits for Spark, in a thread of its own."""
         cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")
         context, error = self._context, None
-        for module in (places, task_module):
+        for module in _BY_VALUE:
             cloudpickle.register_pickle_by_value(module)
         try:
             context.setJobGroup(self._group, "farandole.spark.run()", interruptOnCancel=True)
@@ -248,13 +252,12 @@ class _Job(Listener):
         return died(what, (rank,))
 
     def _late(self, seconds: float, task: Task) -> TimeoutError:
-        host, port = task.driver
         return TimeoutError(
             sentences(
                 "spark-start",
                 f"{len(self._joined)} of {self._count} ranks have started within {seconds:g} s.",
                 "each needs a slot, which other jobs of the cluster may have, and a connection to "
-                f"the driver at {host}:{port}.",
+                f"the driver at {task.driver}.",
                 "wait for other jobs, pass a larger start_timeout_s, or see the executors' logs; "
                 "spark.driver.host is the address by which executors know the driver.",
             )

@@ -17,9 +17,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from farandole.run.connecting import connect_to
 from farandole.spark.places import host_of, variables_of
 
 if TYPE_CHECKING:
@@ -40,9 +41,10 @@ class Task:
     """That runs it; None: the one of Spark's worker."""
     variables: Mapping[str, str]
     """For the ranks, beside those of the worker."""
-    driver: tuple[str, int]
-    """Where ranks and their streams connect to."""
-    key: bytes
+    driver: str
+    """Where ranks and their streams connect to: "host:port"."""
+    secret: str
+    """Of the job."""
     shows_output: bool
     """Whether the driver gets what ranks print; otherwise it goes to the executor's log."""
 
@@ -83,7 +85,7 @@ class Task:
         return stack.enter_context(self._connect("stream", rank, stream)).fileno()
 
     def _connect(self, *hello: object) -> Connection:
-        connection: Connection = Client(self.driver, authkey=self.key)
+        connection = connect_to(self.driver, self.secret)
         connection.send(hello)
         return connection
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from farandole import job_secret
 from farandole.elastic_meeting import VARIABLE
 from farandole.run.elastic.board import StoreBoard
 from farandole.run.elastic.settings import ElasticSettings
@@ -22,6 +23,8 @@ from farandole.run.passed_variables import passes_by_itself
 from farandole.run.process_group import signal_group
 from farandole.run.torchrun import RANK_PROGRAM
 
+_TAKES_SECRET = f"IFS= read -r {job_secret.VARIABLE} && export {job_secret.VARIABLE}"
+"""Of another host's shell: ssh's command line is seen by other users, its standard input is not."""
 _WATCHED = (
     "exec 3<&0; {command} 3<&- & worker=$!; "
     "{{ cat <&3 >/dev/null; kill -TERM $worker; sleep 5; kill -KILL $worker; }} 2>/dev/null & "
@@ -88,6 +91,10 @@ class WorkerStarter:
             stderr=errors[1],
             start_new_session=True,
         )
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):  # ssh has ended; its status is told
+                process.stdin.write(f"{job_secret.of_environment()}\n".encode())
+                process.stdin.flush()
         self._hand_over([outputs[0], errors[0]], number, process.pid)
         for file in (*outputs, *errors):
             os.close(file)
@@ -95,10 +102,15 @@ class WorkerStarter:
 
     def _by_ssh(self, host: str, command: list[str], variables: Mapping[str, str]) -> list[str]:
         settings = self._settings
-        passed = {name: value for name, value in os.environ.items() if passes_by_itself(name)}
+        passed = {
+            name: value
+            for name, value in os.environ.items()
+            if passes_by_itself(name) and name != job_secret.VARIABLE
+        }
         texts = [shlex.quote(f"{name}={value}") for name, value in {**passed, **variables}.items()]
         line = f"env {' '.join(texts)} {shlex.join(command)}"
-        script = f"cd {shlex.quote(str(Path.cwd()))} && {{ {_WATCHED.format(command=line)}; }}"
+        watched = _WATCHED.format(command=line)
+        script = f"{_TAKES_SECRET}; cd {shlex.quote(str(Path.cwd()))} && {{ {watched}; }}"
         options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
         options += ["-p", str(settings.ssh_port)] if settings.ssh_port else []
         options += ["-i", settings.ssh_identity_file] if settings.ssh_identity_file else []
