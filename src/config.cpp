@@ -102,6 +102,18 @@ bool wants_born_gradients() {
   reject("FARANDOLE_BORN_GRADIENTS", value, "1 or 0");
 }
 
+std::string wanted_job_secret() {
+  constexpr size_t kLeast = 32;
+  const char* text = value_of("FARANDOLE_JOB_SECRET");
+  const std::string value = text == nullptr ? "" : text;
+  if (!value.empty() && value.size() < kLeast) {
+    // The value is not told: errors are printed.
+    reject("FARANDOLE_JOB_SECRET", std::to_string(value.size()) + " characters",
+           "at least " + std::to_string(kLeast) + " characters, as `openssl rand -hex 32` prints");
+  }
+  return value;
+}
+
 std::string wanted_log_level() {
   const char* text = value_of("FARANDOLE_LOG");
   const std::string value = text == nullptr ? "info" : text;
@@ -124,6 +136,7 @@ Config Config::from_environment() {
   if (const char* host = value_of("FARANDOLE_HOST_ID")) config.host_id = host;
   if (const char* names = value_of("FARANDOLE_NETWORK_INTERFACE")) config.network_interface = names;
   config.link_timeout = std::chrono::seconds(number("FARANDOLE_LINK_TIMEOUT_S", 10, 1, 3600));
+  config.job_secret = wanted_job_secret();
   config.spin =
       std::chrono::microseconds(number("FARANDOLE_SPIN_US", config.spin.count(), 0, 10'000'000));
   const auto staging = number("FARANDOLE_STAGING_BYTES",

@@ -4,6 +4,7 @@
 #include "comm/hosts/multi_host_communicator.h"
 #include "comm/mpi_loader.h"
 #include "comm/nccl_loader.h"
+#include "comm/sealed_store.h"
 #include "comm/shm/shared_memory_communicator.h"
 #include "farandole/error.h"
 
@@ -83,7 +84,8 @@ std::string obstacle_to(const std::string& backend, const Config& config) {
 
 std::unique_ptr<Communicator> make_communicator(const std::string& backend, Store& store,
                                                 const CommunicatorOptions& options) {
-  return row_of(backend).make(store, options);
+  SealedStore sealed(store, options.config.job_secret);
+  return row_of(backend).make(sealed, options);
 }
 
 }  // namespace farandole::comm

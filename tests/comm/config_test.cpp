@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -42,6 +43,8 @@ TEST(Config, ReadsEveryVariable) {
   const Variable timeout("FARANDOLE_TIMEOUT_S", "7");
   const Variable births("FARANDOLE_BORN_GRADIENTS", "0");
   const Variable level("FARANDOLE_LOG", "error");
+  const std::string given(32, 's');
+  const Variable secret("FARANDOLE_JOB_SECRET", given.c_str());
   const Config config = Config::from_environment();
   EXPECT_EQ(config.backend, BackendChoice::kMpi);
   EXPECT_EQ(config.link, HostLinkChoice::kMpi);
@@ -53,6 +56,18 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config.timeout, std::chrono::seconds(7));
   EXPECT_FALSE(config.born_gradients);
   EXPECT_EQ(config.log_level, "error");
+  EXPECT_EQ(config.job_secret, given);
+}
+
+TEST(Config, ASecretThatIsTooShortIsRefusedAndNotShown) {
+  const Variable secret("FARANDOLE_JOB_SECRET", "hunter2");
+  try {
+    Config::from_environment();
+    FAIL() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("FARANDOLE_JOB_SECRET"), HasSubstr("7 characters")));
+    EXPECT_EQ(std::string(error.what()).find("hunter2"), std::string::npos);
+  }
 }
 
 TEST(Config, NamesTheVariableAndWhatItTakes) {

@@ -12,10 +12,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "comm/tcp/network_address.h"
+#include "comm/tcp/peer_user.h"
 #include "farandole/error.h"
 
 namespace farandole::comm::hosts {
@@ -280,7 +283,7 @@ TEST(HostLink, StrangersNeitherJoinNorHoldUpTheRanks) {
       if (::connect(socket, target.get(), target.size()) == 0 && i % 2 == 1) {
         char text[256];
         std::memset(text, i, sizeof(text));
-        if (i % 4 == 1) std::memcpy(text, "FARANDOL\1\0\0\0\1\0\0\0", 16);
+        if (i % 4 == 1) std::memcpy(text, "FARANDOL\2\0\0\0\1\0\0\0", 16);
         ::send(socket, text, sizeof(text), MSG_NOSIGNAL);
       }
       sockets.push_back(socket);
@@ -303,6 +306,262 @@ TEST(HostLink, StrangersNeitherJoinNorHoldUpTheRanks) {
   rank0.join();
   rank1.join();
   strangers.join();
+}
+
+const char* const kSecret = "0123456789abcdef0123456789abcdef-test";
+
+LinkOptions with_secret() {
+  LinkOptions made = options();
+  made.secret = kSecret;
+  return made;
+}
+
+/// A program that connects to a rank by hand.
+class Caller {
+ public:
+  Caller(Store& store, int rank) {
+    const auto address =
+        store.get("test/" + topology_of(0, 2).session + "/tcp/" + std::to_string(rank), kPatience);
+    const tcp::NetworkAddress target = tcp::NetworkAddress::parse(*address);
+    socket_ = ::socket(target.family(), SOCK_STREAM, 0);
+    EXPECT_EQ(::connect(socket_, target.get(), target.size()), 0);
+  }
+  ~Caller() { ::close(socket_); }
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+
+  template <class Message>
+  void send(const Message& message) {
+    EXPECT_EQ(::send(socket_, &message, sizeof(message), MSG_NOSIGNAL),
+              static_cast<ssize_t>(sizeof(message)));
+  }
+  /// The answer to a hello; nothing: it was disconnected.
+  std::optional<tcp::Answer> answer() {
+    tcp::Answer answer{};
+    const ssize_t got = ::recv(socket_, &answer, sizeof(answer), MSG_WAITALL);
+    if (got != static_cast<ssize_t>(sizeof(answer))) return std::nullopt;
+    return answer;
+  }
+  /// Reads until the rank has disconnected it.
+  void await_end() {
+    char byte = 0;
+    while (::recv(socket_, &byte, 1, 0) > 0) continue;
+  }
+  int socket() const { return socket_; }
+
+ private:
+  int socket_ = -1;
+};
+
+/// What ranks 0 and 1 do while `attack` runs against rank 0, which has not heard rank 1 yet: they
+/// form and exchange a number.
+template <class Attack>
+void form_under(const LinkOptions& made, const Attack& attack) {
+  InProcessStore store;
+  const auto exchange = [&](int rank) {
+    HostLink link(store, topology_of(rank, 2), {1 - rank}, 1, made);
+    int mine = rank + 40;
+    int other = 0;
+    link.stream(1 - rank, 0).send(&mine, sizeof(mine));
+    link.stream(1 - rank, 0).receive(&other, sizeof(other));
+    link.drive(0, {kPatience, Clock::now() + kPatience, nullptr, subject});
+    EXPECT_EQ(other, 41 - rank);
+  };
+  std::thread rank0([&] { exchange(0); });
+  attack(store, [&] {
+    std::thread rank1([&] { exchange(1); });
+    rank1.join();
+    rank0.join();
+  });
+}
+
+TEST(HostLink, WhoDoesNotKnowTheSecretIsDisconnected) {
+  form_under(with_secret(), [](Store& store, const auto& form) {
+    for (const std::string secret : {"", "another secret"}) {
+      for (const int lane : {-1, 0, HostLink::kMessageLane}) {
+        const tcp::Identity stranger(secret, topology_of(0, 2).session, 1);
+        Caller caller(store, 0);
+        const tcp::Hello hello = stranger.hello(lane);
+        caller.send(hello);
+        const auto answer = caller.answer();
+        // Links without on_messages take no messages from anyone.
+        EXPECT_EQ(answer.has_value(), lane != HostLink::kMessageLane);
+        if (!answer) continue;
+        EXPECT_FALSE(stranger.is_right(*answer, hello, 0));
+        caller.send(stranger.proof(hello, *answer));
+        caller.await_end();
+      }
+    }
+    form();
+  });
+}
+
+/// It has said a hello for each lane of rank 1 first, and proves nothing.
+TEST(HostLink, TheFirstThatConnectsOwnsNoLane) {
+  form_under(with_secret(), [](Store& store, const auto& form) {
+    Caller control(store, 0);
+    Caller lane(store, 0);
+    const tcp::Identity stranger("", topology_of(0, 2).session, 1);
+    control.send(stranger.hello(-1));
+    lane.send(stranger.hello(0));
+    EXPECT_TRUE(control.answer());
+    EXPECT_TRUE(lane.answer());
+    form();
+  });
+}
+
+TEST(HostLink, WhatWasSaidOnOneConnectionProvesNothingOnAnother) {
+  form_under(with_secret(), [](Store& store, const auto& form) {
+    const tcp::Identity rank(kSecret, topology_of(0, 2).session, 1);
+    const tcp::Hello hello = rank.hello(0);
+    Caller first(store, 0);
+    first.send(hello);
+    const auto answer = first.answer();
+    ASSERT_TRUE(answer);
+    EXPECT_TRUE(rank.is_right(*answer, hello, 0));
+    // The same again, while the first one has not ended.
+    Caller replayed(store, 0);
+    replayed.send(hello);
+    ASSERT_TRUE(replayed.answer());
+    replayed.send(rank.proof(hello, *answer));
+    replayed.await_end();
+    // The listener's own code, that of another rank, another lane and another group.
+    const auto refused = [&](const auto& proof_of) {
+      Caller caller(store, 0);
+      caller.send(hello);
+      const auto told = caller.answer();
+      ASSERT_TRUE(told);
+      caller.send(proof_of(*told));
+      caller.await_end();
+    };
+    refused([](const tcp::Answer& told) { return told.code; });
+    refused([&](const tcp::Answer& told) {
+      tcp::Hello other = hello;
+      other.rank = 2;
+      return rank.proof(other, told);
+    });
+    refused([&](const tcp::Answer& told) {
+      tcp::Hello other = hello;
+      other.lane = -1;
+      return rank.proof(other, told);
+    });
+    refused([&](const tcp::Answer& told) {
+      return tcp::Identity(kSecret, "another session", 1).proof(hello, told);
+    });
+    form();
+  });
+}
+
+TEST(HostLink, ConnectionsThatAreSlowOrSilentHoldUpNobody) {
+  form_under(with_secret(), [](Store& store, const auto& form) {
+    std::vector<std::unique_ptr<Caller>> callers;
+    const tcp::Identity stranger("", topology_of(0, 2).session, 1);
+    for (int i = 0; i < 300; ++i) {
+      callers.push_back(std::make_unique<Caller>(store, 0));
+      if (i % 3 == 1) callers.back()->send('F');                // and no more
+      if (i % 3 == 2) callers.back()->send(stranger.hello(0));  // and no proof
+    }
+    form();
+  });
+}
+
+TEST(HostLink, RanksWithOtherSecretsDoNotMeet) {
+  InProcessStore store;
+  LinkOptions first = with_secret();
+  first.timeout = milliseconds(2000);
+  std::thread rank0(
+      [&] { EXPECT_THROW(HostLink(store, topology_of(0, 2), {1}, 1, first), TimeoutError); });
+  LinkOptions other = options();
+  try {
+    HostLink link(store, topology_of(1, 2), {0}, 1, other);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const MismatchError& error) {
+    EXPECT_EQ(error.rank(), 0);
+    EXPECT_THAT(error.what(), HasSubstr("did not prove to be rank 0"));
+  }
+  rank0.join();
+}
+
+TEST(HostLink, MessagesComeFromRanksAlone) {
+  InProcessStore store;
+  LinkOptions made = with_secret();
+  std::atomic<int> from{-1};
+  made.on_messages = [&](int rank, PrivateDescriptor) { from = rank; };
+  std::thread rank1([&] { HostLink link(store, topology_of(1, 2), {0}, 1, with_secret()); });
+  HostLink link(store, topology_of(0, 2), {1}, 1, made);
+  rank1.join();
+  const auto say = [&](const tcp::Identity& who) {
+    Caller caller(store, 0);
+    const tcp::Hello hello = who.hello(HostLink::kMessageLane);
+    caller.send(hello);
+    const auto answer = caller.answer();
+    ASSERT_TRUE(answer);
+    caller.send(who.proof(hello, *answer));
+    caller.await_end();
+  };
+  say(tcp::Identity("", topology_of(0, 2).session, 1));
+  EXPECT_EQ(from, -1);
+  say(tcp::Identity(kSecret, topology_of(0, 2).session, 1));
+  EXPECT_EQ(from, 1);
+}
+
+/// In a job without a secret.
+TEST(HostLink, AnotherUserOfTheHostIsDisconnected) {
+  if (::geteuid() != 0) GTEST_SKIP() << "becomes another user";
+  form_under(options(), [](Store& store, const auto& form) {
+    const std::string address =
+        *store.get("test/" + topology_of(0, 2).session + "/tcp/0", kPatience);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      InProcessStore own;
+      own.set("test/" + topology_of(0, 2).session + "/tcp/0", address);
+      if (::setuid(65534) != 0) ::_exit(2);
+      Caller caller(own, 0);
+      const tcp::Identity stranger("", topology_of(0, 2).session, 1);
+      const tcp::Hello hello = stranger.hello(0);
+      ::send(caller.socket(), &hello, sizeof(hello), MSG_NOSIGNAL);
+      ::_exit(caller.answer() ? 1 : 0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    form();
+  });
+}
+
+TEST(PeerUser, IsFoundForBothFamiliesAndMappedAddresses) {
+  for (const char* name : {"127.0.0.1:0", "[::1]:0"}) {
+    const tcp::NetworkAddress wanted = tcp::NetworkAddress::parse(name);
+    const int listener = ::socket(wanted.family(), SOCK_STREAM, 0);
+    if (::bind(listener, wanted.get(), wanted.size()) != 0) {
+      ::close(listener);
+      continue;  // this host has no IPv6
+    }
+    ASSERT_EQ(::listen(listener, 4), 0);
+    sockaddr_storage bound{};
+    socklen_t size = sizeof(bound);
+    ::getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &size);
+    const auto check = [&](int client, const sockaddr* address, socklen_t bytes) {
+      ASSERT_EQ(::connect(client, address, bytes), 0);
+      EXPECT_EQ(tcp::user_of_peer(client), tcp::PeerUser::kUnknown);  // nobody has accepted it
+      const int accepted = ::accept(listener, nullptr, nullptr);
+      EXPECT_EQ(tcp::user_of_peer(client), tcp::PeerUser::kSame);
+      EXPECT_EQ(tcp::user_of_peer(accepted), tcp::PeerUser::kSame);
+      ::close(client);
+      EXPECT_EQ(tcp::user_of_peer(accepted), tcp::PeerUser::kUnknown);
+      ::close(accepted);
+    };
+    check(::socket(wanted.family(), SOCK_STREAM, 0), reinterpret_cast<sockaddr*>(&bound), size);
+    if (wanted.family() == AF_INET) {
+      sockaddr_in6 mapped{};
+      mapped.sin6_family = AF_INET6;
+      mapped.sin6_port = reinterpret_cast<const sockaddr_in&>(bound).sin_port;
+      ::inet_pton(AF_INET6, "::ffff:127.0.0.1", &mapped.sin6_addr);
+      const int client = ::socket(AF_INET6, SOCK_STREAM, 0);
+      if (client >= 0) check(client, reinterpret_cast<sockaddr*>(&mapped), sizeof(mapped));
+    }
+    ::close(listener);
+  }
 }
 
 TEST(HostLink, ARankThatDoesNotConnectIsNamed) {

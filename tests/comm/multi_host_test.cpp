@@ -105,6 +105,25 @@ TEST(MultiHost, SumsRanksOfAHostThenHosts) {
       on({0, 1, 0, 1}));
 }
 
+TEST(MultiHost, RanksOfAJobWithASecretCollectAndSendMessages) {
+  RankOptions options = on({0, 1, 0, 1});
+  options.config.job_secret = std::string(40, 's');
+  run_thread_ranks(
+      4,
+      [](Communicator& group) {
+        sum(group, 1000);
+        const int next = (group.rank() + 1) % 4;
+        const int before = (group.rank() + 3) % 4;
+        const int mine = group.rank() + 40;
+        int other = 0;
+        const auto sent = group.send(&mine, sizeof(mine), next, 7);
+        group.receive(&other, sizeof(other), before, 7)->wait(milliseconds(0));
+        sent->wait(milliseconds(0));
+        EXPECT_EQ(other, before + 40);
+      },
+      options);
+}
+
 TEST(MultiHost, AveragesOfFloat16DoNotOverflowOnAHost) {
   run_thread_ranks(
       4,

@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -24,9 +25,17 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
+/// Connections of this process that have proved nothing yet: so many, and at most this part of the
+/// descriptors that it may have.
 constexpr size_t kMostStrangers = 256;
-constexpr milliseconds kStrangerTime{5000};
+constexpr size_t kPartOfDescriptors = 8;
+/// So many are accepted before they are heard.
+constexpr int kAcceptedAtOnce = 32;
+/// How long a stranger may take to prove that it is a rank.
+constexpr milliseconds kStrangerTime{10000};
 constexpr milliseconds kStrangerSlice{200};
+/// Of all links of this process.
+std::atomic<size_t> all_strangers{0};
 /// How long the end of a peer is not told to ranks that do not need it.
 constexpr milliseconds kAfterEnd{200};
 /// A reason longer than this is cut off; a peer that announces more is not one of ours.
@@ -78,6 +87,7 @@ HostLink::HostLink(Store& store, Topology topology, std::vector<int> peers, int 
       lanes_(lanes),
       tcp_lanes_(options.streams ? 0 : lanes),
       options_(std::move(options)),
+      identity_(options_.secret, topology_.session, topology_.rank),
       formation_deadline_(Clock::now() + options_.timeout) {
   listen();
   {
@@ -126,10 +136,6 @@ HostLink::~HostLink() {
 
 std::string HostLink::key(int rank) const {
   return options_.group + "/" + topology_.session + "/tcp/" + std::to_string(rank);
-}
-
-tcp::Hello HostLink::own_hello(int lane) const {
-  return tcp::make_hello(topology_.session, topology_.rank, lane);
 }
 
 /// What makes TCP itself notice a host that vanished: probes of an idle connection. On control
@@ -208,8 +214,7 @@ PrivateDescriptor HostLink::begin_connection(tcp::NetworkAddress address, int ra
   return made;
 }
 
-/// Connects and says hello; the answer is read later, so that ranks do not wait for each other one
-/// after the other.
+/// A connection to `peer` on which both ends have proved that they are ranks.
 PrivateDescriptor HostLink::connect_to(const tcp::NetworkAddress& address, int peer, int lane) {
   PrivateDescriptor made = begin_connection(address, peer, lane);
   const std::string subject = "connecting to " + topology_.describe(peer) + " at " + address.text();
@@ -222,48 +227,70 @@ PrivateDescriptor HostLink::connect_to(const tcp::NetworkAddress& address, int p
   socklen_t size = sizeof(error);
   ::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) shm::throw_errno(subject, kFixOfConnect, error);
-  const tcp::Hello hello = own_hello(lane);
-  if (!send_at_once(made.get(), &hello, sizeof(hello))) shm::throw_errno(subject, kFixOfConnect);
+  introduce(made.get(), address, peer, lane);
   return made;
 }
 
-/// Until peers of lower ranks have answered and those of higher ranks have connected.
+/// The peer's thread answers at once, whatever that rank does.
+void HostLink::introduce(int socket, const tcp::NetworkAddress& address, int peer, int lane) {
+  const tcp::Hello hello = identity_.hello(lane);
+  if (!send_at_once(socket, &hello, sizeof(hello))) throw_closed(peer);
+  const tcp::Answer answer = receive_answer(socket, peer);
+  if (!identity_.is_right(answer, hello, peer)) {
+    throw MismatchError(
+        "link-stranger",
+        "group '" + options_.group + "' did not form: who listens at " + address.text() +
+            " did not prove to be " + topology_.describe(peer) + ".",
+        "it does not know the job's secret or the group, or it is of another version.",
+        "start all ranks with one launcher, or set FARANDOLE_JOB_SECRET to the same value for all.",
+        topology_.fault_of({peer}));
+  }
+  if (!identity_.allows_user_of(socket)) {
+    throw MismatchError(
+        "link-other-user",
+        "group '" + options_.group + "' did not form: a process of another user listens at " +
+            address.text() + " in the place of " + topology_.describe(peer) + ".",
+        "the job has no secret, so on one host ranks take connections of their own user alone.",
+        "set FARANDOLE_JOB_SECRET to the same value for all ranks, or run them as one user.",
+        topology_.fault_of({peer}));
+  }
+  const Digest proof = identity_.proof(hello, answer);
+  if (!send_at_once(socket, &proof, sizeof(proof))) throw_closed(peer);
+}
+
+tcp::Answer HostLink::receive_answer(int socket, int peer) {
+  tcp::Answer answer{};
+  size_t bytes = 0;
+  std::vector<pollfd> set{{socket, POLLIN, 0}};
+  while (bytes < sizeof(answer)) {
+    if (poll_for(set, std::min(formation_deadline_, Clock::now() + kSlice)) <= 0) {
+      if (Clock::now() >= formation_deadline_) throw_missing({peer});
+      if (options_.while_waiting) options_.while_waiting();
+      continue;
+    }
+    const ssize_t got = shm::retried([&] {
+      return ::recv(socket, reinterpret_cast<char*>(&answer) + bytes, sizeof(answer) - bytes,
+                    MSG_DONTWAIT);
+    });
+    if (got <= 0 && !(got < 0 && errno == EAGAIN)) throw_closed(peer);
+    if (got > 0) bytes += static_cast<size_t>(got);
+  }
+  return answer;
+}
+
+/// Until peers of higher ranks have connected.
 void HostLink::await_all() {
-  std::vector<int> missing;
   for (const int peer : peers_) {
+    if (peer < topology_.rank) continue;  // connect_all() has seen to it
     for (int lane = kControlLane; lane < tcp_lanes_; ++lane) {
-      if (peer < topology_.rank) {
-        tcp::Hello answer{};
-        size_t bytes = 0;
-        const int socket = [&] {
-          const std::lock_guard<std::mutex> lock(mutex_);  // the thread adds others
-          return connections_.at({peer, lane}).get();
-        }();
-        while (bytes < sizeof(answer)) {
-          std::vector<pollfd> set{{socket, POLLIN, 0}};
-          if (poll_for(set, std::min(formation_deadline_, Clock::now() + kSlice)) <= 0) {
-            if (Clock::now() >= formation_deadline_) throw_missing({peer});
-            if (options_.while_waiting) options_.while_waiting();
-            continue;
-          }
-          const ssize_t got = shm::retried([&] {
-            return ::recv(socket, reinterpret_cast<char*>(&answer) + bytes, sizeof(answer) - bytes,
-                          MSG_DONTWAIT);
-          });
-          if (got <= 0 && !(got < 0 && errno == EAGAIN)) throw_closed(peer);
-          if (got > 0) bytes += static_cast<size_t>(got);
-        }
-        if (!tcp::is_right(answer, topology_.session, peer, lane)) throw_missing({peer});
-      } else {
-        std::unique_lock<std::mutex> lock(mutex_);
-        while (connections_.count({peer, lane}) == 0) {
-          if (Clock::now() >= formation_deadline_) throw_missing({peer});
-          arrived_.wait_for(lock, kSlice);
-          if (!options_.while_waiting) continue;
-          lock.unlock();
-          options_.while_waiting();
-          lock.lock();
-        }
+      std::unique_lock<std::mutex> lock(mutex_);
+      while (connections_.count({peer, lane}) == 0) {
+        if (Clock::now() >= formation_deadline_) throw_missing({peer});
+        arrived_.wait_for(lock, kSlice);
+        if (!options_.while_waiting) continue;
+        lock.unlock();
+        options_.while_waiting();
+        lock.lock();
       }
     }
   }
@@ -334,7 +361,7 @@ void HostLink::run() {
     if (set[0].revents != 0) {
       wake_.clear();
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (ends_) return;
+      if (ends_) break;
       watches_by_thread_ = watches_;
     }
     for (size_t i = first_control; i < set.size(); ++i) {
@@ -345,52 +372,114 @@ void HostLink::run() {
     }
     drop_strangers();
     if (set[1].revents != 0) accept_some();
+    count_strangers();
   }
+  strangers_.clear();
+  count_strangers();
 }
 
 void HostLink::accept_some() {
-  while (true) {
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
     PrivateDescriptor made(
         ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!made.valid()) {
+      if (errno == EAGAIN) return;
       // Without a descriptor left the connection stays in the queue, and poll() would not sleep.
-      if (errno != EAGAIN) std::this_thread::sleep_for(kVerdictSlice);
+      drop_one_stranger();
+      std::this_thread::sleep_for(kVerdictSlice);
       return;
     }
-    const size_t most = std::max(kMostStrangers, 4 * static_cast<size_t>(topology_.world_size));
-    if (strangers_.size() >= most) strangers_.erase(strangers_.begin());
+    if (is_refused(made.get())) continue;
+    count_strangers();
+    if (all_strangers >= most_strangers()) drop_one_stranger();
     strangers_.push_back({std::move(made), Clock::now() + kStrangerTime});
   }
 }
 
-/// A stranger with a right hello becomes a connection; one with a wrong one is dropped.
-void HostLink::hear_stranger(Stranger& stranger) {
-  auto* bytes = reinterpret_cast<char*>(&stranger.hello);
-  const ssize_t got = shm::retried([&] {
-    return ::recv(stranger.socket.get(), bytes + stranger.bytes,
-                  sizeof(tcp::Hello) - stranger.bytes, MSG_DONTWAIT);
+bool HostLink::is_refused(int socket) {
+  if (identity_.allows_user_of(socket)) return false;
+  if (!has_refused_) {
+    log(LogLevel::kWarning,
+        "another user of this host connected to rank " + std::to_string(topology_.rank) +
+            " of group '" + options_.group +
+            "' and was disconnected. Ranks that run as different users need a job secret: set "
+            "FARANDOLE_JOB_SECRET to the same value for all.");
+  }
+  has_refused_ = true;
+  return true;
+}
+
+/// In all links of this process. While the group forms all ranks may connect at the same time.
+size_t HostLink::most_strangers() const {
+  rlimit limit{};
+  size_t most = kMostStrangers;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    most = std::min<size_t>(most, limit.rlim_cur / kPartOfDescriptors);
+  }
+  const size_t lanes = watches_by_thread_ ? 1 : static_cast<size_t>(tcp_lanes_ - kControlLane);
+  return std::max(most, peers_.size() * lanes);
+}
+
+/// The oldest one of those that have said nothing, else the oldest.
+void HostLink::drop_one_stranger() {
+  if (strangers_.empty()) return;
+  const auto silent = std::find_if(strangers_.begin(), strangers_.end(), [](const Stranger& each) {
+    return each.bytes == 0 && !each.answer;
   });
-  if (got < 0 && errno == EAGAIN) return;
+  strangers_.erase(silent != strangers_.end() ? silent : strangers_.begin());
+}
+
+void HostLink::count_strangers() {
+  all_strangers += strangers_.size() - counted_strangers_;  // modulo 2^64
+  counted_strangers_ = strangers_.size();
+}
+
+/// Reads on of a stranger's message; whether it is complete. Disconnects one that has hung up.
+bool HostLink::receive_of(Stranger& stranger, void* message, size_t bytes) {
+  const ssize_t got = shm::retried([&] {
+    return ::recv(stranger.socket.get(), static_cast<char*>(message) + stranger.bytes,
+                  bytes - stranger.bytes, MSG_DONTWAIT);
+  });
+  if (got < 0 && errno == EAGAIN) return false;
   if (got <= 0) {
     stranger.socket.reset();
-    return;
+    return false;
   }
   stranger.bytes += static_cast<size_t>(got);
-  if (stranger.bytes < sizeof(tcp::Hello)) return;
-  if (!is_expected(stranger.hello)) {
-    log(LogLevel::kDebug, "a stranger connected to rank " + std::to_string(topology_.rank) +
-                              " of group '" + options_.group + "' and was disconnected.");
-    stranger.socket.reset();
-    return;
+  if (stranger.bytes < bytes) return false;
+  stranger.bytes = 0;
+  return true;
+}
+
+/// Answers the hello of a stranger; one that proves to be a rank becomes a connection, others are
+/// disconnected.
+void HostLink::hear_stranger(Stranger& stranger) {
+  if (!stranger.answer) {
+    if (!receive_of(stranger, &stranger.hello, sizeof(stranger.hello))) return;
+    if (is_expected(stranger.hello)) {
+      stranger.answer = identity_.answer(stranger.hello);
+      const tcp::Answer& answer = *stranger.answer;
+      if (send_at_once(stranger.socket.get(), &answer, sizeof(answer))) return;
+    }
+  } else {
+    if (!receive_of(stranger, &stranger.proof, sizeof(stranger.proof))) return;
+    if (identity_.is_proof(stranger.proof, stranger.hello, *stranger.answer) &&
+        is_expected(stranger.hello)) {
+      return admit(stranger);
+    }
   }
+  log(LogLevel::kDebug, "a stranger connected to rank " + std::to_string(topology_.rank) +
+                            " of group '" + options_.group + "' and was disconnected.");
+  stranger.socket.reset();
+}
+
+void HostLink::admit(Stranger& stranger) {
   const int rank = stranger.hello.rank;
   const int lane = stranger.hello.lane;
   tune(stranger.socket.get(), lane);
-  const tcp::Hello answer = own_hello(lane);
-  const bool is_answered = send_at_once(stranger.socket.get(), &answer, sizeof(answer));
-  if (is_answered && lane == kMessageLane) {
+  if (lane == kMessageLane) {
     options_.on_messages(rank, std::move(stranger.socket));
-  } else if (is_answered) {
+  } else {
     const std::lock_guard<std::mutex> lock(mutex_);
     connections_.try_emplace({rank, lane}, std::move(stranger.socket));
     arrived_.notify_all();
@@ -400,7 +489,7 @@ void HostLink::hear_stranger(Stranger& stranger) {
 
 /// Whether a rank of this group may open this connection now.
 bool HostLink::is_expected(const tcp::Hello& hello) const {
-  if (!tcp::is_right(hello, topology_.session, hello.rank, hello.lane)) return false;
+  if (!tcp::is_hello(hello)) return false;
   if (hello.lane == kMessageLane) {
     return options_.on_messages && hello.rank >= 0 && hello.rank < topology_.world_size;
   }

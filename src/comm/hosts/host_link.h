@@ -30,6 +30,7 @@ namespace farandole::comm::hosts {
 /// How the ranks of a link find each other and how long they wait.
 struct LinkOptions {
   std::string group;                    ///< for messages and for keys in the store
+  std::string secret;                   ///< of the job; empty: it has none
   std::string network_interface;        ///< see address_of_this_host()
   std::chrono::milliseconds silence;    ///< a host that does not answer for so long is lost
   std::chrono::milliseconds timeout;    ///< for all connections to be made
@@ -51,10 +52,14 @@ struct LinkOptions {
 /// streams are.
 ///
 /// Formation. Each rank listens on a free port of its network interface and puts the address into
-/// the store. Of two peers the one with the higher rank connects. Both sides begin with a Hello
-/// that holds the group's session, a random token that only the ranks know through the store;
-/// whoever shows another one is disconnected, and a client that sends nothing holds up nobody.
-/// Later connections are those for messages (MessageRelay), opened by whoever sends first.
+/// the store. Of two peers the one with the higher rank connects. Both prove to each other that
+/// they are ranks of the group (tcp::Identity); only then the connection is theirs. Whoever cannot
+/// is disconnected, and a client that sends nothing holds up nobody. In a job without a secret
+/// clients of this host that run as another user are disconnected at once. Later connections are
+/// those for messages (MessageRelay), opened by whoever sends first.
+///
+/// Connections that have proved nothing yet are few in the whole process: a new one takes the place
+/// of an old one, first of one that is silent.
 ///
 /// Failures. A thread sleeps in poll() on the control connections. A control connection that closes
 /// without a goodbye means that the peer's process has ended. Whoever needs bytes of it fails at
@@ -120,12 +125,14 @@ class FARANDOLE_API HostLink {
     int32_t lost_rank;
     uint32_t bytes;
   };
-  /// A connection that has not shown the session yet.
+  /// A connection that has not proved to be that of a rank yet.
   struct Stranger {
     PrivateDescriptor socket;
     Clock::time_point until;
-    size_t bytes = 0;
+    size_t bytes = 0;  ///< of what it sends now: of its hello, then of its proof
     tcp::Hello hello{};
+    std::optional<tcp::Answer> answer{};  ///< to its hello
+    Digest proof{};
   };
   /// The control connection with a peer.
   struct Control {
@@ -147,11 +154,12 @@ class FARANDOLE_API HostLink {
 
   static constexpr int kControlLane = -1;
 
-  tcp::Hello own_hello(int lane) const;
   bool is_expected(const tcp::Hello& hello) const;
   void listen();
   void connect_all(Store& store);
   PrivateDescriptor connect_to(const tcp::NetworkAddress& address, int peer, int lane);
+  void introduce(int socket, const tcp::NetworkAddress& address, int peer, int lane);
+  tcp::Answer receive_answer(int socket, int peer);
   void await_all();
   void take_over_connections();
   std::string key(int rank) const;
@@ -168,8 +176,14 @@ class FARANDOLE_API HostLink {
 
   void run();
   void accept_some();
+  bool is_refused(int socket);
   void hear_stranger(Stranger& stranger);
+  bool receive_of(Stranger& stranger, void* message, size_t bytes);
+  void admit(Stranger& stranger);
   void drop_strangers();
+  void drop_one_stranger();
+  void count_strangers();
+  size_t most_strangers() const;
   void hear_control(Control& control);
   bool fail_for_ended();
   void read_messages(Control& control);
@@ -185,6 +199,7 @@ class FARANDOLE_API HostLink {
   int lanes_;
   int tcp_lanes_;  ///< those that are TCP connections
   LinkOptions options_;
+  tcp::Identity identity_;
   ForkGuard fork_guard_;
   Clock::time_point formation_deadline_;
 
@@ -194,7 +209,9 @@ class FARANDOLE_API HostLink {
   tcp::WakeEvent failed_;  ///< eventfd: readable from the first failure on
   std::map<std::pair<int, int>, std::unique_ptr<ByteStream>> streams_;  ///< by peer and lane
 
-  std::vector<Stranger> strangers_;  ///< of the thread
+  std::vector<Stranger> strangers_;  ///< of the thread; the oldest first
+  size_t counted_strangers_ = 0;     ///< of the thread: its part in the number of the process
+  bool has_refused_ = false;         ///< of the thread: another user, which was told
   bool watches_by_thread_ = false;   ///< of the thread: watches_, as it has seen it
   std::vector<Control> controls_;    ///< of the thread, once it watches
 

@@ -22,6 +22,11 @@ namespace {
 /// Bytes of a channel. Like a socket's buffer: what is under way while both sides do other things.
 constexpr size_t kCapacity = size_t{256} * 1024;
 
+/// The whole of a small message, on a socket whose buffer has room for it; false: it has not.
+bool send_at_once(int socket, const void* data, size_t bytes) {
+  return ::send(socket, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+}
+
 ssize_t receive_at_once(int socket, void* data, size_t bytes) {
   return shm::retried([&] { return ::recv(socket, data, bytes, MSG_DONTWAIT); });
 }
@@ -194,7 +199,7 @@ void MessageRelay::connect(Peer& peer) {
   }
 }
 
-/// Says hello on a new connection, and waits for the answer.
+/// Says hello on a new connection, waits for the answer, and proves to be a rank.
 void MessageRelay::advance_connection(Peer& peer) {
   Way& way = peer.to;
   if (way.state == Way::State::kConnecting) {
@@ -204,24 +209,29 @@ void MessageRelay::advance_connection(Peer& peer) {
     socklen_t size = sizeof(error);
     ::getsockopt(way.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return fail(peer, "the connection failed", error);
-    const tcp::Hello hello =
-        tcp::make_hello(options_.session, options_.own_rank, HostLink::kMessageLane);
-    const ssize_t sent =
-        ::send(way.socket.get(), &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent != static_cast<ssize_t>(sizeof(hello)))
+    way.hello = options_.identity.hello(HostLink::kMessageLane);
+    if (!send_at_once(way.socket.get(), &way.hello, sizeof(way.hello))) {
       return fail(peer, "it took no greeting", errno);
+    }
     way.state = Way::State::kGreeting;
   }
   if (way.state != Way::State::kGreeting) return;
   const ssize_t got =
       receive_at_once(way.socket.get(), reinterpret_cast<char*>(&way.answer) + way.answered,
-                      sizeof(tcp::Hello) - way.answered);
+                      sizeof(way.answer) - way.answered);
   if (got < 0 && errno == EAGAIN) return;
   if (got <= 0) return fail(peer, "it closed the connection", got < 0 ? errno : 0);
   way.answered += static_cast<size_t>(got);
-  if (way.answered < sizeof(tcp::Hello)) return;
-  if (!tcp::is_right(way.answer, options_.session, peer.rank, HostLink::kMessageLane)) {
+  if (way.answered < sizeof(way.answer)) return;
+  if (!options_.identity.is_right(way.answer, way.hello, peer.rank)) {
     return fail(peer, "its answer is not that of the rank", 0);
+  }
+  if (!options_.identity.allows_user_of(way.socket.get())) {
+    return fail(peer, "another user listens there, and the job has no secret", 0);
+  }
+  const Digest proof = options_.identity.proof(way.hello, way.answer);
+  if (!send_at_once(way.socket.get(), &proof, sizeof(proof))) {
+    return fail(peer, "it took no proof", errno);
   }
   way.state = Way::State::kOpen;
 }

@@ -38,7 +38,7 @@ class MessageRelay final : public shm::RemoteChannels {
  public:
   struct Options {
     std::vector<int> ranks;  ///< in the group, by peer
-    std::string session;     ///< of the group
+    tcp::Identity identity;  ///< of this rank
     int own_rank;            ///< in the group
     std::function<void()> on_moved;
     /// Nothing can be carried any more. Must not block.
@@ -76,7 +76,8 @@ class MessageRelay final : public shm::RemoteChannels {
     // Of the thread:
     State state = State::kNone;
     PrivateDescriptor socket;
-    tcp::Hello answer{};
+    tcp::Hello hello{};
+    tcp::Answer answer{};  ///< to it
     size_t answered = 0;
   };
   struct Peer {

@@ -93,6 +93,17 @@ void log_choice(const std::string& group, const Topology& topology, const std::s
   }
 }
 
+/// Rank 0 says once a process what protects nothing.
+void log_openness(const Topology& topology, const std::string& address, const std::string& secret) {
+  static std::atomic<bool> is_said{false};
+  if (topology.rank != 0 || !secret.empty() || is_said.exchange(true)) return;
+  log(LogLevel::kInfo,
+      "the job has no secret: a process of another host that reaches the ranks' store and " +
+          address +
+          " can pass for a rank. Start it with `farandole run`, or set FARANDOLE_JOB_SECRET to "
+          "the same value for all ranks.");
+}
+
 }  // namespace
 
 struct MultiHostCommunicator::LinkOfIsland {
@@ -142,6 +153,7 @@ std::unique_ptr<Communicator> MultiHostCommunicator::make(Store& store,
     throw;
   }
   log_choice(asked.name, topology, made->link_->address(), asked.config.link);
+  log_openness(topology, made->link_->address(), asked.config.job_secret);
   return made;
 }
 
@@ -176,7 +188,8 @@ MultiHostCommunicator::MultiHostCommunicator(Store& store, const CommunicatorOpt
     if (map_.host_of(peer) != host_) remote_.push_back(peer);
   }
   relay_ = std::make_unique<MessageRelay>(MessageRelay::Options{
-      remote_, topology.session, rank(), [this] { island_->point_to_point().wake(); },
+      remote_, tcp::Identity(options.config.job_secret, topology.session, rank()), rank(),
+      [this] { island_->point_to_point().wake(); },
       [this](const std::string& reason, int lost) { island_->abort_for(reason, lost); }});
   connect(store, options, std::move(streams));
 }
@@ -185,6 +198,7 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
                                     std::shared_ptr<StreamSource> streams) {
   LinkOptions of_link;
   of_link.group = name();
+  of_link.secret = options.config.job_secret;
   of_link.network_interface = options.config.network_interface;
   of_link.silence = options.config.link_timeout;
   of_link.timeout = shm::formation_timeout(options);
