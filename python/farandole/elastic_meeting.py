@@ -6,24 +6,26 @@ after a failure, asks there; when all ranks that live have asked, the launcher a
 place in a new group. So ranks need not know who was lost.
 
 Keys of the store: "asks", a counter; "ask/<number of the rank's process>", the newest question with
-its serial number; "answer/<number>/<serial>"; "news", what has changed since the last answers.
+its serial number; "answer/<number>/<serial>"; "news", what has changed since the last answers. All
+but the counter are Records, sealed with the job's secret.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistError
 
+from farandole import job_secret
+from farandole.elastic_records import Records, is_count
 from farandole.errors import CommError, SystemError, sentences
 
 VARIABLE = "FARANDOLE_ELASTIC"
@@ -74,6 +76,41 @@ class _Tries:
         return self._count == _MOST_TRIES
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """Of the launcher."""
+
+    place: _Place | None = None
+    """In the next group; None: the process has none."""
+    end: str = ""
+    """Why the job ends."""
+
+
+def _answer(found: Any) -> _Answer | None:
+    """As the launcher writes it; None: it is another value."""
+    if not isinstance(found, dict):
+        return None
+    if found == {"released": True}:
+        return _Answer()
+    if found.keys() == {"end"} and isinstance(found["end"], str):
+        return _Answer(end=found["end"])
+    members = found.get("members")
+    if found.keys() != {each.name for each in fields(_Place)} or not isinstance(members, list):
+        return None
+    counts = [value for name, value in found.items() if name not in ("sync", "members")]
+    if not all(map(is_count, [*counts, *members])) or not isinstance(found["sync"], bool):
+        return None
+    place = _Place(**found)
+    return _Answer(place) if place.rank < place.size == len(members) else None
+
+
+def _news(found: Any) -> tuple[int, int] | None:
+    """A number and a HostUpdateResult; None: it is another value."""
+    if not isinstance(found, list) or len(found) != 2 or not all(map(is_count, found)):
+        return None
+    return found[0], found[1]
+
+
 class _Launcher:
     """The connection to the launcher's store. Used by one thread."""
 
@@ -87,6 +124,7 @@ class _Launcher:
         self.members: list[int] = []
         with _reaching(address):
             self.store = TCPStore(host, int(port), is_master=False, timeout=_CONNECT)
+        self._records = Records(self.store, job_secret.of_environment())
 
     def ask(self, standing: Standing) -> _Place:
         """Waits for this process's place in the next group."""
@@ -94,19 +132,18 @@ class _Launcher:
         asked = {"serial": self._serial, "commits": standing.commits, "sync": standing.needs_sync}
         key = f"answer/{self.number}/{self._serial}"
         with _reaching(self._address):
-            self.store.set(f"ask/{self.number}", json.dumps(asked))
+            self._records.write(f"ask/{self.number}", asked)
             self.store.add("asks", 1)
-            while not self.store.check([key]):
+            while (answer := self._records.read(key, _answer)) is None:
                 time.sleep(_PAUSE_S)
-            answer = json.loads(self.store.get(key))
-        if answer.get("released"):
-            _logger.info("this rank has no place in the next group, and ends.")
-            raise SystemExit(0)
-        if "end" in answer:
+        if answer.end:
             global _is_over
             _is_over = True
-            raise CommError(answer["end"])
-        place = _Place(**answer)
+            raise CommError(answer.end)
+        place = answer.place
+        if place is None:
+            _logger.info("this rank has no place in the next group, and ends.")
+            raise SystemExit(0)
         self._news, self.members = place.news, place.members
         standing.needs_sync = place.sync
         return place
@@ -114,11 +151,10 @@ class _Launcher:
     def news(self) -> tuple[int, int] | None:
         """A number of what has changed since it was last asked, and the HostUpdateResult."""
         with _reaching(self._address):
-            if not self.store.check(["news"]):
-                return None
-            number, result = json.loads(self.store.get("news"))
-        if number <= self._news:
+            told = self._records.read("news", _news)
+        if told is None or told[0] <= self._news:
             return None
+        number, result = told
         self._news = number
         return number, result
 

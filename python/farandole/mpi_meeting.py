@@ -9,6 +9,7 @@ import logging
 from torch._C._distributed_c10d import Store, TCPStore
 
 from farandole import _C
+from farandole.served_store import serve_store
 
 _logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def meet_through_mpi() -> tuple[Store, int, int] | None:
     address = ("", 0)
     if world.rank == 0:
         host = _C.address_of_this_host()
-        store = TCPStore(host, 0, world.size, is_master=True, wait_for_workers=False)
+        store = serve_store(host)
         address = (host, store.port)
     host, port = world.bcast(address)
     if store is None:

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/rendezvous.h"
 
+#include <netinet/in.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 #include <charconv>
@@ -81,13 +83,37 @@ const char* fix_for(const c10d::TCPStoreOptions& options) {
              : "choose a port that is free on this host, the same on every rank.";
 }
 
+/// A socket that listens at `port` of loopback, for a store whose ranks are all on this host:
+/// torch's own listen on all interfaces. Invalid if the port is taken, perhaps by another store of
+/// this process, which torch then shares.
+comm::shm::Descriptor listen_on_loopback(uint16_t* port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(*port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const raw = reinterpret_cast<sockaddr*>(&address);
+  comm::shm::Descriptor made(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  if (!made.valid() || ::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      ::bind(made.get(), raw, size) != 0 || ::listen(made.get(), SOMAXCONN) != 0 ||
+      ::getsockname(made.get(), raw, &size) != 0) {
+    return {};
+  }
+  *port = ntohs(address.sin_port);
+  return made;
+}
+
 /// All TCPStores of the C++ library are made here.
 c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host,
-                                              const c10d::TCPStoreOptions& options) {
+                                              c10d::TCPStoreOptions options, bool is_local) {
   const bool serves = options.isServer;
   const std::string place = host + ":" + std::to_string(options.port);
   check_descriptors_left(
       options, (serves ? "opening the ranks' store at " : "reaching the ranks' store at ") + place);
+  comm::shm::Descriptor listener;
+  if (serves && is_local) listener = listen_on_loopback(&options.port);
+  if (listener.valid()) options.masterListenFd = listener.release();  // the store's from now on
   try {
     return c10::make_intrusive<c10d::TCPStore>(host, options);
   } catch (const c10::Error& error) {
@@ -98,8 +124,9 @@ c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host,
   }
 }
 
+/// `is_local`: all ranks are on this host.
 c10::intrusive_ptr<c10d::Store> tcp_store(const Address& address, bool serves, int world_size,
-                                          std::chrono::milliseconds timeout) {
+                                          std::chrono::milliseconds timeout, bool is_local) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(address.port);
   options.isServer = serves;
@@ -115,7 +142,7 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const Address& address, bool serves, i
                       "nobody has listened there for " + std::to_string(timeout.count()) + " ms.",
                       fix_for(options));
   }
-  return make_store(address.host, options);
+  return make_store(address.host, options, is_local);
 }
 
 void check_ranks(int rank, int world_size) {
@@ -142,14 +169,14 @@ Rendezvous who_am_i(const InitOptions& options) {
   return result;
 }
 
-/// A store at a free port of this host, at which `host` is how others reach it.
-c10::intrusive_ptr<c10d::TCPStore> open_store(const std::string& host, int world_size) {
+/// A store at a free port of this host, for its ranks alone.
+c10::intrusive_ptr<c10d::TCPStore> open_store(int world_size) {
   c10d::TCPStoreOptions options;
   options.port = 0;
   options.isServer = true;
   options.numWorkers = static_cast<size_t>(world_size);
   options.waitWorkers = false;
-  return make_store(host, options);
+  return make_store(kThisHost, options, /*is_local=*/true);
 }
 
 /// Rank 0's store at `place`. It opens it once and keeps it for as long as its process lives: after
@@ -164,7 +191,7 @@ c10::intrusive_ptr<c10d::Store> kept_store(
 }
 
 c10::intrusive_ptr<c10d::Store> announce_store(const std::string& file, int world_size) {
-  const auto store = open_store(kThisHost, world_size);
+  const auto store = open_store(world_size);
   const std::string draft = file + ".new";
   std::ofstream(draft) << store->getPort() << '\n';
   if (std::rename(draft.c_str(), file.c_str()) == 0) return store;
@@ -192,7 +219,7 @@ c10::intrusive_ptr<c10d::Store> store_at(const std::string& file, const Launch& 
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return tcp_store({kThisHost, port}, /*serves=*/false, launch.world_size, timeout);
+  return tcp_store({kThisHost, port}, /*serves=*/false, launch.world_size, timeout, true);
 }
 
 c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, std::chrono::milliseconds timeout) {
@@ -200,7 +227,10 @@ c10::intrusive_ptr<c10d::Store> store_of(const Launch& launch, std::chrono::mill
   if (!launch.meeting_file.empty()) return store_at(launch.meeting_file, launch, timeout);
   const Address address{launch.master_address, launch.master_port};
   const bool serves = launch.rank == 0 && !launch.store_is_served;
-  const auto open = [&] { return tcp_store(address, serves, launch.world_size, timeout); };
+  const bool is_local = address.host == kThisHost && launch.local_world_size == launch.world_size;
+  const auto open = [&] {
+    return tcp_store(address, serves, launch.world_size, timeout, is_local);
+  };
   // torchrun's variables are also set by programs that start processes one after another.
   if (!serves || launch.launcher == "torchrun") return open();
   return kept_store(address.host + ":" + std::to_string(address.port), open);
@@ -246,7 +276,8 @@ Rendezvous meet(const InitOptions& options) {
   if (options.store) return result;
   if (starts_with(method, kTcp)) {
     const Address address = address_of(method);
-    result.store = tcp_store(address, result.rank == 0, result.world_size, options.timeout);
+    result.store = tcp_store(address, result.rank == 0, result.world_size, options.timeout,
+                             address.host == kThisHost);
   } else if (starts_with(method, kFile)) {
     result.store = c10::make_intrusive<c10d::FileStore>(method.substr(std::string(kFile).size()),
                                                         result.world_size);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any, cast
 
 import farandole
 import pytest
+from farandole import elastic_meeting, job_secret
 from farandole.run.command_line import job_of, make_parser
 from farandole.run.elastic.board import StoreBoard
 from farandole.run.elastic.discovery import Discovery, find_first_hosts, find_hosts
@@ -21,6 +23,7 @@ from farandole.run.elastic.places import Places
 from farandole.run.elastic.script import Script
 from farandole.run.elastic.settings import ElasticSettings
 from farandole.run.elastic.workers import WorkerProcess, WorkerStarter
+from torch._C._distributed_c10d import TCPStore
 
 import run_command
 
@@ -513,3 +516,108 @@ def test_options_have_defaults() -> None:
     )
     assert job.elastic is not None
     assert (job.elastic.min_ranks, job.elastic.hosts) == (2, {"a": 2, "b": 1})
+
+
+class Meeting:
+    """A board and a rank that meets it, in one process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(job_secret.VARIABLE, job_secret.make())
+        self.board = StoreBoard("127.0.0.1")
+        self.rank = elastic_meeting._Launcher(f"{self.board.address}/0")
+        self.stranger = TCPStore("127.0.0.1", self.board.port, is_master=False)
+
+
+def test_the_store_of_a_job_on_this_host_is_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Meeting(monkeypatch)
+    listening = f":{meeting.board.port:04X} "
+    lines = [
+        line.split()[1]
+        for file in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{file}").read_text().splitlines()
+        if listening in line and " 0A " in line
+    ]
+    assert [line.partition(":")[0] for line in lines] == ["0100007F"]
+
+
+PLACE = {
+    "generation": 1,
+    "rank": 0,
+    "size": 1,
+    "local_rank": 0,
+    "local_size": 1,
+    "sync": True,
+    "news": 3,
+    "members": [0],
+}
+
+
+def test_only_the_launcher_answers_ranks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    meeting = Meeting(monkeypatch)
+    key = "answer/0/1"
+    forged = [
+        b"",
+        b"\xff",
+        b"{",
+        json.dumps(PLACE).encode(),
+        job_secret.sealed("", key, json.dumps(PLACE)).encode(),
+        job_secret.sealed(job_secret.make(), key, json.dumps(PLACE)).encode(),
+        # Of the job, for another rank.
+        job_secret.sealed(job_secret.of_environment(), "answer/1/1", json.dumps(PLACE)).encode(),
+    ]
+    reads: list[bytes] = []
+
+    def attack(_: float) -> None:
+        if len(reads) < len(forged):
+            reads.append(forged[len(reads)])
+            meeting.stranger.set(key, reads[-1])
+        else:
+            meeting.board.answer(0, 1, PLACE)
+
+    monkeypatch.setattr(elastic_meeting.time, "sleep", attack)
+    place = meeting.rank.ask(elastic_meeting.Standing())
+    assert reads == forged
+    assert (place.rank, place.news, place.members) == (0, 3, [0])
+    assert len([each for each in caplog.records if "is dropped" in each.message]) == 1
+
+
+def test_only_the_launcher_has_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Meeting(monkeypatch)
+    assert meeting.rank.news() is None
+    meeting.stranger.set("news", "[9, 2]")
+    assert meeting.rank.news() is None
+    meeting.board.tell(1, 2)
+    assert meeting.rank.news() == (1, 2)
+    assert meeting.rank.news() is None
+
+
+def test_questions_that_no_rank_has_asked_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = Meeting(monkeypatch)
+    asked = {"serial": 1, "commits": 0, "sync": True}
+    for text in ("x", "[]", json.dumps(asked), json.dumps({**asked, "serial": "1"})):
+        meeting.stranger.set("ask/0", text)
+        meeting.stranger.add("asks", 1)
+        assert meeting.board.asks([0, 1]) == {}
+    wrong = {"serial": True}, {"commits": -1}, {"sync": 1}, {"more": 1}
+    for each in wrong:
+        meeting.rank._records.write("ask/0", {**asked, **each})
+        meeting.stranger.add("asks", 1)
+        assert meeting.board.asks([0, 1]) == {}
+    meeting.rank._records.write("ask/0", asked)
+    meeting.stranger.add("asks", 1)
+    assert meeting.board.asks([0, 1]) == {0: asked}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rank": 1}, {"rank": -1}, {"rank": "0"}, {"size": True}, {"sync": 1}, {"members": [0, 0]},
+        {"members": ["0"]}, {"members": 0}, {"more": 1}, {"end": 1}, {"released": True},
+    ],
+)  # fmt: skip
+def test_answers_of_other_forms_are_none(change: dict[str, Any]) -> None:
+    assert elastic_meeting._answer(PLACE) is not None
+    assert elastic_meeting._answer({**PLACE, **change}) is None
+    assert elastic_meeting._answer({"end": "why"}) == elastic_meeting._Answer(end="why")

@@ -358,6 +358,24 @@ def test_one_rank_for_each_core_by_default(tmp_path: Path) -> None:
     assert re.match(rf"farandole run: {ranks} ranks? \(one for each core\) started", done.stderr)
 
 
+def test_ranks_meet_on_loopback_and_share_a_secret(tmp_path: Path) -> None:
+    program = script(
+        tmp_path,
+        "echo $FARANDOLE_JOB_SECRET $MASTER_ADDR $(cat /proc/net/tcp /proc/net/tcp6 | "
+        "grep $(printf ':%04X ' $MASTER_PORT) | grep ' 0A ' | sed 's/ *[0-9]*: //; s/ .*//')",
+    )
+    done = run("-n", "2", "--no-prefix", program)
+    assert done.returncode == 0, done.stderr
+    (first, second) = (line.split() for line in done.stdout.splitlines())
+    assert first == second
+    secret, address, listening = first
+    assert len(secret) == 64
+    assert address == "localhost"
+    assert listening.partition(":")[0] in ("0100007F", "00000000000000000000000001000000")
+    given = run("-n", "1", "--no-prefix", program, FARANDOLE_JOB_SECRET="x" * 40)
+    assert given.stdout.split()[0] == "x" * 40
+
+
 def test_restarts(tmp_path: Path) -> None:
     text = 'echo try $TORCHELASTIC_RESTART_COUNT; [ "$TORCHELASTIC_RESTART_COUNT" = 1 ] || exit 4'
     done = run("-n", "1", "--max-restarts", "2", script(tmp_path, text))

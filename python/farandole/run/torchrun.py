@@ -26,6 +26,7 @@ from farandole.run.failure import Failure, describe_cause
 from farandole.run.job import Job
 from farandole.run.loop import Loop
 from farandole.run.process_group import signal_group
+from farandole.run.rendezvous import BACKEND, register_rendezvous
 
 RANK_PROGRAM = str(Path(__file__).with_name("rank.py"))
 _QUIETER_LOGGERS = {"multiprocessing.api": logging.CRITICAL, "agent.server.api": logging.ERROR}
@@ -221,7 +222,8 @@ class Torchrun:
         found = ["--no-python", f"--nproc-per-node={self._job.ranks}", f"--log-dir={os.devnull}"]
         found.append(f"--max-restarts={self._job.max_restarts}")
         if nodes is None:
-            found += ["--standalone", "--local-addr=localhost"]
+            found += [f"--rdzv-backend={BACKEND}", "--rdzv-endpoint=here"]
+            found += [f"--rdzv-id={secrets.token_hex(8)}"]
         else:
             found += [f"--nnodes={nodes.count}", f"--node-rank={nodes.rank}"]
             found += [f"--master-addr={nodes.master_address}", f"--master-port={nodes.master_port}"]
@@ -240,6 +242,7 @@ class Torchrun:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
         self._listener.close()
+        register_rendezvous()
         os.environ.setdefault("OMP_NUM_THREADS", str(self._division.threads))
         for name, level in _QUIETER_LOGGERS.items():
             logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(level)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 
-from torch._C._distributed_c10d import Store, TCPStore
+from torch._C._distributed_c10d import Store
 
 from farandole import _C
 from farandole.mpi_meeting import meet_through_mpi
+from farandole.served_store import LOOPBACK, serve_store
 
 _KEY = "farandole/smddp/address"
 _stores: list[Store] = []
@@ -31,8 +32,8 @@ def set_launch_variables() -> None:
     met, rank, world_size = meet_through_mpi() or _C.meet(None)
     if rank == 0:
         is_here = launch.local_world_size == world_size
-        host = "127.0.0.1" if is_here else _C.address_of_this_host()
-        served = TCPStore(host, 0, world_size, is_master=True, wait_for_workers=False)
+        host = LOOPBACK if is_here else _C.address_of_this_host()
+        served = serve_store(host)
         met.set(_KEY, f"{host} {served.port}")
         _stores.append(served)
     _stores.append(met)

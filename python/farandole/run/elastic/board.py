@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
-from torch._C._distributed_c10d import TCPStore
+from farandole import job_secret
+from farandole.elastic_records import Records, is_count
+from farandole.served_store import serve_store
 
 
 class StoreBoard:
@@ -15,7 +16,8 @@ class StoreBoard:
 
     def __init__(self, host: str) -> None:
         """Take the name or address at which workers reach this host."""
-        self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        self._store = serve_store(host)
+        self._records = Records(self._store, job_secret.of_environment())
         self.address = f"{host}:{self._store.port}"
         self.host, self.port = host, self._store.port
         self._asks = 0
@@ -26,17 +28,21 @@ class StoreBoard:
         if count == self._asks:
             return {}
         self._asks = count
-        keys = {number: f"ask/{number}" for number in numbers}
-        return {
-            number: json.loads(self._store.get(key))
-            for number, key in keys.items()
-            if self._store.check([key])
-        }
+        asked = {number: self._records.read(f"ask/{number}", _ask) for number in numbers}
+        return {number: ask for number, ask in asked.items() if ask is not None}
 
     def answer(self, number: int, serial: int, answer: dict[str, Any]) -> None:
         """Answer a question."""
-        self._store.set(f"answer/{number}/{serial}", json.dumps(answer))
+        self._records.write(f"answer/{number}/{serial}", answer)
 
     def tell(self, news: int, result: int) -> None:
         """Say that hosts have changed."""
-        self._store.set("news", json.dumps([news, result]))
+        self._records.write("news", [news, result])
+
+
+def _ask(found: Any) -> dict[str, Any] | None:
+    """A question, as farandole.elastic_meeting writes it; None: it is another value."""
+    if not isinstance(found, dict) or found.keys() != {"serial", "commits", "sync"}:
+        return None
+    numbers = is_count(found["serial"]) and is_count(found["commits"])
+    return found if numbers and isinstance(found["sync"], bool) else None

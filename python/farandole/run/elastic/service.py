@@ -17,12 +17,12 @@ from farandole.run.elastic.driver import Driver
 from farandole.run.elastic.script import Script
 from farandole.run.elastic.settings import ElasticSettings
 from farandole.run.elastic.workers import WorkerProcess, WorkerStarter
-from farandole.run.hosts import address_for_others, is_this_host
+from farandole.run.hosts import address_for_others, are_all_here, is_this_host
+from farandole.served_store import LOOPBACK
 
 _PERIOD_S = 0.05
 _ENDING_S = 30.0
 """How long workers may take to end after a signal, as under torchrun."""
-_LOOPBACK = "127.0.0.1"
 KILL_ALL = signal.SIGRTMIN
 """The signal on which this process kills the script and all workers; programs use others."""
 
@@ -132,7 +132,7 @@ class Service:
 
 def _address(settings: ElasticSettings, hosts: dict[str, int]) -> str:
     """At which workers reach this host: loopback, if they can be nowhere else."""
-    if settings.discovery_script is None and all(map(is_this_host, hosts)):
-        return _LOOPBACK
+    if settings.discovery_script is None and are_all_here(hosts):
+        return LOOPBACK
     here = next((host for host in hosts if is_this_host(host)), None)
     return address_for_others(here or "localhost")
