@@ -7,11 +7,16 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <vector>
 
 #include "farandole/error.h"
 #include "farandole/process_group/collectives.h"
@@ -258,11 +263,37 @@ TEST_F(Init, ARankMayReturnBeforeRank0) {
   });
 }
 
+/// The addresses at which this host listens at a port, as /proc/net/tcp and tcp6 have them.
+std::vector<std::string> listening_at(const std::string& port) {
+  char wanted[8];
+  std::snprintf(wanted, sizeof(wanted), ":%04X", std::stoi(port));
+  std::vector<std::string> found;
+  for (const char* file : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream lines(file);
+    std::string line;
+    while (std::getline(lines, line)) {
+      std::istringstream fields(line);
+      std::string number;
+      std::string local;
+      std::string remote;
+      std::string state;
+      fields >> number >> local >> remote >> state;
+      const size_t colon = local.find(':');
+      if (state == "0A" && colon != std::string::npos && local.substr(colon) == wanted) {
+        found.push_back(local.substr(0, colon));
+      }
+    }
+  }
+  return found;
+}
+
 TEST_F(Init, ProcessesMeetAsTorchrunTellsThem) {
   const std::string port = std::to_string(20000 + ::getpid() % 20000);
   test::run_process_ranks(2, [&](comm::Communicator& communicator) {
     set_variables_of_torchrun(communicator, port);
+    ::setenv("FARANDOLE_JOB_SECRET", std::string(40, 's').c_str(), 1);
     init_process_group();
+    EXPECT_EQ(listening_at(port), std::vector<std::string>{"0100007F"});  // loopback alone
     use_api(communicator.rank(), communicator.world_size());
     communicator.barrier();  // rank 0 holds the store: it leaves last
     destroy();

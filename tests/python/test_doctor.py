@@ -38,7 +38,9 @@ def test_doctor_finds_this_machine_ready() -> None:
 
 @pytest.mark.system
 def test_doctor_reports_a_failing_self_test() -> None:
-    done = command("doctor", "--json", FARANDOLE_SPIN_US="soon")
+    secret = "not to be shown" * 3
+    done = command("doctor", "--json", FARANDOLE_SPIN_US="soon", FARANDOLE_JOB_SECRET=secret)
+    assert secret not in done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert done.returncode == 1
     assert report["ok"] is False

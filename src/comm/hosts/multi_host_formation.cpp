@@ -100,8 +100,8 @@ void log_openness(const Topology& topology, const std::string& address, const st
   log(LogLevel::kInfo,
       "the job has no secret: a process of another host that reaches the ranks' store and " +
           address +
-          " can pass for a rank. Start it with `farandole run`, or set FARANDOLE_JOB_SECRET to "
-          "the same value for all ranks.");
+          " can pass for a rank. Set FARANDOLE_JOB_SECRET to the same value for all ranks, as "
+          "`farandole run` does where it starts all of them.");
 }
 
 }  // namespace
