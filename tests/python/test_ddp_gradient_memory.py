@@ -110,7 +110,7 @@ def two_wrappers_of_one_encoder() -> None:
                 return square(models.critic(batch(rank, step + 1, 3, 8)))
 
             def joint(models: Both, rank: int) -> Tensor:
-                return actor(models, rank) + critic(models, rank)  # noqa: B023
+                return actor(models, rank) + critic(models, rank)
 
             check_both(both, alone, [critic])  # which has buckets before the actor
             check_both(both, alone, [joint])
@@ -334,9 +334,9 @@ def gradients_with_a_graph() -> None:
     alone = copy.deepcopy(ddp.module)
     for step in range(4):
         alone.zero_grad()
-        sum(
-            (plain_loss(alone, r, step) for r in range(world_size)), torch.zeros(())
-        ).div(world_size).backward(create_graph=True)
+        sum((plain_loss(alone, r, step) for r in range(world_size)), torch.zeros(())).div(
+            world_size
+        ).backward(create_graph=True)
         (0.5 * penalty_of(alone)).backward()
         wanted = gradients_by_parameter(alone)
         ddp.zero_grad()

@@ -256,14 +256,12 @@ void Lockstep::look_for_crossing() {
 }
 
 void Lockstep::look_for_abort() {
-  for (int rank = 0; rank < topology_.world_size; ++rank) {
-    if (state_of(rank) != RankState::kAborted) continue;
-    const Fault fault = fault_of({});
-    try {
-      throw_aborted(rank, describe_current(), fault.collective);
-    } catch (const CommError&) {
-      fail(std::current_exception(), ranks_[rank].reason.data(), ranks_[rank].lost_rank);
-    }
+  const int rank = aborted_rank();
+  if (rank < 0) return;
+  try {
+    throw_aborted(rank, describe_current(), fault_of({}).collective);
+  } catch (const CommError&) {
+    fail(std::current_exception(), ranks_[rank].reason.data(), ranks_[rank].lost_rank);
   }
 }
 
@@ -456,13 +454,17 @@ void Lockstep::check_alive() const {
   }
 }
 
-/// The first rank that has aborted; -1 if none has.
+/// The first rank that has aborted because it had lost a peer, else the first that has aborted; -1:
+/// none has. What aborts after the loss, as this rank's watchdog of a device does, hides no loss.
 int Lockstep::aborted_rank() const {
   if (group_->broken.load(std::memory_order_relaxed) == 0) return -1;
+  int first = -1;
   for (int rank = 0; rank < topology_.world_size; ++rank) {
-    if (state_of(rank) == RankState::kAborted) return rank;
+    if (state_of(rank) != RankState::kAborted) continue;
+    if (ranks_[rank].lost_rank >= 0) return rank;
+    if (first < 0) first = rank;
   }
-  return -1;
+  return first;
 }
 
 void Lockstep::check_peers() const {
