@@ -31,9 +31,9 @@ constexpr auto kFixOfDeath =
 
 /// What a rank that is gone has not called: the function that the program is in, else the
 /// collective `operation` ("all_reduce"), else any collective.
-std::string missing_call(const std::string& operation);
+FARANDOLE_API std::string missing_call(const std::string& operation);
 
 /// For a rank that has ended without an error, as far as is known.
-std::string fix_of_absence(const std::string& operation);
+FARANDOLE_API std::string fix_of_absence(const std::string& operation);
 
 }  // namespace farandole::comm

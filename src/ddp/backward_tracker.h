@@ -13,8 +13,9 @@ namespace farandole {
 /// Finds out when a backward begins, whether it is synchronized, and whether an exception left it.
 ///
 /// A backward is synchronized if its forward was. It begins when one of the outputs of that forward
-/// gets a gradient. Its loss may also come from tensors that are not among these outputs, such as
-/// an attribute of the module. Then it begins when a parameter gets a gradient.
+/// gets a gradient. Its loss may also come from other tensors of the forward, such as an attribute
+/// of the module. Then it begins when a parameter gets a gradient, if the graph has nodes that were
+/// made during the forward: the backward of a regularizer, which has none, stays local.
 ///
 /// Threads: one call at a time.
 class BackwardTracker {
@@ -28,20 +29,24 @@ class BackwardTracker {
   bool is_abandoned() const { return state_ == State::kAbandoned; }
   bool is_idle() const { return state_ == State::kIdle; }
 
+  void before_forward();
   void after_forward(const std::vector<at::Tensor>& outputs, bool synchronize);
   void forward_failed();
+  /// Throws InvalidArgument if a backward has reached parameters and nothing of the forward before
+  /// it, and none has reached that since: gradients stayed local.
+  void check_outputs_were_used();
   /// A gradient that reaches a parameter outside of a synchronized backward begins a pass, of the
   /// last forward.
   void begin_at_parameter(bool synchronize) { begins_at_parameter_ = synchronize; }
   /// Whether the gradient that has reached a parameter begins a pass, and whether the pass is
   /// synchronized; nullopt: it does not.
-  std::optional<bool> begins_at_parameter() const;
+  std::optional<bool> begins_at_parameter();
   /// A gradient has reached a parameter.
   void parameter_was_reached();
   /// Forward passes so far whose backward has reached a parameter.
   uint64_t passes() const { return passes_; }
   /// A pass begins.
-  void begin_pass() { awaits_outputs_.reset(); }
+  void begin_pass();
   /// It adds to gradients.
   void add_pass(bool synchronize) {
     has_local_passes_ = !synchronize;
@@ -82,6 +87,7 @@ class BackwardTracker {
   enum class State { kIdle, kRunning, kAbandoned };
 
   void watch(const at::Tensor& output, bool synchronize);
+  bool graph_has_nodes_of_forward() const;
 
   const std::function<void(bool)> on_output_;
   State state_ = State::kIdle;
@@ -90,6 +96,10 @@ class BackwardTracker {
   std::optional<bool> begins_at_parameter_;
   /// Whether the last forward was synchronized; nullopt: a backward has come to it already.
   std::optional<bool> awaits_outputs_;
+  bool outputs_were_passed_by_ = false;  ///< gradients came to parameters meanwhile
+  /// Sequence numbers of autograd's nodes: the first of the forward, and the first after it.
+  uint64_t first_node_ = 0;
+  uint64_t end_node_ = 0;
   bool awaits_parameters_ = false;  ///< no gradient has come to a parameter since the last forward
   uint64_t passes_ = 0;
   bool has_local_passes_ = false;

@@ -92,6 +92,8 @@ void Reducer::before_forward() {
   if (tracker_->is_running()) return;  // a forward within backward: activation checkpointing
   tell_of_abandoned();
   end_sharding();
+  tracker_->check_outputs_were_used();
+  tracker_->before_forward();
   if (gradients_->has_changed()) renew_parameters(/*keeps_plan=*/!sharded_);
 }
 
@@ -155,10 +157,12 @@ void Reducer::start_buckets() {
 /// Moves a gradient into its slot. Returns what autograd is to add to p.grad.
 at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   const std::lock_guard lock(mutex_);
-  const bool is_shared = (*gradients_)[index].is_shared();  // the pass may be another model's
+  const bool is_shared = (*gradients_)[index].is_shared();
   if (!is_shared || tracker_->is_running()) tracker_->parameter_was_reached();
-  if (const auto synchronize = tracker_->begins_at_parameter(); synchronize && !is_shared) {
-    begin_pass(*synchronize);
+  // If it is shared, this may be the backward of another model.
+  const auto begins = is_shared ? std::nullopt : tracker_->begins_at_parameter();
+  if (begins) {
+    begin_pass(*begins);
   } else if (!is_shared && tracker_->is_first_outside_of_passes()) {
     log(LogLevel::kWarning,
         "parameter '" + gradients_->names()[index] + "' got a gradient on rank " +

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
@@ -187,6 +188,35 @@ def two_forwards_with_batch_norm(rank: int, world_size: int) -> None:
             loss.backward()
         ddp.zero_grad()
         square(ddp(batch(rank, 0, 4, 4))).backward()
+
+
+def a_regularizer_alone(rank: int, world_size: int) -> None:
+    """Its backward does not count as that of the forward: the next forward refuses that."""
+    ddp = DistributedDataParallel(seeded(Layers))
+    alone = copy.deepcopy(ddp.module)
+
+    def regularizer(model: nn.Module) -> Tensor:
+        return torch.stack([each.square().sum() for each in model.parameters()]).sum()
+
+    for step in range(3):
+        ddp.zero_grad()
+        output = ddp(batch(rank, step, 4, 8))
+        regularizer(ddp).backward()
+        square(output).backward()
+        wanted = expected(
+            alone,
+            world_size,
+            lambda model, r, s: regularizer(model) + square(model(batch(r, s, 4, 8))),
+            step,
+        )
+        assert_gradients(ddp, wanted)
+    ddp.zero_grad()
+    ddp(batch(rank, 0, 4, 8))
+    regularizer(ddp).backward()
+    with pytest.raises(InvalidArgument, match="gradients-not-averaged"):
+        ddp(batch(rank, 0, 4, 8))
+    ddp.zero_grad()
+    square(ddp(batch(rank, 0, 4, 8))).backward()
 
 
 def gradients_outside_of_forwards(rank: int, world_size: int) -> None:
@@ -381,6 +411,7 @@ CHECKS = [
     losses_that_are_not_returned,
     arguments,
     two_forwards_with_batch_norm,
+    a_regularizer_alone,
     gradients_outside_of_forwards,
 ]
 

@@ -88,6 +88,8 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   ~Reducer();
 
   /// Call before a forward with gradients. Collective only if this rank has abandoned a backward.
+  /// Throws InvalidArgument if the gradients of the backward before stayed local although nothing
+  /// says so.
   void before_forward();
   /// Call after it: backward from `outputs` is synchronized if `synchronize`, otherwise local. A
   /// backward from other tensors of this forward begins at the first parameter that it reaches.

@@ -272,7 +272,9 @@ class DistributedDataParallel(nn.Module, Joinable):
         """Run the module's forward; gradients of what it returns are averaged in backward.
 
         Raises:
-            InvalidArgument: parameters were added or removed since the module was wrapped.
+            InvalidArgument: parameters were added or removed since the module was wrapped; or the
+                gradients of the last backward were not averaged, since its loss used nothing that
+                forward had computed.
             BackwardError: this rank left a backward by an exception, and others did not.
         """
         with record_function("DistributedDataParallel.forward"):
