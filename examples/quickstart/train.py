@@ -14,7 +14,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 for epoch in range(5):
     for _ in range(100):
         images = torch.randn(32, 64)
-        labels = images[:, :10].argmax(1)  # to be learned: which of ten pixels is the brightest
+        labels = images[:, :10].argmax(1)  # the class: the brightest of ten pixels
         outputs = model(images)
         loss = torch.nn.functional.cross_entropy(outputs, labels)
         optimizer.zero_grad()

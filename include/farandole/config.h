@@ -77,8 +77,8 @@ struct FARANDOLE_API Config {
   /// FARANDOLE_LINK_TIMEOUT_S: seconds after which a host that does not answer is lost; 1 to 3600.
   /// Default 10.
   std::chrono::milliseconds link_timeout{std::chrono::seconds(10)};
-  /// FARANDOLE_JOB_SECRET: what the ranks of a job know and others do not, at least 32 characters;
-  /// `farandole run` makes it. Ranks that connect prove that they know it. Empty: there is none.
+  /// FARANDOLE_JOB_SECRET: a secret that the ranks of a job share, at least 32 characters. Ranks
+  /// prove that they know it when they connect to each other. Empty: the job has no secret.
   std::string job_secret;
   /// FARANDOLE_SPIN_US: microseconds a waiting rank spins before it sleeps; 0 sleeps at once. A
   /// rank whose peer waits for the same core sleeps at once in any case. Groups with more ranks on

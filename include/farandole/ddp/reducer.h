@@ -91,8 +91,9 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   /// Throws InvalidArgument if the gradients of the backward before stayed local although nothing
   /// says so.
   void before_forward();
-  /// Call after it: backward from `outputs` is synchronized if `synchronize`, otherwise local. A
-  /// backward from other tensors of this forward begins at the first parameter that it reaches.
+  /// Call after the forward: backward from `outputs` is synchronized if `synchronize`, otherwise
+  /// local. A backward from other tensors of this forward begins at the first parameter that it
+  /// reaches.
   void after_forward(const std::vector<at::Tensor>& outputs, bool synchronize);
   /// Call instead of after_forward() if the forward threw.
   void forward_failed();
@@ -114,7 +115,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   void end_abandoned();
   /// Whether passes that were not synchronized have added to gradients since the last one that was.
   bool has_local_passes() const;
-  /// Forward passes so far whose backward has reached a parameter.
+  /// Number of forward passes so far whose backward has reached a parameter.
   uint64_t passes() const;
   /// Whether those gradients count by a loss weight.
   bool is_weighted() const;

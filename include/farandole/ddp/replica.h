@@ -77,8 +77,8 @@ class FARANDOLE_API Replica {
   /// Call before a forward. Sends buffers to all ranks if broadcast_buffers is set and this pass is
   /// synchronized. Reports an abandoned backward to the other ranks.
   void before_forward();
-  /// Call after it, with the output tensors that may need gradients. Those that are left out are
-  /// found when their backward reaches a parameter.
+  /// Call after the forward, with the output tensors that may need gradients. A backward from a
+  /// tensor that is not among them begins at the first parameter that it reaches.
   void after_forward(const std::vector<at::Tensor>& outputs);
   /// Call instead of after_forward() if the forward threw.
   void forward_failed();
@@ -86,7 +86,7 @@ class FARANDOLE_API Replica {
   /// Whether later passes are synchronized.
   void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
   bool synchronizes() const { return synchronize_; }
-  /// Forward passes so far whose backward has reached a parameter.
+  /// Number of forward passes so far whose backward has reached a parameter.
   uint64_t passes() const { return earlier_passes_ + reducer_->passes(); }
   /// See Reducer::set_loss_weight().
   void set_loss_weight(std::optional<double> weight);
@@ -154,8 +154,8 @@ class FARANDOLE_API Replica {
   std::optional<ShardedGradients> sharded_;
   std::map<const void*, std::function<void()>> awaits_;  ///< by owner
   bool join_failed_ = false;                             ///< see join_failed()
-  bool took_part_ = false;  ///< in backward passes of others, since the last end_join()
-  uint64_t earlier_passes_ = 0;  ///< of reducers before this one
+  bool took_part_ = false;       ///< in backward passes of others, since the last end_join()
+  uint64_t earlier_passes_ = 0;  ///< passes() of earlier reducers
   std::shared_ptr<Reducer> reducer_;
 };
 

@@ -237,7 +237,8 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   void abort() override;
   /// Ends the group on this rank: aborts what is pending, ends the executor, lets go of the memory.
   void shutdown() override;
-  /// The same, when the last owner is gone: a weak pointer of another group may delay the destructor.
+  /// Calls shutdown() when the last owner is gone: another group's weak pointer may delay the
+  /// destructor.
   void release_resources() override;
 
  private:
