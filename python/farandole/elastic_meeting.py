@@ -228,7 +228,7 @@ def form(begin: Callable[[Store, int, int, timedelta], _T]) -> _T:
             if tries.are_over(place.members):
                 _is_over = True
                 raise
-            _logger.info("the group did not form, and is tried again: %s", first_line_of(error))
+            _logger.info("the group did not form; the ranks try again: %s", first_line_of(error))
 
 
 def until_formed(make: Callable[[], _T]) -> _T:

@@ -48,8 +48,8 @@ class Records:
     def _warn(self, key: str) -> None:
         if not self._has_warned:
             _logger.warning(
-                "the record %r of the elastic launcher's store is not of this job, and is dropped "
-                "(as others like it will be): another program writes there.",
+                "the record %r in the elastic launcher's store does not belong to this job and "
+                "is ignored, as other such records will be: another program writes to the store.",
                 key,
             )
         self._has_warned = True

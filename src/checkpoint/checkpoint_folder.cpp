@@ -50,8 +50,8 @@ void check_can_be_folder(const fs::path& path) {
   throw CheckpointError("checkpoint-no-folder",
                         "there can be no checkpoint at '" + path.string() + "'.",
                         "'" + lowest.string() + "' is a file, and a checkpoint is a folder.",
-                        "pass the folder that save_checkpoint() was given, or that of one "
-                        "checkpoint; read a file that torch.save() wrote with torch.load() or "
+                        "pass the folder that was passed to save_checkpoint(), or that of one "
+                        "checkpoint; for a file of torch.save(), use torch.load() or "
                         "torch::load().");
 }
 

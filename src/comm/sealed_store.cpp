@@ -50,9 +50,9 @@ std::optional<std::string> SealedStore::try_get(const std::string& key) {
   if (secret_.empty() && !is_sealed) return record;
   if (secret_.empty()) {
     throw MismatchError("job-secret-missing",
-                        "the ranks' store holds records that are sealed with a job secret, and "
+                        "the ranks' store holds records that are sealed with a job secret, but "
                         "this rank has none.",
-                        "FARANDOLE_JOB_SECRET is set for other ranks.",
+                        "FARANDOLE_JOB_SECRET is set for other ranks, but not for this one.",
                         "set it to the same value for all ranks, or for none.");
   }
   std::string value = record->substr(std::min(kSealBytes, record->size()));
@@ -82,17 +82,17 @@ void SealedStore::note_foreign(const std::string& key) {
   }
   if (is_first) {
     log(LogLevel::kWarning, "the record '" + key +
-                                "' of the ranks' store was not written with this job's secret and "
-                                "is ignored, as others like it.");
+                                "' in the ranks' store is not sealed with this job's secret and is "
+                                "ignored; other such records will be ignored too.");
   }
   if (!is_old) return;
   throw MismatchError(
       "job-secret-differs",
-      "the record '" + key + "' of the ranks' store is not sealed with this rank's job secret.",
-      "another rank has a different FARANDOLE_JOB_SECRET or none, or another "
-      "program writes into the store.",
-      "set FARANDOLE_JOB_SECRET to the same value for all ranks, and use a "
-      "separate store for each job.");
+      "the record '" + key + "' in the ranks' store is not sealed with this rank's job secret.",
+      "another rank has a different FARANDOLE_JOB_SECRET or none, or another program writes to the "
+      "store.",
+      "set FARANDOLE_JOB_SECRET to the same value for all ranks, and use a separate store for each "
+      "job.");
 }
 
 }  // namespace farandole::comm

@@ -53,7 +53,7 @@ void LossWeight::refuse_shared(const std::string& parameter) {
       "weighted-shared-parameter",
       "set_loss_weight() was called for a model that shares parameter '" + parameter +
           "' with another wrapped model.",
-      "each of them would multiply the gradient of the other's loss by its weight.",
+      "each model would multiply the gradient of the other model's loss by its weight.",
       "wrap one module that contains both models, or leave the weights out.");
 }
 

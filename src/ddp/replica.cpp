@@ -75,21 +75,21 @@ void check_writable(const NamedTensors& tensors, const char* kind) {
     const std::string subject =
         std::string("DistributedDataParallel got ") + kind + " '" + name + "', ";
     const std::string why =
-        "rank 0's values are written into it on the other ranks, which torch does not allow.";
+        "rank 0's values are copied into it on the other ranks, which torch does not allow for it.";
     if (tensor.is_inference()) {
-      throw InvalidArgument("inference-tensor", subject + "which was made in inference mode.", why,
-                            "make the module outside of torch.inference_mode(), or clone() it.");
+      throw InvalidArgument(
+          "inference-tensor", subject + "which was made in inference mode.", why,
+          "make the module outside torch.inference_mode(), or clone() the tensor there.");
     }
     if (tensor.layout() == at::kStrided &&
         at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-      throw InvalidArgument("expanded-tensor",
-                            subject + "several elements of which are one place in memory.", why,
-                            "register a copy: clone() a tensor that expand() has made.");
+      throw InvalidArgument("expanded-tensor", subject + "some elements of which share memory.",
+                            why, "register a copy, for example clone() of an expanded tensor.");
     }
     if (tensor.layout() != at::kStrided) {
       throw NotSupported("tensor-layout",
                          subject + "which has the layout " + c10::str(tensor.layout()) + ".",
-                         "only dense tensors are sent.",
+                         "Farandole sends only dense tensors.",
                          "register it as a dense tensor, or put its name into the module's "
                          "_ddp_params_and_buffers_to_ignore.");
     }

@@ -137,10 +137,10 @@ c10::intrusive_ptr<c10d::Store> tcp_store(const Address& address, bool serves, i
   const StoreAddress place(address.host, address.port);
   place.resolve(timeout);
   if (!serves && !place.wait_for_listener(timeout)) {
-    throw SystemError("store-unreachable",
-                      "the ranks' store could not be reached at " + place.text() + ".",
-                      "nobody has listened there for " + std::to_string(timeout.count()) + " ms.",
-                      fix_for(options));
+    throw SystemError(
+        "store-unreachable", "the ranks' store could not be reached at " + place.text() + ".",
+        "no process has listened there for " + std::to_string(timeout.count()) + " ms.",
+        fix_for(options));
   }
   return make_store(address.host, options, is_local);
 }

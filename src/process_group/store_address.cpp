@@ -56,14 +56,14 @@ void StoreAddress::resolve(milliseconds timeout) const {
     if (waited >= limit) {
       throw SystemError(
           "store-address",
-          "the ranks cannot meet at " + text_ + ": '" + host_ + "' has no address.",
-          "looking it up for " + std::to_string(limit.count()) + " ms gave: " + error + ".",
+          "the ranks' store at " + text_ + " cannot be reached: '" + host_ + "' has no address.",
+          "the lookup failed for " + std::to_string(limit.count()) + " ms: " + error + ".",
           "set MASTER_ADDR (or the host in tcp://host:port) to the name or address of rank 0's "
-          "host, to 127.0.0.1 if all ranks run on this host.");
+          "host, or to 127.0.0.1 if all ranks run on this host.");
     }
     if (!was_told && waited >= std::min(kPatience, limit / 2)) {
-      log(LogLevel::kWarning, "the ranks are to meet at " + text_ + ", but '" + host_ +
-                                  "' has no address yet (" + error + "); it is looked up again.");
+      log(LogLevel::kWarning, "the ranks' store at " + text_ + " cannot be reached yet: '" + host_ +
+                                  "' has no address (" + error + "). The lookup is repeated.");
       was_told = true;
     }
     std::this_thread::sleep_for(std::min(kPause, limit - waited));

@@ -148,7 +148,7 @@ def refused_tensors(rank: int, world_size: int) -> None:
         return model
 
     for make, text in (
-        (expanded, "'mask', several elements of which are one place"),
+        (expanded, "'mask', some elements of which share memory"),
         (made_in_inference_mode, "'mask', which was made in inference mode"),
         (sparse, "'mask', which has the layout Sparse"),
         (lambda: nn.Linear(4, 4, device="meta"), "meta device: parameter 'weight'"),

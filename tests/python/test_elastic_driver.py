@@ -580,7 +580,7 @@ def test_only_the_launcher_answers_ranks(
     place = meeting.rank.ask(elastic_meeting.Standing())
     assert reads == forged
     assert (place.rank, place.news, place.members) == (0, 3, [0])
-    assert len([each for each in caplog.records if "is dropped" in each.message]) == 1
+    assert len([each for each in caplog.records if "is ignored" in each.message]) == 1
 
 
 def test_only_the_launcher_has_news(monkeypatch: pytest.MonkeyPatch) -> None:

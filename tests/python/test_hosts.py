@@ -326,4 +326,4 @@ def test_a_host_without_an_address_is_told(
         farandole.init_process_group(timeout=0.5)
     assert "fix: set MASTER_ADDR" in str(caught.value)
     (told,) = caplog.messages
-    assert "the ranks are to meet at no..host:5, but 'no..host' has no address yet" in told
+    assert "store at no..host:5 cannot be reached yet: 'no..host' has no address" in told

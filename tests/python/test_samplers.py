@@ -244,8 +244,8 @@ def test_a_pass_that_repeats_the_order_of_the_last_is_warned_of_once(
         list(sampler)
     (record,) = caplog.records
     assert record.getMessage() == (
-        "DistributedSampler begins another pass with epoch 0, so its order is that of the pass "
-        "before: call set_epoch(epoch) before each pass."
+        "DistributedSampler starts another pass with epoch 0, which repeats the order of the "
+        "previous pass: call set_epoch(epoch) before each pass."
     )
 
 

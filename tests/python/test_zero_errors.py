@@ -202,7 +202,7 @@ def classes(rank: int, world_size: int) -> None:
         (MyLBFGS, None, r"cannot shard [\w.<>]*MyLBFGS[\s\S]*dot products"),
         (farandole.DistributedDataParallel, None, r"cannot shard Dist[\s\S]*it is not a torch"),
         (optim.SGD(model.parameters()), None, r"cannot shard SGD object\.\n"),
-        ("AdamW", None, r"cannot shard 'AdamW'\.\n[\s\S]*pass the class, as torch\.optim\.AdamW"),
+        ("AdamW", None, r"cannot shard 'AdamW'\.\n[\s\S]*a class, such as torch\.optim\.AdamW"),
         (lambda *_, **__: 3, None, r"cannot shard [\s\S]*made an int, not a torch.optim.Optimizer"),
     ]
     for optimizer, element_wise, text in cases:

@@ -110,10 +110,10 @@ def _damaged(rank: int, generator: str, error: Exception) -> CheckpointError:
     return CheckpointError(
         sentences(
             "checkpoint-rng",
-            f"the checkpoint has no state of the generator of random numbers of {generator} for "
-            f"rank {rank}, but something else.",
+            f"the checkpoint's state of the {generator} random number generator for rank {rank} is "
+            "invalid.",
             f"{type(error).__name__}: {error}.",
-            "pass rng=False to go on with other random numbers, or load another checkpoint.",
+            "pass rng=False to continue with other random numbers, or load another checkpoint.",
         )
     )
 

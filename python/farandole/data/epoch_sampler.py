@@ -91,11 +91,11 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
         """The place in the data, from which any number of ranks can go on.
 
         Args:
-            consumed: Samples that the training of this rank has taken in this pass, as
-                ``batches * batch_size`` (for a batch sampler: batches). Default: the samples that
-                this sampler has given in this pass. torchdata's StatefulDataLoader and loaders
-                without workers need no count. A DataLoader with workers asks for samples ahead of
-                the training, so it needs one.
+            consumed: Number of samples that this rank has trained on in this pass, which is
+                ``batches * batch_size`` (for a batch sampler: batches). Default: the number of
+                samples that this sampler has yielded in this pass. The default is right for
+                torchdata's StatefulDataLoader and for a DataLoader without workers. A DataLoader
+                with workers fetches samples ahead of the training, so pass the number.
 
         All ranks have consumed as many. With ``even_divisible=False``, where one may have a sample
         less, save the state of rank 0.
@@ -107,8 +107,9 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
         """Begin the next pass at the position of a state; call it on all ranks.
 
-        The epoch and the seed become those of the state. If nothing is left of its epoch, a later
-        epoch that set_epoch() has named stays: StatefulDataLoader loads states when a pass begins.
+        The epoch and the seed become those of the state. If the state is at the end of its epoch, a
+        later epoch that was passed to set_epoch() is kept, because StatefulDataLoader loads states
+        when a pass begins.
 
         Raises:
             InvalidArgument: the state is one of other data or another kind of order; nothing is
@@ -150,8 +151,8 @@ class EpochSampler(torch.utils.data.DistributedSampler[Item]):
         repeats = self.epoch == self._epoch_of_last_pass and getattr(self, "shuffle", True)
         if repeats and not self._may_repeat:
             _logger.warning(
-                "%s begins another pass with epoch %d, so its order is that of the pass before: "
-                "call set_epoch(epoch) before each pass.",
+                "%s starts another pass with epoch %d, which repeats the order of the previous "
+                "pass: call set_epoch(epoch) before each pass.",
                 type(self).__name__,
                 self.epoch,
             )

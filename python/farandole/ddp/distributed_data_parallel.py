@@ -454,10 +454,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._warned_of_two_forwards = True
         if any(getattr(each, "running_mean", None) is not None for each in self.module.modules()):
             warnings.warn(
-                "rank 0's buffers are sent although no backward has followed the forward before "
-                'this one. If its backward still comes, it will raise "modified by an inplace '
-                'operation", because BatchNorm keeps its buffers for backward. For several '
-                "forward passes to one backward, pass broadcast_buffers=False.",
+                "rank 0's buffers are sent although no backward has followed the previous forward. "
+                'A later backward of that forward will raise "modified by an inplace operation", '
+                "because BatchNorm uses its buffers in backward. If several forward passes share "
+                "one backward, pass broadcast_buffers=False.",
                 stacklevel=2,
             )
 

@@ -117,11 +117,11 @@ def _arguments_of(config: dict[str, Any], path: Path, switches: set[str]) -> lis
 def _why_no_argument(value: Any) -> str:
     """Why it cannot be that of a flag; "" if it can."""
     if not isinstance(value, (str, bool, int, float, type(None))):
-        return f"a {type(value).__name__}, and takes one value"
+        return f"a {type(value).__name__}, but takes one value"
     if isinstance(value, float) and not math.isfinite(value):
-        return f"{value}, and takes numbers that are finite"
+        return f"{value}, but takes finite numbers"
     if isinstance(value, str) and shown(value) != value:
-        return f"'{shown(value)}', and takes text without control characters"
+        return f"'{shown(value)}', but takes text without control characters"
     return ""
 
 

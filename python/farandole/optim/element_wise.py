@@ -83,7 +83,7 @@ def _check_can_be_divided(optimizer_class: Any) -> None:
         why = "it is neither a class nor a function that makes an optimizer."
         named = isinstance(optimizer_class, str) and hasattr(optim, optimizer_class)
         fix = (
-            f"pass the class, as torch.optim.{optimizer_class if named else 'AdamW'}, and its "
+            f"pass a class, such as torch.optim.{optimizer_class if named else 'AdamW'}, and its "
             "arguments by keyword."
         )
     elif isinstance(optimizer_class, type) and not issubclass(optimizer_class, optim.Optimizer):

@@ -40,8 +40,8 @@ def start(
     annotated (`annotate`). Files below ``framework/pevents`` have Chrome's trace format; a killed
     process loses its last tenth of a second. The clocks of all ranks are compared every 10 s.
 
-    Does nothing if this process records to that folder already. Local: ranks may differ, but times
-    are of one clock only if rank 0 records too.
+    Does nothing if this process already records to that folder. Local: ranks may differ, but all
+    times are of one clock only if rank 0 records too.
 
     Args:
         folder: Where; the same for all ranks.
@@ -56,9 +56,9 @@ def start(
         max_file_seconds: Likewise.
 
     Raises:
-        InvalidArgument: ``operators`` without a schedule, limits that are not positive, another
-            interval than SystemMonitor takes, or another folder than that to which this process
-            records already.
+        InvalidArgument: ``operators`` without a schedule, limits that are not positive, an
+            interval that SystemMonitor does not take, or a folder other than the one to which this
+            process already records.
         NotSupported: psutil is missing, which looks at the hardware.
         SystemError: the folder cannot be written.
     """
@@ -159,7 +159,7 @@ class _Recording:
             sentences(
                 "profile-second-folder",
                 f"profiler.start() got the folder {os.fspath(folder)}.",
-                f"this process records to {self._folder} already.",
+                f"this process already records to {self._folder}.",
                 "call stop() first, or pass the same folder.",
             )
         )

@@ -23,8 +23,8 @@ def connect_to(place: str, secret: str) -> Connection:
     """Connects to "host:port", or to "@name", one of Linux's abstract Unix sockets.
 
     Raises:
-        OSError: nobody listens there, or nobody has answered in time.
-        AuthenticationError: who listens there does not know the secret.
+        OSError: no process listens there, or none has answered in time.
+        AuthenticationError: the process that listens there does not know the secret.
     """
     deadline_s = time.monotonic() + _CONNECT_S
     while True:
@@ -33,7 +33,7 @@ def connect_to(place: str, secret: str) -> Connection:
             try:
                 if not introduce(end, secret, deadline_s - time.monotonic()):
                     raise AuthenticationError(
-                        f"who listens at {place} does not know the job's secret"
+                        f"the process that listens at {place} does not know the job's secret"
                     )
                 return Connection(end.detach())
             except OSError:
@@ -42,7 +42,7 @@ def connect_to(place: str, secret: str) -> Connection:
             finally:
                 end.close()
         if time.monotonic() + _PAUSE_S > deadline_s:
-            raise TimeoutError(f"too many wait at {place}")
+            raise TimeoutError(f"too many processes are waiting to connect to {place}")
         time.sleep(_PAUSE_S)
 
 

@@ -28,8 +28,8 @@ _LAST_OUTPUT, _LAST_ERRORS = 5, 25
 """Lines of standard output and standard error in the report."""
 _MOST_OTHERS = 8
 _HINTS = {
-    75: "try again later: CheckpointOnSignal ends a training with this status after it has saved; "
-    "start it again.",
+    75: "try again later: CheckpointOnSignal ends a training with this status after a save; start "
+    "the training again.",
     -signal.SIGKILL: "something killed it from outside; the kernel does so when memory runs out "
     "(dmesg shows it, and farandole doctor the limits).",
     -signal.SIGSEGV: "PYTHONFAULTHANDLER=1 shows where a Python program was.",

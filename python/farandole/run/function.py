@@ -53,10 +53,10 @@ def run_function(
 
     Function, arguments and results travel by cloudpickle: functions of notebooks and of the script
     by value, those of modules by name, which ranks import from the same paths. Ranks have the
-    variables of torchrun, so farandole.init_process_group() meets the others. If one fails, all are
-    ended. With options such as ``--min-ranks`` the others go on, and the results are those of the
-    ranks that have returned. Returns when no rank is left; nothing else stays behind, also if this
-    program is killed.
+    variables of torchrun, so farandole.init_process_group() connects them. If one fails, all are
+    ended; with options such as ``--min-ranks`` the others continue, and the results are those of
+    the ranks that have returned. Returns when no rank is left; nothing else stays behind, even
+    if this program is killed.
 
     Args:
         function: What each rank calls, in its main thread.

@@ -54,9 +54,9 @@ def check_module(module: str) -> None:
         sentences(
             "module-missing",
             f"there is no Python module '{name}'.",
-            f"neither {Path.cwd()} nor the packages of {sys.executable} have it.",
-            "call farandole run in the folder that has the module, install it, or set PYTHONPATH; "
-            "for a file leave -m out.",
+            f"neither {Path.cwd()} nor the packages of {sys.executable} contain it.",
+            "call farandole run in the folder that contains the module, install the module, or set "
+            "PYTHONPATH; to run a file, leave -m out.",
         )
     )
 

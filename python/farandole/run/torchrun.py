@@ -168,9 +168,9 @@ class Torchrun:
                     sentences(
                         "run-open-files",
                         f"farandole run cannot start {self._job.ranks} ranks.",
-                        f"it needs {_FILES_OF_AGENT} more open files than it has, and may not open "
-                        "as many (ulimit -n).",
-                        "raise that limit, as by ulimit -n 1024.",
+                        f"it needs {_FILES_OF_AGENT} more open files, which its limit (ulimit -n) "
+                        "does not allow.",
+                        "raise that limit, for example with ulimit -n 1024.",
                     )
                 ) from error
 

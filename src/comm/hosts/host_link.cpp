@@ -239,18 +239,20 @@ void HostLink::introduce(int socket, const tcp::NetworkAddress& address, int pee
   if (!identity_.is_right(answer, hello, peer)) {
     throw MismatchError(
         "link-stranger",
-        "group '" + options_.group + "' did not form: who listens at " + address.text() +
-            " did not prove to be " + topology_.describe(peer) + ".",
-        "it does not know the job's secret or the group, or it is of another version.",
-        "start all ranks with one launcher, or set FARANDOLE_JOB_SECRET to the same value for all.",
+        "group '" + options_.group + "' did not form: the process that listens at " +
+            address.text() + " did not prove to be " + topology_.describe(peer) + ".",
+        "it has a different job secret or none, belongs to another group, or runs another version "
+        "of Farandole.",
+        "start all ranks with one launcher, or set FARANDOLE_JOB_SECRET to the same value for all "
+        "ranks.",
         topology_.fault_of({peer}));
   }
   if (!identity_.allows_user_of(socket)) {
     throw MismatchError(
         "link-other-user",
         "group '" + options_.group + "' did not form: a process of another user listens at " +
-            address.text() + " in the place of " + topology_.describe(peer) + ".",
-        "the job has no secret, so on one host ranks take connections of their own user alone.",
+            address.text() + " instead of " + topology_.describe(peer) + ".",
+        "the job has no secret, so ranks on one host connect only to processes of their own user.",
         "set FARANDOLE_JOB_SECRET to the same value for all ranks, or run them as one user.",
         topology_.fault_of({peer}));
   }
@@ -403,7 +405,7 @@ bool HostLink::is_refused(int socket) {
         "another user of this host connected to rank " + std::to_string(topology_.rank) +
             " of group '" + options_.group +
             "' and was disconnected. Ranks that run as different users need a job secret: set "
-            "FARANDOLE_JOB_SECRET to the same value for all.");
+            "FARANDOLE_JOB_SECRET to the same value for all ranks.");
   }
   has_refused_ = true;
   return true;
@@ -468,8 +470,9 @@ void HostLink::hear_stranger(Stranger& stranger) {
       return admit(stranger);
     }
   }
-  log(LogLevel::kDebug, "a stranger connected to rank " + std::to_string(topology_.rank) +
-                            " of group '" + options_.group + "' and was disconnected.");
+  log(LogLevel::kDebug, "a process that did not prove to be a rank connected to rank " +
+                            std::to_string(topology_.rank) + " of group '" + options_.group +
+                            "' and was disconnected.");
   stranger.socket.reset();
 }
 

@@ -231,7 +231,7 @@ void MessageRelay::advance_connection(Peer& peer) {
   }
   const Digest proof = options_.identity.proof(way.hello, way.answer);
   if (!send_at_once(way.socket.get(), &proof, sizeof(proof))) {
-    return fail(peer, "it took no proof", errno);
+    return fail(peer, "it did not accept the proof", errno);
   }
   way.state = Way::State::kOpen;
 }

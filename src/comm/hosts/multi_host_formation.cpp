@@ -98,10 +98,10 @@ void log_openness(const Topology& topology, const std::string& address, const st
   static std::atomic<bool> is_said{false};
   if (topology.rank != 0 || !secret.empty() || is_said.exchange(true)) return;
   log(LogLevel::kInfo,
-      "the job has no secret: a process of another host that reaches the ranks' store and " +
+      "the job has no secret, so a process on another host that reaches the ranks' store and " +
           address +
-          " can pass for a rank. Set FARANDOLE_JOB_SECRET to the same value for all ranks, as "
-          "`farandole run` does where it starts all of them.");
+          " can join as a rank. Set FARANDOLE_JOB_SECRET to the same value for all ranks; "
+          "`farandole run` does this if it starts all of them.");
 }
 
 }  // namespace

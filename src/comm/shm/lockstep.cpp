@@ -250,7 +250,7 @@ void Lockstep::look_for_crossing() {
   fail(std::make_exception_ptr(CommError(
            "crossed-waits", what, why,
            "give every rank the same number of batches (drop_last=True), or train within join(); "
-           "make groups take turns in the same order on every rank.",
+           "call the collectives of different groups in the same order on every rank.",
            fault_of({found->peer}))),
        what);
 }

@@ -45,7 +45,8 @@ class Script:
         too much, its process group is killed.
 
         Raises:
-            SystemError: it failed, was too slow, or printed too much, too late or what is no text.
+            SystemError: it failed or was too slow, or it printed too much, too late, or something
+                that is not text.
         """
         try:
             with self._started() as process:
@@ -66,8 +67,9 @@ class Script:
             raise self.failed(f"it failed ({status}). Its last line on standard error: {last}.")
         if is_cut:
             raise self.failed(
-                f"it ended, and {_GRACE_S:g} s later a process that it had started had its "
-                f"standard output open, which did not end with a whole line: {printed[-80:]!r}."
+                f"{_GRACE_S:g} s after it ended, a process that it had started still had its "
+                "standard output open, and the output did not end with a whole line: "
+                f"{printed[-80:]!r}."
             )
         try:
             return printed.decode()
