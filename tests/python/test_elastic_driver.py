@@ -370,7 +370,7 @@ def test_workers_of_other_hosts_get_the_variables_that_mpirun_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passed = {"NCCL_SOCKET_IFNAME": "eth9", "OMP_PROC_BIND": "true", "FARANDOLE_LOG": "info"}
-    kept = {"FARANDOLE_HOST_ID": "here", "SECRET": "none"}
+    kept = {"FARANDOLE_HOST_ID": "here", "PASSWORD": "none"}
     for name, value in {**passed, **kept}.items():
         monkeypatch.setenv(name, value)
     settings = ElasticSettings(command=["x"], ranks=1, min_ranks=1, max_ranks=1, hosts={"a": 1})

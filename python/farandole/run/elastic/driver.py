@@ -151,7 +151,8 @@ class Driver:
         """One that no worker has which stays; those of workers that are about to end come last."""
         taken = {each.place for each in self.workers.values() if each.host == host}
         stay = {each.place for each in self._living() if each.host == host}
-        return min(set(range(count)) - stay, key=lambda place: (place in taken, place))
+        free = next((place for place in range(count) if place not in stay | taken), None)
+        return min(taken - stay) if free is None else free
 
     def _tell_places(self, count: int) -> None:
         """Reports that the hosts have too few places to start, whenever their number changes."""
