@@ -41,6 +41,18 @@ std::unique_ptr<GradientStore> store_of(std::vector<Reducer::Parameter> paramete
   return store;
 }
 
+[[noreturn]] void refuse_shared_shards(const std::string& parameter) {
+  throw InvalidArgument(
+      "sharded-shared-parameter",
+      "parameter '" + parameter +
+          "' belongs to another wrapped model too, and an optimizer with gradients=\"shard\" takes "
+          "its gradients.",
+      "without shared memory each rank gets its shard of this model's gradients alone, without "
+      "those "
+      "of the other model.",
+      "make the optimizer with gradients=\"full\", or wrap one module that contains both models.");
+}
+
 }  // namespace
 
 std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters,
@@ -178,6 +190,9 @@ at::Tensor Reducer::take(size_t index, const at::Tensor& gradient) {
   }
   if (is_shared && loss_weight_->is_set()) {
     loss_weight_->refuse_shared(gradients_->names()[index]);
+  }
+  if (is_shared && sharded_ && sharded_->scatter) {
+    refuse_shared_shards(gradients_->names()[index]);
   }
   // Peers may still store into the slots of a backward that was abandoned.
   const bool may_use_slot = !tracker_->is_abandoned();

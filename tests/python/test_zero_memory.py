@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from farandole import DistributedDataParallel, ZeroRedundancyOptimizer
+from farandole import DistributedDataParallel, InvalidArgument, ZeroRedundancyOptimizer
 from torch import Tensor, nn, optim
 
 import ranks
@@ -158,7 +158,24 @@ def memory_of_other_processes_stays(gradients: Any) -> None:
     model.share_memory()
 
 
+def a_second_model_shares_the_parameters(gradients: Any) -> None:
+    """Sums of its gradients reach a shard only where ranks read each other's memory."""
+    training = Training(bowl(), optim.SGD, gradients)
+    training.step()
+    second = DistributedDataParallel(training.model)
+    if gradients == "full" or ranks.share_memory():
+        training.step()
+    else:
+        with pytest.raises(InvalidArgument, match="sharded-shared-parameter"):
+            loss(training.ddp, dist.get_rank(), 1).backward()
+        with pytest.raises(InvalidArgument, match="sharded-shared-parameter"):
+            loss(second, dist.get_rank(), 1).backward()
+    del second
+    training.step()
+
+
 CHECKS: list[Callable[[Any], None]] = [
+    a_second_model_shares_the_parameters,
     parameters_are_views_of_one_vector,
     a_state_dict_follows,
     snapshots_keep_their_values,
