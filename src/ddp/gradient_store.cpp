@@ -12,9 +12,6 @@
 namespace farandole {
 namespace {
 
-/// Slots with a mapping of their own; Linux allows a process 65,530 mappings (vm.max_map_count).
-constexpr size_t kMostMappings = 8192;
-
 bool has_elements_but_zeros(const at::Tensor& gradient) {
   const c10::NoGradGuard no_grad;
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
@@ -81,8 +78,7 @@ bool GradientStore::are_reached() const {
 
 void GradientStore::assign_slots() {
   const auto& buckets = plan_.buckets;
-  const bool maps_again = buckets->symmetric() && parameters_.size() <= kMostMappings;
-  const std::shared_ptr<void> owner = maps_again ? buckets : nullptr;
+  const std::shared_ptr<void> owner = buckets->symmetric() ? buckets : nullptr;
   for (size_t bucket = 0; bucket < buckets->size(); ++bucket) {
     for (const auto& slot : buckets->plan().buckets[bucket].slots) {
       ParameterGradient& parameter = *parameters_[slot.parameter];

@@ -5,25 +5,52 @@
 #include <ATen/ops/clone.h>
 #include <ATen/ops/from_blob.h>
 
+#include <atomic>
+#include <string>
 #include <utility>
 
 #include "ddp/allocation/sole_holder.h"
+#include "log.h"
 
 namespace farandole {
+namespace {
+
+std::atomic<size_t> mapped{0};
+
+void tell_of_most_mapped() {
+  static std::atomic<bool> is_told{false};
+  if (is_told.exchange(true)) return;
+  log(LogLevel::kWarning,
+      "the program keeps memory of gradients or parameters, and " +
+          std::to_string(SlotTensor::kMostMapped) +
+          " of them have addresses of their own already. Further tensors that it keeps have their "
+          "values, but NumPy arrays and DLPack capsules show what later steps write: copy them.");
+}
+
+}  // namespace
 
 /// What keeps the memory of a slot alive; held by the SlotTensor and by the storage of its tensor.
 struct SlotTensor::Memory {
   at::Tensor slot;
   std::shared_ptr<AliasedSlot> alias;  ///< null: the slot's own addresses
   at::DataPtr lent;                    ///< by the alias
+  bool is_shared = false;              ///< has or should have an alias
+
+  ~Memory() {
+    if (alias) --mapped;
+  }
 };
 
 SlotTensor::SlotTensor(const at::Tensor& slot, std::shared_ptr<void> owner)
     : memory_(std::make_shared<Memory>()) {
   memory_->slot = slot;
   void* data = slot.mutable_data_ptr();
-  if (owner) memory_->alias = AliasedSlot::of(data, slot.nbytes(), std::move(owner), /*alignment=*/1);
+  memory_->is_shared = owner != nullptr;
+  if (owner && mapped < kMostMapped) {
+    memory_->alias = AliasedSlot::of(data, slot.nbytes(), std::move(owner), /*alignment=*/1);
+  }
   if (memory_->alias) {
+    ++mapped;
     memory_->alias->open();
     memory_->lent = memory_->alias->lend();
     data = memory_->lent.get();
@@ -49,6 +76,7 @@ bool SlotTensor::is_held() const { return is_in_place() && !has_sole_holder(tens
 
 void SlotTensor::release() {
   if (memory_->alias) return memory_->alias->evict();
+  if (memory_->is_shared) tell_of_most_mapped();
   const at::Tensor kept = tensor_.clone();
   c10::StorageImpl* const storage = tensor_.storage().unsafeGetStorageImpl();
   // The memory that it leaves stays mapped for pointers into it.

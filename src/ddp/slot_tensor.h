@@ -16,11 +16,15 @@ namespace farandole {
 /// Copies are the same tensor. Threads: one at a time.
 class FARANDOLE_API SlotTensor {
  public:
+  /// Tensors of a process with a mapping of their own; Linux allows a process 65,530 mappings
+  /// (vm.max_map_count).
+  static constexpr size_t kMostMapped = 16384;
+
   /// No slot.
   SlotTensor() = default;
   /// `slot`: a tensor of the slot's own memory. `owner`: keeps the memory alive if ranks share it;
   /// otherwise null. Shared memory is mapped once more for the tensor, so that release() can leave
-  /// those addresses to the program.
+  /// those addresses to the program, unless kMostMapped are.
   SlotTensor(const at::Tensor& slot, std::shared_ptr<void> owner);
 
   const at::Tensor& tensor() const { return tensor_; }

@@ -372,6 +372,31 @@ def run_checks(rank: int, world_size: int) -> None:
         check()
 
 
+class Scalars(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.scalars = nn.ParameterList([nn.Parameter(torch.zeros(())) for _ in range(count)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (torch.stack(tuple(self.scalars)) * x).sum()
+
+
+def keep_many(rank: int, world_size: int) -> None:
+    ddp = wrapped(lambda: Scalars(4000))
+    kept = []
+    for step in range(20):  # 80,000 gradients; a process may have 65,530 mappings
+        ddp.zero_grad()
+        ddp(torch.tensor(float(step + rank))).backward()
+        kept.append([each.grad for each in ddp.parameters()])
+    mean = sum(range(world_size)) / world_size
+    for step, gradients in enumerate(kept):
+        assert all(each is not None and float(each) == step + mean for each in gradients)
+
+
+def test_more_gradients_are_kept_than_a_process_may_have_mappings() -> None:
+    ranks.run(keep_many, 2)
+
+
 @pytest.mark.parametrize("backend", ["farandole", "hosts", "gloo", *sim.backends("lazy")])
 def test_gradients_that_others_hold(backend: str) -> None:
     ranks.run(run_checks, 2, setup=ranks.Setup(backend=backend))

@@ -10,12 +10,6 @@
 #include "process_group/torch_compat.h"
 
 namespace farandole {
-namespace {
-
-/// Parameters with a mapping of their own; Linux allows a process 65,530 (vm.max_map_count).
-constexpr size_t kMostMappings = 8192;
-
-}  // namespace
 
 FlatParameters::FlatParameters(std::vector<at::Tensor> parameters, std::vector<std::string> names,
                                ShardPlan plan, const ReplicaGroup& group)
@@ -55,8 +49,7 @@ void FlatParameters::take_value(size_t parameter) {
   keep_for_current_stream(before);
   if (stays) return;
   if (!own.is_in_place()) {
-    const bool maps_again = is_shared() && parameters_.size() <= kMostMappings;
-    own = SlotTensor(slots_[parameter], maps_again ? buckets_.symmetric() : nullptr);
+    own = SlotTensor(slots_[parameter], buckets_.symmetric());
   }
   parameters_[parameter].set_data(own.tensor());
 }
