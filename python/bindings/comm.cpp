@@ -5,6 +5,7 @@
 
 #include "bindings.h"
 #include "comm/lost_rank.h"
+#include "comm/shm/crossed_waits.h"
 #include "farandole/comm/backends.h"
 #include "farandole/comm/events.h"
 
@@ -33,9 +34,22 @@ void bind_called_function(py::module_& module) {
               const py::object& /*traceback*/) { called.scope.reset(); });
 }
 
+/// Of the Python program.
+bool may_other_threads_call(int thread) {
+  if (Py_IsInitialized() == 0) return true;
+  const py::gil_scoped_acquire gil;
+  try {
+    const py::module_ threads = py::module_::import("farandole.program_threads");
+    return threads.attr("may_others_call")(thread).cast<bool>();
+  } catch (const py::error_already_set&) {
+    return true;
+  }
+}
+
 }  // namespace
 
 void bind_comm(py::module_& module) {
+  comm::shm::CrossedWaits::ask_about_threads(may_other_threads_call);
   bind_called_function(module);
   py::class_<comm::BackendInfo>(module, "BackendInfo", "One way to communicate.")
       .def_readonly("name", &comm::BackendInfo::name, "\"tcp\", \"shm\", \"mpi\" or \"nccl\".")

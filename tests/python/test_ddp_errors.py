@@ -430,6 +430,25 @@ def test_there_must_be_a_group() -> None:
         DistributedDataParallel(nn.Linear(1, 1))
 
 
+def first_call_of_a_thread(rank: int, slow: float) -> None:
+    """Rank 0 learns, and a thread of it receives; rank 1 acts and does both in turn."""
+    weights, data = dist.new_group([0, 1]), dist.new_group([0, 1])
+
+    def receive() -> None:
+        time.sleep(slow)
+        dist.all_reduce(torch.ones(1), group=data)
+
+    dist.broadcast(torch.ones(1), 0, group=weights)
+    if rank == 0:
+        thread = threading.Thread(target=receive)
+        thread.start()
+        dist.broadcast(torch.ones(1), 0, group=weights)
+        thread.join()
+    else:
+        dist.all_reduce(torch.ones(1), group=data)
+        dist.broadcast(torch.ones(1), 0, group=weights)
+
+
 def groups_at_different_paces(rank: int, world_size: int) -> None:
     """Ranks wait for each other in two groups, and none is in the way of another."""
     ddp, beside = DistributedDataParallel(Layers()), dist.new_group([0, 1])
@@ -446,6 +465,8 @@ def groups_at_different_paces(rank: int, world_size: int) -> None:
         time.sleep(slow if rank == 1 and step == 1 else 0)
         square(ddp(torch.ones(1, 8))).backward()
     thread.join()
+
+    first_call_of_a_thread(rank, slow)
 
     first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
     for _ in range(2):

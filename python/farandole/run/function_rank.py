@@ -27,7 +27,9 @@ def main() -> int:
     if path is not None:
         sys.path[:] = path
     payload = connection.recv_bytes()
-    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    threading.Thread(
+        target=_end_with, args=(connection,), name="farandole-caller", daemon=True
+    ).start()
     outcome = _call(payload)
     outcome.rank = int(os.environ["RANK"]) if is_elastic() else rank
     send(outcome)

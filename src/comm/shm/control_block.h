@@ -71,6 +71,7 @@ struct alignas(kNoSharing) RankBlock {
   std::atomic<int> core;  ///< 1 + where the rank last entered a collective; a hint, 0: unknown
   std::atomic<uint32_t> thread;   ///< that enters collectives; see crossed_waits.h
   std::atomic<uint32_t> crossed;  ///< 1: the rank gives up; see crossed_waits.h
+  std::atomic<uint64_t> alone;    ///< collective in which no other thread was; see crossed_waits.h
   alignas(kNoSharing) std::atomic<RankState> state;
   std::array<char, 512> reason;  ///< why kAborted; written before it
   int lost_rank;  ///< that ended or left, by its number in the group of all hosts; else -1

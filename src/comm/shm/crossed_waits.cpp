@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/shm/crossed_waits.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <set>
+#include <system_error>
+#include <thread>
 
 #include "comm/fork_safe_mutex.h"
+#include "signals_blocked.h"
 
 namespace farandole::comm::shm {
 namespace {
@@ -21,6 +26,8 @@ std::vector<const CrossedWaits*>& registry() {
 }
 
 std::mutex& registry_mutex() { return fork_safe_mutex<CrossedWaits>(); }
+
+std::atomic<bool (*)(int thread)> may_others_call{nullptr};
 
 /// The number of this thread, from 1; no other thread of the process ever has it.
 uint32_t this_thread() {
@@ -63,8 +70,28 @@ void CrossedWaits::exclude(const std::string& group) {
   }
 }
 
+void CrossedWaits::ask_about_threads(bool (*ask)(int thread)) { may_others_call.store(ask); }
+
+void CrossedWaits::look_at_threads() {
+  const uint64_t sequence = entered(rank_);
+  const int caller = ::gettid();
+  const auto ask = may_others_call.load();
+  if (ask == nullptr) {
+    if (caller == ::getpid()) alone_->store(sequence);
+    return;
+  }
+  const SignalsBlocked blocked;
+  try {
+    std::thread([ask, caller, sequence, alone = alone_] {
+      if (!ask(caller)) alone->store(sequence);
+    }).detach();
+  } catch (const std::system_error&) {  // no thread can start: nothing is known
+  }
+}
+
 std::optional<CrossedWaits::Crossing> CrossedWaits::find(
     const std::function<bool(int rank)>& is_missing) const {
+  ranks_[rank_].alone.store(alone_->load(), std::memory_order_seq_cst);
   const std::lock_guard lock(registry_mutex());
   for (int peer = 0; peer < static_cast<int>(processes_.size()); ++peer) {
     if (peer == rank_ || !is_missing(peer)) continue;
@@ -101,7 +128,10 @@ std::optional<CrossedWaits::Crossing> CrossedWaits::crossing_in(const CrossedWai
       (own_is_known || other.is_called_by(0, own_there)) &&
       (peer_is_known || is_called_by(0, peer)) && (own_is_known || peer_is_known);
   if (!is_one_thread) return std::nullopt;
-  return Crossing{peer, other.group_, call_in(block.headers[sequence % 2]), sequence, was_told};
+  const bool is_sure = ranks_[rank_].alone.load(std::memory_order_seq_cst) == entered(rank_) &&
+                       block.alone.load(std::memory_order_seq_cst) == sequence;
+  return Crossing{peer,     other.group_, call_in(block.headers[sequence % 2]),
+                  sequence, is_sure,      was_told};
 }
 
 /// -1: it is not among these.

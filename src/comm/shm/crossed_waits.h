@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,6 +30,11 @@ namespace farandole::comm::shm {
 /// fails 2 from then on. A group that a rank has not called yet passes 2 there, if the other rank
 /// has called both.
 ///
+/// What threads have called says nothing of a thread that has yet to make its first call. So both
+/// ranks look at the threads of their programs, once 1 and 2 hold: where another one may call
+/// collectives, nothing is found. Without ask_about_threads() the main thread counts as the only
+/// one.
+///
 /// What 1 and 2 are read from stays as it is while both ranks wait, and after one of them has given
 /// up. Who uses it reads it for a while before it gives up; then it calls tell(), so that the other
 /// rank gives up for the same reason and not for the end of this one.
@@ -45,6 +52,7 @@ class FARANDOLE_API CrossedWaits {
     std::string group;
     Signature call;
     uint64_t sequence;
+    bool is_sure;   ///< on both ranks no other thread may call collectives
     bool was_told;  ///< the peer has given up for this reason
 
     bool operator==(const Crossing& other) const {
@@ -61,10 +69,16 @@ class FARANDOLE_API CrossedWaits {
   /// Another thread than the caller will make calls of the groups with this name, which are then
   /// never found. Any thread.
   static void exclude(const std::string& group);
+  /// Sets what tells whether another thread than this one, as gettid() has it, may call
+  /// collectives. It is called in a thread of its own, because it may have to wait for an
+  /// interpreter.
+  static void ask_about_threads(bool (*ask)(int thread));
   /// This thread enters a collective. Call it before the post.
   void note_call();
   /// The first of the peers for which `is_missing` that waits for this rank in another group.
   std::optional<Crossing> find(const std::function<bool(int rank)>& is_missing) const;
+  /// Begins to look at the threads of this process, whose peers learn the answer in find().
+  void look_at_threads();
   /// Tells the peers that this rank gives up because of a crossing.
   void tell() { ranks_[rank_].crossed.store(1, std::memory_order_seq_cst); }
 
@@ -78,6 +92,8 @@ class FARANDOLE_API CrossedWaits {
   const int rank_;
   std::vector<std::pair<int, std::string>> processes_;  ///< by rank; empty: not one each
   RankBlock* const ranks_;
+  /// The collective in which no other thread was seen; 0: none.
+  std::shared_ptr<std::atomic<uint64_t>> alone_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 
 }  // namespace farandole::comm::shm

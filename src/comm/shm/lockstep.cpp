@@ -238,7 +238,11 @@ void Lockstep::look_for_crossing() {
       crossed_waits_.find([&](int rank) { return !has_posted(rank, Post::kHeader); });
   crossing_looks_ = found && crossing_ == found ? crossing_looks_ + 1 : 0;
   crossing_ = found;
-  if (!found || (crossing_looks_ < kCrossingLooks && !found->was_told)) return;
+  if (!found) return;
+  if (!found->was_told) {
+    if (crossing_looks_ % kCrossingLooks == 0) crossed_waits_.look_at_threads();
+    if (crossing_looks_ < kCrossingLooks || !found->is_sure) return;
+  }
   crossed_waits_.tell();
   const std::string what = describe_current() + " and " + topology_.describe(found->peer) +
                            " wait for each other: that rank is in collective #" +
