@@ -391,7 +391,6 @@ void HostLink::accept_some() {
       std::this_thread::sleep_for(kVerdictSlice);
       return;
     }
-    if (is_refused(made.get())) continue;
     count_strangers();
     if (all_strangers >= most_strangers()) drop_one_stranger();
     strangers_.push_back({std::move(made), Clock::now() + kStrangerTime});
@@ -458,7 +457,8 @@ bool HostLink::receive_of(Stranger& stranger, void* message, size_t bytes) {
 void HostLink::hear_stranger(Stranger& stranger) {
   if (!stranger.answer) {
     if (!receive_of(stranger, &stranger.hello, sizeof(stranger.hello))) return;
-    if (is_expected(stranger.hello)) {
+    // Only now, because to look a user up takes milliseconds where the host has many connections.
+    if (is_expected(stranger.hello) && !is_refused(stranger.socket.get())) {
       stranger.answer = identity_.answer(stranger.hello);
       const tcp::Answer& answer = *stranger.answer;
       if (send_at_once(stranger.socket.get(), &answer, sizeof(answer))) return;
