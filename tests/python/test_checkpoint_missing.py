@@ -66,7 +66,7 @@ def _in_files(rank: int, size: int, path: str) -> None:
             with pytest.raises(CheckpointError) as caught:
                 load(at, model=nn.Linear(2, 2))
             assert "is a file, and a checkpoint is a folder" in str(caught.value)
-            assert rank != 0 or "torch.save() wrote with torch.load()" in str(caught.value)
+            assert rank != 0 or "for a file of torch.save(), use torch.load()" in str(caught.value)
 
 
 def test_paths_of_files_are_refused(tmp_path: Path) -> None:

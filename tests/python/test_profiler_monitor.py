@@ -241,6 +241,7 @@ def test_a_library_that_raises_a_class_of_its_own_ends_one_probe(
     assert {"cpu"} <= {row["Type"] for row in rows(tmp_path)}
 
 
+@pytest.mark.system
 def test_it_ends_with_its_process_and_with_a_last_sample(tmp_path: Path) -> None:
     program = "import farandole, sys; farandole.profiler.SystemMonitor(sys.argv[1]).start()"
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=DEADLINE_S, check=True)

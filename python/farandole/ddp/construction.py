@@ -41,7 +41,7 @@ def warn_of_arguments_without_effect(**given: object) -> None:
     if reasons:
         warnings.warn(
             f"arguments without effect on farandole.DistributedDataParallel: {'; '.join(reasons)}.",
-            stacklevel=3,
+            stacklevel=4,  # of who calls the class, whose __init__ is wrapped
         )
 
 
