@@ -43,8 +43,8 @@ std::byte* map_again(std::byte* pages, size_t bytes, std::byte* target = nullptr
 
 }  // namespace
 
-std::shared_ptr<AliasedSlot> AliasedSlot::of(void* data, size_t bytes,
-                                             std::shared_ptr<void> owner, size_t alignment) {
+std::shared_ptr<AliasedSlot> AliasedSlot::of(void* data, size_t bytes, std::shared_ptr<void> owner,
+                                             size_t alignment) {
   if (bytes == 0 || reinterpret_cast<uintptr_t>(data) % alignment != 0) return nullptr;
   std::shared_ptr<AliasedSlot> slot(
       new AliasedSlot(static_cast<std::byte*>(data), bytes, std::move(owner)));
