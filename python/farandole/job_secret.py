@@ -9,10 +9,7 @@ it. The standard library alone is imported: Spark's workers get this module by v
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
-import secrets
 from collections.abc import MutableMapping
 
 VARIABLE = "FARANDOLE_JOB_SECRET"
@@ -24,7 +21,7 @@ _SEAL = "farandole-sealed "
 
 def make() -> str:
     """A new one."""
-    return secrets.token_hex(_BYTES)
+    return os.urandom(_BYTES).hex()
 
 
 def provide(variables: MutableMapping[str, str]) -> None:
@@ -40,7 +37,9 @@ def of_environment() -> str:
 
 def code(secret: str, purpose: str, *parts: bytes) -> bytes:
     """HMAC-SHA256 of the parts. Codes of different purposes, or parts, differ."""
-    keyed = hmac.new(secret.encode(), digestmod=hashlib.sha256)
+    import hmac  # which most programs need late, if at all
+
+    keyed = hmac.new(secret.encode(), digestmod="sha256")
     for part in (purpose.encode(), *parts):
         keyed.update(len(part).to_bytes(8, "little"))
         keyed.update(part)
@@ -54,6 +53,8 @@ def sealed(secret: str, key: str, text: str) -> str:
 
 def unsealed(secret: str, key: str, record: str) -> str | None:
     """What was sealed under ``key``; None: not so, or not with this secret."""
+    import hmac
+
     begin, _, text = record.removeprefix(_SEAL).partition(" ")
     if not record.startswith(_SEAL) or not hmac.compare_digest(
         begin.encode(errors="replace"), _record_code(secret, key, text).encode()
