@@ -3,7 +3,7 @@
 
 Launchers make it and give it to all ranks in a variable, which other users of the host cannot read.
 It is never part of a command line, which they can. It is never sent: the ends of a connection prove
-that they know it (handshake.py, src/comm/tcp/handshake.h), and records of a store are sealed with
+that they know it (handshake.py, src/comm/tcp/hello.h), and records of a store are sealed with
 it. The standard library alone is imported: Spark's workers get this module by value.
 """
 

@@ -269,6 +269,17 @@ TEST(HostLink, AKilledProcessIsNamedOnEveryRankAndTellsTheProgram) {
   for (const int end : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) ::close(end);
 }
 
+/// A link of rank 0 and rank 1 forms and carries a number each way.
+void exchange_numbers(comm::Store& store, int rank, const LinkOptions& options) {
+  HostLink link(store, topology_of(rank, 2), {1 - rank}, 1, options);
+  int mine = rank + 40;
+  int other = 0;
+  link.stream(1 - rank, 0).send(&mine, sizeof(mine));
+  link.stream(1 - rank, 0).receive(&other, sizeof(other));
+  link.drive(0, {kPatience, Clock::now() + kPatience, nullptr, subject});
+  EXPECT_EQ(other, 41 - rank);
+}
+
 /// Clients that know the address and not the session: silent ones, ones that talk nonsense, ones
 /// that claim to be a rank, and many of them.
 TEST(HostLink, StrangersNeitherJoinNorHoldUpTheRanks) {
@@ -292,15 +303,7 @@ TEST(HostLink, StrangersNeitherJoinNorHoldUpTheRanks) {
     ends = true;
     for (const int socket : sockets) ::close(socket);
   });
-  const auto exchange = [&](int rank) {
-    HostLink link(store, topology_of(rank, 2), {1 - rank}, 1, options());
-    int mine = rank + 40;
-    int other = 0;
-    link.stream(1 - rank, 0).send(&mine, sizeof(mine));
-    link.stream(1 - rank, 0).receive(&other, sizeof(other));
-    link.drive(0, {kPatience, Clock::now() + kPatience, nullptr, subject});
-    EXPECT_EQ(other, 41 - rank);
-  };
+  const auto exchange = [&](int rank) { exchange_numbers(store, rank, options()); };
   std::thread rank0([&] { exchange(0); });
   while (!ends) std::this_thread::sleep_for(milliseconds(1));
   std::thread rank1([&] { exchange(1); });
@@ -359,15 +362,7 @@ class Caller {
 template <class Attack>
 void form_under(const LinkOptions& made, const Attack& attack) {
   InProcessStore store;
-  const auto exchange = [&](int rank) {
-    HostLink link(store, topology_of(rank, 2), {1 - rank}, 1, made);
-    int mine = rank + 40;
-    int other = 0;
-    link.stream(1 - rank, 0).send(&mine, sizeof(mine));
-    link.stream(1 - rank, 0).receive(&other, sizeof(other));
-    link.drive(0, {kPatience, Clock::now() + kPatience, nullptr, subject});
-    EXPECT_EQ(other, 41 - rank);
-  };
+  const auto exchange = [&](int rank) { exchange_numbers(store, rank, made); };
   std::thread rank0([&] { exchange(0); });
   attack(store, [&] {
     std::thread rank1([&] { exchange(1); });

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import warm_python
@@ -34,8 +35,13 @@ def run(
     By default ranks of Python are started warm. Then libraries which were imported early, and which
     such a rank does not use, may print something when it ends (triton with torch 2.15).
     """
+    return run_line(command(*arguments, python=python), **variables)
+
+
+def run_line(line: Sequence[str | Path], **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs any program to the end, in the environment of a user."""
     return subprocess.run(
-        command(*arguments, python=python),
+        line,
         env=environment(**variables),
         stdin=subprocess.DEVNULL,
         capture_output=True,

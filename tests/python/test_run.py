@@ -22,6 +22,7 @@ from run_command import (
     environment,
     pids_of_ranks,
     run,
+    run_line,
     script,
     start,
     wait_until_gone,
@@ -105,15 +106,7 @@ def test_outputs_that_the_shell_closed_are_no_fault(tmp_path: Path) -> None:
     program = script(tmp_path, "cat && echo to nobody; echo to nobody >&2")
     started = command("-n", "2", "-q", program, python=sys.executable)
     for closed in (">&-", "<&- >&- 2>&-"):
-        done = subprocess.run(
-            ["/bin/sh", "-c", f'"$@" {closed}', "sh", *started],
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        done = run_line(["/bin/sh", "-c", f'"$@" {closed}', "sh", *started])
         assert done.returncode == 0, closed
         assert "Traceback" not in done.stderr
 
@@ -126,15 +119,7 @@ def test_signals_that_its_parent_blocks_or_ignores_do_not_matter(tmp_path: Path)
     answers = ("--host-discovery-script", "echo localhost:1")
     program = script(tmp_path, "grep SigBlk /proc/$(cut -d ' ' -f 4 /proc/$PPID/stat)/status")
     started = command("-n", "1", *answers, program, python=sys.executable)
-    done = subprocess.run(
-        [sys.executable, "-c", text, *started],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    done = run_line([sys.executable, "-c", text, *started])
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"[0] SigBlk:\t{0:016}\n"  # of farandole run
 
@@ -391,15 +376,7 @@ def test_more_ranks_than_open_files(tmp_path: Path, limits: str) -> None:
     here.mkdir()
     all_run = f"until [ $(ls {here} | wc -l) = 24 ]; do sleep 0.05; done"
     program = script(tmp_path, f"touch {here}/$RANK; {all_run}; ulimit -n")
-    done = subprocess.run(
-        [limited, *command("-q", "-n", "24", program, python=sys.executable)],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    done = run_line([limited, *command("-q", "-n", "24", program, python=sys.executable)])
     if limits:
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == sorted(f"[{rank}] 64" for rank in range(24))
@@ -410,15 +387,7 @@ def test_more_ranks_than_open_files(tmp_path: Path, limits: str) -> None:
 
 def test_too_few_open_files_for_the_launcher(tmp_path: Path) -> None:
     limited = script(tmp_path, 'ulimit -n 32; exec "$@"', "limited")
-    done = subprocess.run(
-        [limited, *command("-n", "2", "true", python=sys.executable)],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    done = run_line([limited, *command("-n", "2", "true", python=sys.executable)])
     assert done.returncode == 2
     assert "farandole run cannot start 2 ranks" in done.stderr
     assert done.stderr.endswith("[run-open-files]\n")

@@ -24,6 +24,7 @@ from farandole import _C, distributed
 from farandole.elastic.broadcasting import broadcast_object
 from farandole.elastic.state import State
 from farandole.elastic_meeting import is_elastic, standing
+from farandole.process_stat import stat_fields
 from farandole.torch_names import all_gather_object
 
 _FOLDERS = Path("/dev/shm")
@@ -119,8 +120,7 @@ def _prefix() -> str:
 
 def _name_of(pid: int) -> str:
     """The process, which no later one has the name of: its number and when it started."""
-    fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    return f"{pid}-{fields[19]}"
+    return f"{pid}-{stat_fields(pid)[19]}"
 
 
 def _is_ours(folder: Path) -> bool:

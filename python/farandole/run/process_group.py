@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
+
+from farandole.process_stat import stat_fields
 
 
 def signal_group(leader: int, number: int, *, has_ended: bool) -> None:
@@ -25,7 +26,6 @@ def signal_group(leader: int, number: int, *, has_ended: bool) -> None:
 def _runs(pid: int) -> bool:
     """Whether a process has this pid and has not ended."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        return stat_fields(pid)[0] not in "ZX"
     except OSError:
         return False
-    return text.rpartition(")")[2].split()[0] not in "ZX"

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farandole.errors import InvalidArgument, sentences
+from farandole.process_stat import stat_fields
 from farandole.run.child import start_child
 from farandole.run.console import ERR, OUT, Console
 from farandole.run.cores import Division
@@ -270,7 +271,7 @@ def _raise_limit_of_files(ranks: int) -> None:
 def exit_status_of(pid: int) -> int | None:
     """That of a process which has ended and which torchrun has not asked for yet; else None."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        fields = stat_fields(pid)
         return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] == "Z" else None
     except (OSError, ValueError, IndexError):
         return None

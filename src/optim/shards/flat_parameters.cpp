@@ -48,9 +48,7 @@ void FlatParameters::take_value(size_t parameter) {
   slots_[parameter].copy_(before);
   keep_for_current_stream(before);
   if (stays) return;
-  if (!own.is_in_place()) {
-    own = SlotTensor(slots_[parameter], buckets_.symmetric());
-  }
+  if (!own.is_in_place()) own = SlotTensor(slots_[parameter], buckets_.symmetric());
   parameters_[parameter].set_data(own.tensor());
 }
 
