@@ -18,6 +18,7 @@
 #include <optional>
 #include <thread>
 
+#include "comm/hosts/message_relay.h"
 #include "comm/tcp/network_address.h"
 #include "comm/tcp/peer_user.h"
 #include "farandole/error.h"
@@ -499,6 +500,49 @@ TEST(HostLink, MessagesComeFromRanksAlone) {
   EXPECT_EQ(from, -1);
   say(tcp::Identity(kSecret, topology_of(0, 2).session, 1));
   EXPECT_EQ(from, 1);
+}
+
+/// It sends a message and leaves, so that connections to it are refused while its own is half made.
+TEST(MessageRelay, ARankThatLeavesIsNotGoneWhileItsConnectionIsHalfMade) {
+  InProcessStore store;
+  const std::string session = topology_of(0, 2).session;
+  std::atomic<int> moves{0};
+  MessageRelay relay({{1},
+                      tcp::Identity(kSecret, session, 0),
+                      0,
+                      [&] { ++moves; },
+                      [](auto&, int) { ADD_FAILURE() << "the relay failed"; }});
+  LinkOptions made = with_secret();
+  made.on_messages = [&](int rank, PrivateDescriptor socket) {
+    relay.accept(rank, std::move(socket));
+  };
+  std::thread rank1([&] { HostLink link(store, topology_of(1, 2), {0}, 1, with_secret()); });
+  HostLink link(store, topology_of(0, 2), {1}, 1, made);
+  rank1.join();
+  relay.set_addresses(link, {tcp::NetworkAddress::parse("127.0.0.1:1")});
+  const tcp::Identity of_rank1(kSecret, session, 1);
+  auto caller = std::make_unique<Caller>(store, 0);
+  const tcp::Hello hello = of_rank1.hello(HostLink::kMessageLane);
+  caller->send(hello);
+  const auto answer = caller->answer();
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(link.is_message_connection_pending(1));
+  relay.open(0);  // as a receive does; refused
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_FALSE(relay.is_gone(0));
+  caller->send(of_rank1.proof(hello, *answer));
+  caller->send('m');
+  caller.reset();
+  const auto until = HostLink::Clock::now() + kPatience;
+  while (!relay.is_gone(0) && HostLink::Clock::now() < until) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_TRUE(relay.is_gone(0));
+  ASSERT_NE(relay.from(0), nullptr);
+  EXPECT_EQ(relay.from(0)->readable(), 1U);
+  EXPECT_FALSE(link.is_message_connection_pending(1));
+  EXPECT_GT(moves, 0);
+  relay.stop();
 }
 
 /// In a job without a secret.

@@ -7,8 +7,10 @@
 #include <torch/optim/sgd.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
@@ -51,6 +53,19 @@ class ProfileRecorder : public testing::Test {
       if (entry.is_regular_file()) found.push_back(entry.path());
     }
     return found;
+  }
+  /// What has been written so far.
+  std::string written() const {
+    std::ostringstream text;
+    for (const std::string& path : files()) text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+  /// Waits for the thread that writes, which may be late on a busy machine.
+  static void wait_until(const std::function<bool()>& is_so) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!is_so() && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
   /// Of all files, by "cat/name": how many lines there are.
   std::map<std::string, int> counts() const {
@@ -121,9 +136,9 @@ TEST_F(ProfileRecorder, BeginsANewFileWhenOneIsLarge) {
   RecorderOptions small = options();
   small.max_file_bytes = 2000;
   start(small);
-  for (int i = 0; i < 4; ++i) {
+  for (size_t i = 1; i <= 4; ++i) {
     for (int j = 0; j < 30; ++j) const Annotation annotation("phase");
-    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    wait_until([&] { return files().size() > i; });
   }
   stop();
   EXPECT_GE(files().size(), 3U);
@@ -171,16 +186,14 @@ TEST_F(ProfileRecorder, LeavesWhatAKilledProcessHadWritten) {
   if (child == 0) {
     start(options());
     { const Annotation annotation("phase"); }
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    wait_until([&] { return written().find("\"phase\"") != std::string::npos; });
     ::raise(SIGKILL);
   }
   int status = -1;
   ::waitpid(child, &status, 0);
   ASSERT_EQ(files().size(), 1U);
   EXPECT_THAT(files()[0], testing::EndsWith(".json.tmp"));
-  std::ostringstream text;
-  text << std::ifstream(files()[0]).rdbuf();
-  EXPECT_THAT(text.str(), testing::HasSubstr("\"phase\""));
+  EXPECT_THAT(written(), testing::HasSubstr("\"phase\""));
 }
 
 }  // namespace

@@ -461,6 +461,7 @@ void HostLink::hear_stranger(Stranger& stranger) {
     if (is_expected(stranger.hello) && !is_refused(stranger.socket.get())) {
       stranger.answer = identity_.answer(stranger.hello);
       const tcp::Answer& answer = *stranger.answer;
+      list_pending();  // before the rank can have sent a message
       if (send_at_once(stranger.socket.get(), &answer, sizeof(answer))) return;
     }
   } else {
@@ -508,6 +509,22 @@ void HostLink::drop_strangers() {
                                     return !each.socket.valid() || each.until < now;
                                   }),
                    strangers_.end());
+  list_pending();
+}
+
+/// Call when a stranger gets an answer, and when strangers have been admitted or dropped.
+void HostLink::list_pending() {
+  std::vector<int> pending;
+  for (const Stranger& each : strangers_) {
+    if (each.answer && each.hello.lane == kMessageLane) pending.push_back(each.hello.rank);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  pending_.swap(pending);
+}
+
+bool HostLink::is_message_connection_pending(int rank) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::find(pending_.begin(), pending_.end(), rank) != pending_.end();
 }
 
 /// Reads what a peer says, and notices its end.

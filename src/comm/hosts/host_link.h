@@ -89,6 +89,9 @@ class FARANDOLE_API HostLink {
   const std::vector<int>& peers() const { return peers_; }
   /// Where this rank listens, for the messages of ranks of other hosts that are no peers.
   const std::string& address() const { return address_; }
+  /// Whether a connection for messages is half made that `rank` says it has opened. If not, and
+  /// on_messages was not called either, nothing that `rank` has sent is on the way. Any thread.
+  bool is_message_connection_pending(int rank) const;
   /// Begins to connect to the address of `rank`, without waiting. Throws SystemError.
   PrivateDescriptor begin_connection(tcp::NetworkAddress address, int rank, int lane) const;
   /// The lane of connections for messages.
@@ -181,6 +184,7 @@ class FARANDOLE_API HostLink {
   bool receive_of(Stranger& stranger, void* message, size_t bytes);
   void admit(Stranger& stranger);
   void drop_strangers();
+  void list_pending();
   void drop_one_stranger();
   void count_strangers();
   size_t most_strangers() const;
@@ -219,10 +223,11 @@ class FARANDOLE_API HostLink {
   std::condition_variable arrived_;
   std::map<std::pair<int, int>, PrivateDescriptor> connections_;  ///< guarded by mutex_; see above
   std::optional<Failure> failure_;                                ///< guarded by mutex_
-  std::set<int> left_;    ///< guarded by mutex_; peers that said goodbye
-  std::set<int> ended_;   ///< guarded by mutex_; peers that have closed without one
-  bool watches_ = false;  ///< guarded by mutex_; controls_ is complete
-  bool ends_ = false;     ///< guarded by mutex_
+  std::set<int> left_;        ///< guarded by mutex_; peers that said goodbye
+  std::vector<int> pending_;  ///< guarded by mutex_; see is_message_connection_pending()
+  std::set<int> ended_;       ///< guarded by mutex_; peers that have closed without one
+  bool watches_ = false;      ///< guarded by mutex_; controls_ is complete
+  bool ends_ = false;         ///< guarded by mutex_
   std::thread thread_;
 };
 

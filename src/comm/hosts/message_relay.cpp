@@ -21,6 +21,8 @@ namespace {
 
 /// Bytes of a channel. Like a socket's buffer: what is under way while both sides do other things.
 constexpr size_t kCapacity = size_t{256} * 1024;
+/// How often a half-made connection of a peer that has left is looked at, in milliseconds.
+constexpr int kLookAgain = 20;
 
 /// The whole of a small message, on a socket whose buffer has room for it; false: it has not.
 bool send_at_once(int socket, const void* data, size_t bytes) {
@@ -147,6 +149,7 @@ void MessageRelay::run() {
       has_moved |= receive_some(*peer);
     }
     if (has_moved) options_.on_moved();
+    const bool looks_again = find_gone_peers();
     set = {{wake_.get(), POLLIN, 0}};
     for (const auto& peer : peers_) {
       const Way& to = peer->to;
@@ -160,7 +163,7 @@ void MessageRelay::run() {
         set.push_back({from.socket.get(), POLLIN, 0});
       }
     }
-    ::poll(set.data(), set.size(), has_moved ? 0 : -1);
+    ::poll(set.data(), set.size(), has_moved ? 0 : looks_again ? kLookAgain : -1);
     if (set[0].revents != 0) wake_.clear();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -243,8 +246,7 @@ void MessageRelay::fail(Peer& peer, const std::string& what, int error) {
   }
   log(LogLevel::kWarning, "rank " + std::to_string(options_.own_rank) + ", rank " +
                               std::to_string(peer.rank) + ": " + reason);
-  end(peer, peer.to);
-  options_.on_moved();
+  end(peer.to);
 }
 
 bool MessageRelay::send_some(Peer& peer) {
@@ -264,7 +266,7 @@ bool MessageRelay::send_some(Peer& peer) {
     const ssize_t got = receive_at_once(way.socket.get(), &byte, 1);
     has_ended = got == 0 || (got < 0 && errno != EAGAIN);
   }
-  if (has_ended) end(peer, way);
+  if (has_ended) end(way);
   return moved != 0 || has_ended;
 }
 
@@ -278,16 +280,38 @@ bool MessageRelay::receive_some(Peer& peer) {
     if (got == 0 || (got < 0 && errno != EAGAIN)) has_ended = true;
     return got < 0 ? size_t{0} : static_cast<size_t>(got);
   });
-  if (has_ended) end(peer, way);
+  if (has_ended) end(way);
   return moved != 0 || has_ended;
 }
 
-/// Nothing more comes or goes this way: the peer has left or died. It is gone when all that it has
-/// sent is in the channel from it.
-void MessageRelay::end(Peer& peer, Way& way) {
+/// Nothing more comes or goes this way: the peer has left or died.
+void MessageRelay::end(Way& way) {
   way.state = Way::State::kEnded;
   way.socket.reset();
-  if (peer.from.state != Way::State::kOpen) peer.is_gone.store(true, std::memory_order_release);
+}
+
+/// A peer that has left or died is gone when all that it has sent is in the channel from it. Its
+/// connection may still be half made here. Returns whether it must be looked at again.
+bool MessageRelay::find_gone_peers() {
+  bool looks_again = false;
+  for (const auto& each : peers_) {
+    Peer& peer = *each;
+    if (peer.is_gone.load(std::memory_order_relaxed)) continue;
+    const bool has_ended =
+        peer.to.state == Way::State::kEnded || peer.from.state == Way::State::kEnded;
+    if (!has_ended || peer.from.state == Way::State::kOpen) continue;
+    if (peer.from.state == Way::State::kNone) {
+      if (link_->is_message_connection_pending(peer.rank)) {
+        looks_again = true;
+        continue;
+      }
+      take_over();  // a connection is accepted before it is no longer pending
+      if (peer.from.state != Way::State::kNone) continue;
+    }
+    peer.is_gone.store(true, std::memory_order_release);
+    options_.on_moved();
+  }
+  return looks_again;
 }
 
 }  // namespace farandole::comm::hosts

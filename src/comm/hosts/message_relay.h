@@ -19,6 +19,7 @@
 #include "comm/tcp/hello.h"
 #include "comm/tcp/network_address.h"
 #include "comm/tcp/wake_event.h"
+#include "farandole/export.h"
 
 namespace farandole::comm::hosts {
 
@@ -34,7 +35,7 @@ namespace farandole::comm::hosts {
 /// replaced. Sockets belong to the thread once it has taken them over from the lists of mutex_.
 ///
 /// Threads: any for RemoteChannels and accept(). Fork: a child must not use it.
-class MessageRelay final : public shm::RemoteChannels {
+class FARANDOLE_API MessageRelay final : public shm::RemoteChannels {
  public:
   struct Options {
     std::vector<int> ranks;  ///< in the group, by peer
@@ -96,7 +97,8 @@ class MessageRelay final : public shm::RemoteChannels {
   void advance_connection(Peer& peer);
   bool send_some(Peer& peer);
   bool receive_some(Peer& peer);
-  void end(Peer& peer, Way& way);
+  void end(Way& way);
+  bool find_gone_peers();
   void fail(Peer& peer, const std::string& what, int error);
 
   Options options_;
