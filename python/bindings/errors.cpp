@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "bindings.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 #include "farandole/process_group/autograd_error.h"
 
@@ -26,7 +27,8 @@ bool is(const Error* error) {
 }
 
 // Derived classes before their bases.
-std::array<Binding, 12> errors{{{is<InvalidArgument>, "InvalidArgument"},
+std::array<Binding, 13> errors{{{is<comm::Interrupted>, "KeyboardInterrupt"},
+                                {is<InvalidArgument>, "InvalidArgument"},
                                 {is<MismatchError>, "MismatchError"},
                                 {is<BackwardError>, "BackwardError"},
                                 {is<StepError>, "StepError"},
@@ -80,6 +82,10 @@ std::exception_ptr as_python_error(const std::exception_ptr& pointer) {
 void bind_errors(py::module_&) {
   const py::module_ classes = py::module_::import("farandole.errors");
   for (Binding& binding : errors) {
+    if (binding.matches == is<comm::Interrupted>) {
+      binding.type = PyExc_KeyboardInterrupt;
+      continue;
+    }
     binding.type = py::object(classes.attr(binding.name)).release().ptr();
   }
   py::register_exception_translator(translate);

@@ -46,6 +46,7 @@ PYBIND11_MODULE(_C, module) {
       .def_readonly("log_level", &Config::log_level, "FARANDOLE_LOG.");
 
   farandole::python::bind_errors(module);
+  farandole::python::bind_interrupt();
   farandole::python::bind_logging();
   farandole::python::bind_kept_file(module);
   farandole::python::bind_comm(module);

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "farandole/comm/interrupt.h"
 #include "log.h"
 #include "process_group/flat_tensor.h"
 #include "process_group/transfers_in_flight.h"
@@ -43,6 +44,8 @@ bool TransferWork::wait(std::chrono::milliseconds timeout) {
     } else if (const Parts held = parts(); held.transfer) {
       try {
         held.transfer->wait(std::chrono::milliseconds(0));
+      } catch (const comm::Interrupted&) {
+        throw;
       } catch (const std::exception&) {
         // settle() meets it again
       }

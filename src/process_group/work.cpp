@@ -6,10 +6,19 @@
 
 #include <utility>
 
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 #include "farandole/process_group/autograd_error.h"
 
 namespace farandole {
+namespace {
+
+/// How often a wait asks whether it is interrupted.
+constexpr std::chrono::milliseconds kInterruptInterval{50};
+/// How long an interrupted wait waits for the collective, which has been aborted, to end.
+constexpr std::chrono::milliseconds kAbortTime{2000};
+
+}  // namespace
 
 WorkFarandole::WorkFarandole(Description description, uint64_t sequence)
     : Work(description.rank, description.type),
@@ -44,12 +53,21 @@ std::exception_ptr WorkFarandole::exception() const {
 
 bool WorkFarandole::wait(std::chrono::milliseconds timeout) {
   if (!done_.load(std::memory_order_acquire)) {
+    const auto begin = std::chrono::steady_clock::now();
     std::unique_lock<std::mutex> lock(mutex_);
-    const auto is_done = [this] { return completed_; };
-    if (timeout <= kNoTimeout) {
-      cv_.wait(lock, is_done);
-    } else if (!cv_.wait_for(lock, timeout, is_done)) {
-      throw_wait_timeout(timeout);
+    while (!cv_.wait_for(lock, kInterruptInterval, [this] { return completed_; })) {
+      if (comm::is_interrupted()) {
+        lock.unlock();
+        abort();
+        lock.lock();
+        cv_.wait_for(lock, kAbortTime, [this] { return completed_; });  // it writes to tensors
+        throw comm::interrupted_error(name() + " in group '" + description_.group + "' on rank " +
+                                          std::to_string(description_.rank),
+                                      {{}, description_.operation});
+      }
+      if (timeout > kNoTimeout && std::chrono::steady_clock::now() - begin >= timeout) {
+        throw_wait_timeout(timeout);
+      }
     }
   }
   if (exception_) std::rethrow_exception(exception_);

@@ -464,10 +464,9 @@ TEST(HostLink, ConnectionsThatAreSlowOrSilentHoldUpNobody) {
 
 TEST(HostLink, RanksWithOtherSecretsDoNotMeet) {
   InProcessStore store;
-  LinkOptions first = with_secret();
-  first.timeout = milliseconds(2000);
-  std::thread rank0(
-      [&] { EXPECT_THROW(HostLink(store, topology_of(0, 2), {1}, 1, first), TimeoutError); });
+  std::thread rank0([&] {  // sees that rank 1 has given up
+    EXPECT_THROW(HostLink(store, topology_of(0, 2), {1}, 1, with_secret()), PeerFailure);
+  });
   LinkOptions other = options();
   try {
     HostLink link(store, topology_of(1, 2), {0}, 1, other);
@@ -500,6 +499,22 @@ TEST(HostLink, MessagesComeFromRanksAlone) {
   EXPECT_EQ(from, -1);
   say(tcp::Identity(kSecret, topology_of(0, 2).session, 1));
   EXPECT_EQ(from, 1);
+}
+
+/// It has said where it listens, and is killed before it connects.
+TEST(HostLink, APeerThatEndsBeforeItConnectsIsNamedSoon) {
+  InProcessStore store;
+  const std::string session = topology_of(0, 2).session;
+  store.set("test/" + session + "/tcp/1", "127.0.0.1:1");
+  const auto begin = Clock::now();
+  try {
+    HostLink link(store, topology_of(0, 2), {1}, 1, options());
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const PeerFailure& error) {
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1"), HasSubstr("refuses connections")));
+  }
+  EXPECT_LT(Clock::now() - begin, kPatience);
 }
 
 /// It sends a message and leaves, so that connections to it are refused while its own is half made.

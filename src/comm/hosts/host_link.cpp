@@ -15,6 +15,7 @@
 #include "comm/lost_rank.h"
 #include "comm/shm/system/system_call.h"
 #include "comm/tcp/tcp_stream.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 #include "log.h"
 #include "signals_blocked.h"
@@ -40,6 +41,10 @@ std::atomic<size_t> all_strangers{0};
 constexpr milliseconds kAfterEnd{200};
 /// A reason longer than this is cut off; a peer that announces more is not one of ours.
 constexpr size_t kMostText = 4096;
+/// How often a rank looks whether a peer that has not connected still listens, and how many
+/// refusals in a row show that it has ended.
+constexpr milliseconds kLookAtListener{1000};
+constexpr int kMostRefusals = 2;
 /// How often a wait calls while_waiting.
 constexpr milliseconds kSlice{100};
 
@@ -96,7 +101,7 @@ HostLink::HostLink(Store& store, Topology topology, std::vector<int> peers, int 
   }
   try {
     connect_all(store);
-    await_all();
+    await_all(store);
     take_over_connections();
     if (options_.streams) {
       options_.streams->before_end([this] { leave("MPI was finalized in that process."); });
@@ -280,8 +285,11 @@ tcp::Answer HostLink::receive_answer(int socket, int peer) {
   return answer;
 }
 
-/// Until peers of higher ranks have connected.
-void HostLink::await_all() {
+/// Until peers of higher ranks have connected. A peer that dies before it does so closes nothing
+/// that this rank has, so this rank looks whether the peer still listens.
+void HostLink::await_all(Store& store) {
+  int refusals = 0;
+  auto next_look = Clock::now() + kLookAtListener;
   for (const int peer : peers_) {
     if (peer < topology_.rank) continue;  // connect_all() has seen to it
     for (int lane = kControlLane; lane < tcp_lanes_; ++lane) {
@@ -289,13 +297,44 @@ void HostLink::await_all() {
       while (connections_.count({peer, lane}) == 0) {
         if (Clock::now() >= formation_deadline_) throw_missing({peer});
         arrived_.wait_for(lock, kSlice);
-        if (!options_.while_waiting) continue;
         lock.unlock();
-        options_.while_waiting();
+        if (options_.while_waiting) options_.while_waiting();
+        if (Clock::now() >= next_look) {
+          refusals = refuses_connections(store, peer) ? refusals + 1 : 0;
+          if (refusals == kMostRefusals) throw_ended(peer);
+          next_look = Clock::now() + kLookAtListener;
+        }
         lock.lock();
       }
     }
   }
+}
+
+/// Whether nobody listens any more where `peer` has said that it does.
+bool HostLink::refuses_connections(Store& store, int peer) const {
+  const std::optional<std::string> told = store.try_get(key(peer));
+  if (!told) return false;
+  tcp::NetworkAddress address = tcp::NetworkAddress::parse(*told);
+  address.take_scope_of(tcp::NetworkAddress::parse(address_));
+  const PrivateDescriptor made(
+      ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (!made.valid() || ::connect(made.get(), address.get(), address.size()) == 0) return false;
+  if (errno != EINPROGRESS) return errno == ECONNREFUSED;
+  std::vector<pollfd> set{{made.get(), POLLOUT, 0}};
+  if (poll_for(set, Clock::now() + kSlice) <= 0) return false;
+  int error = 0;
+  socklen_t size = sizeof(error);
+  ::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error == ECONNREFUSED;
+}
+
+void HostLink::throw_ended(int peer) const {
+  throw PeerFailure(
+      "peer-ended-while-forming",
+      "group '" + options_.group + "' did not form: " + topology_.describe(peer) + " ended.",
+      "it ended before it had connected to rank " + std::to_string(topology_.rank) +
+          ": its address refuses connections.",
+      "look at that rank's own output.", topology_.fault_of({peer}));
 }
 
 /// `peer` has closed its connection while the link forms. What it told, or how it ended, says more,
@@ -667,6 +706,11 @@ void HostLink::drive(int lane, const Wait& wait) {
     if (now >= next_look) {
       next_look = now + kLook;
       if (wait.look) wait.look();
+      if (is_interrupted()) {
+        const std::string subject = wait.subject();
+        abort(interrupted_text(subject));
+        throw interrupted_error(subject, topology_.fault_of(unfinished(lane), wait.collective));
+      }
     }
     if (now >= wait.deadline) throw_late(lane, wait);
   }

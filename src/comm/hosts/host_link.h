@@ -163,11 +163,13 @@ class FARANDOLE_API HostLink {
   PrivateDescriptor connect_to(const tcp::NetworkAddress& address, int peer, int lane);
   void introduce(int socket, const tcp::NetworkAddress& address, int peer, int lane);
   tcp::Answer receive_answer(int socket, int peer);
-  void await_all();
+  void await_all(Store& store);
+  bool refuses_connections(Store& store, int peer) const;
   void take_over_connections();
   std::string key(int rank) const;
   [[noreturn]] void throw_missing(const std::vector<int>& missing) const;
   [[noreturn]] void throw_closed(int peer) const;
+  [[noreturn]] void throw_ended(int peer) const;
   void tune(int socket, int lane) const;
 
   /// How many vain looks at the streams of a lane there were, and how long the next nap is.

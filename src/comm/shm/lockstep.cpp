@@ -12,6 +12,7 @@
 #include "comm/shm/signature_text.h"
 #include "comm/shm/system/pause.h"
 #include "farandole/comm/events.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 
 namespace farandole::comm::shm {
@@ -195,6 +196,7 @@ void Lockstep::sleep(Post post, const WaitPolicy& wait_policy) {
     if (post == Post::kHeader) latest_rank_ = first_missing_;
     if (due && post == Post::kHeader) look_for_crossing();
     look_for_failures(post, due);
+    if (due) look_for_interrupt();
     if (Clock::now() >= deadline) {
       if (all_posted(post)) return;
       fail_missing(post, wait_policy.timeout);
@@ -211,6 +213,7 @@ void Lockstep::await(int peer, const Ready& ready, milliseconds timeout) {
       if (ready(milliseconds(0))) return;  // that rank had posted first
       fail_lost(peer);
     }
+    look_for_interrupt();
     if (Clock::now() >= limit)
       fail_late(topology_.describe(peer), last_reached(peer), {peer}, timeout);
   }
@@ -257,6 +260,17 @@ void Lockstep::look_for_crossing() {
            "call the collectives of different groups in the same order on every rank.",
            fault_of({found->peer}))),
        what);
+}
+
+void Lockstep::look_for_interrupt() {
+  if (!is_interrupted()) return;
+  const std::string subject = describe_current();
+  try {
+    fail(std::make_exception_ptr(group_interrupted_error(subject, fault_of({}))),
+         interrupted_text(subject));
+  } catch (const AbortedError&) {  // is for later calls
+    throw interrupted_error(subject, fault_of({}));
+  }
 }
 
 void Lockstep::look_for_abort() {

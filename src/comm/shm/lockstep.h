@@ -143,6 +143,7 @@ class Lockstep {
   std::chrono::steady_clock::time_point deadline(std::chrono::milliseconds timeout);
   void look_for_failures(Post post, bool look_at_processes);
   void look_for_abort();
+  void look_for_interrupt();
   void look_for_crossing();
   int aborted_rank() const;
   bool is_dead(int rank) const;

@@ -13,6 +13,7 @@
 #include "comm/shm/system/pause.h"
 #include "comm/shm/system/system_call.h"
 #include "comm/transfer_errors.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 #include "signals_blocked.h"
 
@@ -514,6 +515,7 @@ void PointToPoint::wait(Operation& operation, milliseconds timeout) {
   advance();
   refuse_endless(operation);
   bool spins = spin_.count() != 0;
+  bool was_interrupted = false;
   while (!operation.done.load(std::memory_order_relaxed)) {
     if (spins) spin(operation, deadline, lock);
     if (operation.done.load(std::memory_order_relaxed)) break;
@@ -522,10 +524,15 @@ void PointToPoint::wait(Operation& operation, milliseconds timeout) {
     spins = sleep(Doorbell::kWaiters, &operation, limit, lock) && spin_.count() != 0;
     if (Clock::now() >= next_look_) look_for_failures();
     if (Clock::now() >= deadline) fail_late(operation, timeout);
+    if (!was_interrupted && !is_over() && is_interrupted()) {
+      was_interrupted = true;
+      fail_interrupted(operation);
+    }
     tell_group(lock);
   }
   tell_group(lock);
   --waiters_;
+  if (was_interrupted) throw interrupted_error("a wait for a transfer");
 }
 
 /// Ends the group because `operation` reached its timeout. Needs mutex_.
@@ -535,6 +542,13 @@ void PointToPoint::fail_late(const Operation& operation, milliseconds timeout) {
                          operation.name};
   const std::string what = late_transfer_text(topology_, text, timeout.count());
   give_up(what, late_transfer_error(topology_, text, what));
+}
+
+/// Ends the group because the user has interrupted the wait for `operation`. Needs mutex_.
+void PointToPoint::fail_interrupted(const Operation& operation) {
+  if (operation.done.load(std::memory_order_relaxed)) return;
+  const std::string subject = "a wait for a transfer on " + topology_.name_of(topology_.rank);
+  give_up(interrupted_text(subject), std::make_exception_ptr(group_interrupted_error(subject)));
 }
 
 /// All transfers will fail with `error` once the group has been told why: see tell_group(). Needs

@@ -101,6 +101,7 @@ class PointToPoint {
   void say_who_is_wanted();
   void look_for_failures();
   void fail_late(const Operation& operation, std::chrono::milliseconds timeout);
+  void fail_interrupted(const Operation& operation);
   void give_up(const std::string& why, std::exception_ptr error, int lost_rank = -1);
   bool is_over() const { return failure_ != nullptr || error_ != nullptr; }
   void fail_all(const std::exception_ptr& error);

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farandole/comm/interrupt.h"
+
+#include <pthread.h>
+#include <pybind11/pybind11.h>
+#include <signal.h>
+
+#include <atomic>
+
+#include "bindings.h"
+
+namespace farandole::python {
+namespace {
+
+namespace py = pybind11;
+
+// Python handles SIGINT by setting a flag that its main thread looks at between two instructions,
+// which do not come while the thread waits for other ranks in C++. That flag can be read with the
+// GIL alone, which another thread may hold for long. So a handler of our own, before Python's, sets
+// one that a wait can read. Only if it is set, the wait takes the GIL and asks Python. Handlers of
+// the program never run inside of a wait: they may call collectives.
+
+std::atomic<bool> has_come{false};
+struct sigaction before {};  // ours; written before ours is installed
+pthread_t main_thread;
+
+void on_interrupt(int number, siginfo_t* info, void* context) {
+  has_come.store(true, std::memory_order_relaxed);
+  if ((before.sa_flags & SA_SIGINFO) != 0) {
+    before.sa_sigaction(number, info, context);
+  } else {
+    before.sa_handler(number);
+  }
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_interrupt;
+}
+
+/// Installs it again where the program has set another handler since, as notebooks do for each
+/// cell.
+void install() {
+  struct sigaction current {};
+  if (::sigaction(SIGINT, nullptr, &current) != 0 || is_ours(current)) return;
+  const bool is_handler = (current.sa_flags & SA_SIGINFO) != 0 ||
+                          (current.sa_handler != SIG_DFL && current.sa_handler != SIG_IGN);
+  if (!is_handler) return;
+  before = current;
+  struct sigaction own = current;
+  own.sa_flags |= SA_SIGINFO;
+  own.sa_sigaction = on_interrupt;
+  ::sigaction(SIGINT, &own, nullptr);
+  has_come.store(true, std::memory_order_relaxed);  // perhaps to the other handler: Python is asked
+}
+
+/// Whether Python would raise KeyboardInterrupt now; if so, it no longer will. Needs the GIL. It
+/// runs no instruction of Python, before which the interpreter would call the handler.
+bool take_interrupt() {
+  const py::module_ signals = py::module_::import("_signal");
+  const py::object handler = signals.attr("getsignal")(SIGINT);
+  if (!handler.is(signals.attr("default_int_handler"))) return false;
+  return PyOS_InterruptOccurred() != 0;
+}
+
+bool is_python_interrupted() {
+  if (::pthread_equal(::pthread_self(), main_thread) == 0) return false;
+  install();
+  if (!has_come.exchange(false, std::memory_order_relaxed)) return false;
+  if (Py_IsInitialized() == 0) return false;
+  const py::gil_scoped_acquire gil;
+  try {
+    return take_interrupt();
+  } catch (py::error_already_set& error) {
+    return error.matches(PyExc_KeyboardInterrupt);  // else the interpreter ends
+  }
+}
+
+}  // namespace
+
+void bind_interrupt() {
+  const py::module_ threads = py::module_::import("threading");
+  const auto ident = threads.attr("main_thread")().attr("ident").cast<unsigned long>();
+  main_thread = static_cast<pthread_t>(ident);
+  install();
+  comm::set_interrupt_check(is_python_interrupted);
+}
+
+}  // namespace farandole::python
