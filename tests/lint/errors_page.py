@@ -42,9 +42,8 @@ def sources_of(folders: list[str], suffixes: set[str]) -> dict[str, str]:
 def messages() -> Iterator[Message]:
     """Yields all error messages of Farandole."""
     cpp = sources_of(CPP_FOLDERS, {".h", ".cpp"})
-    types = set(
-        re.findall(r"^class FARANDOLE_API (\w+) :", cpp["include/farandole/error.h"], re.MULTILINE)
-    )
+    headers = cpp["include/farandole/error.h"] + cpp["include/farandole/comm/interrupt.h"]
+    types = set(re.findall(r"^class FARANDOLE_API (\w+) :", headers, re.MULTILINE))
     yield from CppMessages(cpp, types)
     python = sources_of(PYTHON_FOLDERS, {".py"})
     constants = constants_of(python)
