@@ -19,10 +19,10 @@
 #include "checkpoint/save_job.h"
 #include "checkpoint/store_exchange.h"
 #include "comm/fork_guard.h"
+#include "comm/start_thread.h"
 #include "farandole/ddp/replica_group.h"
 #include "farandole/error.h"
 #include "log.h"
-#include "signals_blocked.h"
 
 namespace farandole {
 
@@ -182,21 +182,27 @@ void CheckpointWriter::Impl::start(SaveJob job) {
       ranks.of_program()->getStore(), "farandole/checkpoint/" + job.temporary + "/", job.rank,
       job.world_size, ranks.timeout(), [this] { ranks.check_alive(); });
   last = std::make_shared<PendingCheckpoint::Outcome>();
-  const SignalsBlocked blocked;  // the thread inherits it: signals are the program's
-  thread =
-      std::thread([outcome = last, job = std::move(job), exchange = std::move(exchange)]() mutable {
-        be_idle();
-        std::exception_ptr met;
-        try {
-          job.run([&](const std::string& own) { return exchange.all_gather(own); });
-        } catch (...) {
-          met = std::current_exception();
-          if (job.rank == 0) checkpoint::remove_folder(job.temporary);
-        }
-        exchange.leave();
-        if (met) return outcome->folder.set_exception(met);
-        outcome->folder.set_value(job.root + "/" + job.name);
-      });
+  auto save = [outcome = last, job = std::move(job), exchange]() mutable {
+    std::exception_ptr met;
+    try {
+      job.run([&](const std::string& own) { return exchange.all_gather(own); });
+    } catch (...) {
+      met = std::current_exception();
+      if (job.rank == 0) checkpoint::remove_folder(job.temporary);
+    }
+    exchange.leave();
+    if (met) return outcome->folder.set_exception(met);
+    outcome->folder.set_value(job.root + "/" + job.name);
+  };
+  try {
+    thread = comm::start_thread("farandole save", "an asynchronous save", [save]() mutable {
+      be_idle();
+      save();
+    });
+  } catch (const SystemError& error) {  // the threads of the other ranks wait for this one's part
+    log(LogLevel::kWarning, std::string("training waits for this save: ") + error.what());
+    save();
+  }
 }
 
 CheckpointWriter::CheckpointWriter(std::string folder, const Group& group)

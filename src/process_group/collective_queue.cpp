@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/collective_queue.h"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -11,8 +9,8 @@
 #include <utility>
 
 #include "comm/shm/crossed_waits.h"
+#include "comm/start_thread.h"
 #include "farandole/error.h"
-#include "signals_blocked.h"
 
 namespace farandole {
 
@@ -56,6 +54,7 @@ struct CollectiveQueue::State {
   }
 
   void execute();
+  static void start(const std::shared_ptr<State>& state);
 };
 
 namespace {
@@ -76,6 +75,14 @@ void CollectiveQueue::State::execute() {
     running = false;
     if (queue.empty()) idle.notify_all();
   }
+}
+
+/// Starts the executor if there is none. Needs mutex.
+void CollectiveQueue::State::start(const std::shared_ptr<State>& state) {
+  if (state->executor.joinable()) return;
+  state->executor =
+      comm::start_thread("farandole", "asynchronous collectives", [state] { state->execute(); });
+  comm::shm::CrossedWaits::exclude(state->group);  // before the thread has a task
 }
 
 CollectiveQueue::CollectiveQueue(std::string group)
@@ -134,15 +141,16 @@ uint64_t CollectiveQueue::push(Task task) {
     while (!state.queue.empty()) state.run_first(lock);
     return number;
   }
-  if (!state.executor.joinable()) {
-    comm::shm::CrossedWaits::exclude(state.group);
-    const SignalsBlocked blocked;
-    state.executor = std::thread([shared = state_] { shared->execute(); });
-    ::pthread_setname_np(state.executor.native_handle(), "farandole");
-  }
+  State::start(state_);
   state.queue.push_back(std::move(task));
   if (!state.running) state.work_there.notify_one();
   return state.next_number();
+}
+
+void CollectiveQueue::start() {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->check_open();
+  State::start(state_);
 }
 
 uint64_t CollectiveQueue::issued() const { return state_->issued.load(std::memory_order_relaxed); }

@@ -65,8 +65,10 @@ class FARANDOLE_API CollectiveQueue {
   void end();
   /// Queues `task` and returns its number. The task calls collective_ended() before it tells anyone
   /// that its collective has ended: whoever knows may end the group, while the task is on its last
-  /// lines.
+  /// lines. Throws SystemError if the executor cannot start; then nothing is queued.
   uint64_t push(Task task);
+  /// Starts the executor, so that push() need not. Throws SystemError if it cannot start.
+  void start();
   void collective_ended();
   /// The number of a collective that neither runs here nor waits for those that do: an accelerator
   /// has it.

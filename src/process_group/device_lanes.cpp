@@ -135,15 +135,24 @@ void GroupCommunicators::connect(c10::Device device) {
   launch({kOperation, {}, /*async=*/false, kNoTimeout, /*cost=*/{}},
          [this, device](comm::Communicator& host, const auto&) {
            if (lane_on(device)) return;  // another thread has made it meanwhile
+           const auto give_up = [&](const std::exception& error) {  // the others wait for this rank
+             host.abort("rank " + std::to_string(rank()) + " could not use " + device.str() + ": " +
+                        error.what());
+           };
+           try {
+             DeviceWatchdog::of_process().start();
+           } catch (const std::exception& error) {
+             give_up(error);
+             throw;
+           }
            try {
              const Lane made = make_lane(device);
              const std::lock_guard<std::mutex> lock(lanes_mutex_);
              lanes_[static_cast<size_t>(device.type())] = made;
            } catch (const Error&) {
              throw;                                 // all ranks get one
-           } catch (const std::exception& error) {  // the device's: the others wait for this rank
-             host.abort("rank " + std::to_string(rank()) + " could not use " + device.str() + ": " +
-                        error.what());
+           } catch (const std::exception& error) {  // the device's
+             give_up(error);
              throw;
            }
          });

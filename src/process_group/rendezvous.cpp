@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -22,6 +23,7 @@
 
 #include "comm/shm/system/descriptor.h"
 #include "comm/shm/system/system_call.h"
+#include "comm/start_thread.h"
 #include "farandole/error.h"
 #include "log.h"
 #include "process_group/launch.h"
@@ -121,6 +123,8 @@ c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host,
                       std::string("the ranks' store could not be ") +
                           (serves ? "opened at " : "reached at ") + place + ".",
                       error.what_without_backtrace(), fix_for(options));
+  } catch (const std::system_error& error) {
+    comm::throw_no_thread("the ranks' store", error);
   }
 }
 

@@ -71,11 +71,11 @@ void TransferWork::watch() {
   Parts held;
   {
     const std::lock_guard<std::mutex> lock(parts_mutex_);
-    if (std::exchange(watched_, true)) return;
+    if (watched_ || !parts_.transfer) return;
+    TransfersInFlight::start_watching(parts_.in_flight);  // which may throw
+    watched_ = true;
     held = parts_;
   }
-  if (!held.transfer) return;
-  TransfersInFlight::start_watching(held.in_flight);
   held.transfer->when_done([in_flight = held.in_flight] { in_flight->wake(); });
 }
 

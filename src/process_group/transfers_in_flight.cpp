@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/transfers_in_flight.h"
 
-#include <pthread.h>
-
 #include <utility>
 
-#include "signals_blocked.h"
+#include "comm/start_thread.h"
 
 namespace farandole {
 namespace {
@@ -60,9 +58,7 @@ bool TransfersInFlight::busy() {
 void TransfersInFlight::start_watching(const std::shared_ptr<TransfersInFlight>& self) {
   const std::lock_guard<std::mutex> lock(self->mutex_);
   if (self->closed_ || self->watcher_.joinable()) return;
-  const SignalsBlocked blocked;
-  self->watcher_ = std::thread([self] { self->watch(); });
-  ::pthread_setname_np(self->watcher_.native_handle(), "farandole p2p");
+  self->watcher_ = comm::start_thread("farandole p2p", "transfers", [self] { self->watch(); });
 }
 
 void TransfersInFlight::wake() {

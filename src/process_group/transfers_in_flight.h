@@ -28,7 +28,7 @@ class TransfersInFlight {
   void remove(const TransferWork* work);
   /// Whether one of them is not done.
   bool busy();
-  /// `self` owns this.
+  /// `self` owns this. Throws SystemError if the thread cannot start.
   static void start_watching(const std::shared_ptr<TransfersInFlight>& self);
   /// Has the watching thread look; never blocks long.
   void wake();

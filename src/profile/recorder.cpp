@@ -12,6 +12,7 @@
 #include <mutex>
 #include <utility>
 
+#include "comm/start_thread.h"
 #include "comm/tcp/network_address.h"
 #include "farandole/comm/event_stream.h"
 #include "farandole/comm/topology.h"
@@ -21,7 +22,6 @@
 #include "process_group/launch.h"
 #include "process_group/store_adapter.h"
 #include "profile/range_observer.h"
-#include "signals_blocked.h"
 
 namespace farandole::profiler {
 namespace {
@@ -44,8 +44,7 @@ Recorder::Recorder(Options options) : options_(std::move(options)), lines_(optio
   open_file();
   patience_ns_ = kAskAgainNs;
   compare_at_ns_ = clock_.now() + (offset_ ? kCompareEveryNs : kAskAgainNs);
-  const SignalsBlocked blocked;  // signals are the program's
-  thread_ = std::thread([this] { run(); });
+  thread_ = comm::start_thread("farandole trace", "the recorder", [this] { run(); });
 }
 
 Recorder::~Recorder() {

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "farandole/error.h"
+#include "support/no_more_threads.h"
+#include "support/raised.h"
 #include "support/ranks.h"
 
 namespace farandole {
@@ -38,6 +40,20 @@ TEST(CollectiveQueue, GivesOneTurnAtATime) {
   EXPECT_EQ(queue.try_begin(), 0u);  // one is queued
   queue.end();
   future.wait();
+}
+
+TEST(CollectiveQueue, QueuesNothingWhereItsThreadCannotStart) {
+  std::promise<void> ran;
+  CollectiveQueue queue("default");
+  {
+    const test::NoMoreThreads limit;
+    const std::string text = test::raised<SystemError>([&] { queue.push([] {}); });
+    EXPECT_NE(text.find("starting a thread for asynchronous collectives failed"),
+              std::string::npos);
+    EXPECT_FALSE(queue.busy());
+  }
+  EXPECT_EQ(queue.push([&] { ran.set_value(); }), 1u);
+  ran.get_future().wait();
 }
 
 TEST(CollectiveQueue, IsNotBusyWithTheLastLinesOfATask) {

@@ -11,6 +11,7 @@
 #include "farandole/error.h"
 #include "farandole/process_group/work.h"
 #include "process_group/group_ranks.h"
+#include "support/no_more_threads.h"
 
 namespace farandole {
 namespace {
@@ -117,6 +118,28 @@ TEST(ProcessGroup, FulfilsTheFutureOfAReceiveThatNobodyWaitsFor) {
     const auto work = group.recv(tensors, 0, 0);
     work->getFuture()->wait();
     EXPECT_TRUE(work->isSuccess());
+    EXPECT_TRUE(at::equal(tensors.front(), full({3}, 0)));
+  });
+}
+
+TEST(ProcessGroup, FulfilsAFutureThoughItsThreadCouldNotStartAtFirst) {
+  run_group_ranks(2, [](ProcessGroupFarandole& group) {
+    Tensors tensors{full({3}, group.getRank())};
+    c10d::BarrierOptions options;
+    options.asyncOp = false;
+    if (group.getRank() == 0) {
+      group.barrier(options);
+      group.send(tensors, 1, 0)->wait();
+      return;
+    }
+    const auto work = group.recv(tensors, 0, 0);
+    {
+      const test::NoMoreThreads limit;
+      error_of<SystemError>([&] { work->getFuture(); });
+      error_of<SystemError>([&] { work->wait(milliseconds(1)); });
+    }
+    group.barrier(options);
+    work->getFuture()->wait();
     EXPECT_TRUE(at::equal(tensors.front(), full({3}, 0)));
   });
 }

@@ -24,6 +24,8 @@
 #include "farandole/optim/zero_redundancy_optimizer.h"
 #include "farandole/profile/annotation.h"
 #include "optim/bowl.h"
+#include "support/no_more_threads.h"
+#include "support/raised.h"
 
 namespace farandole::profiler {
 namespace {
@@ -116,6 +118,19 @@ TEST_F(ProfileRecorder, WritesWhatATrainingDoes) {
   EXPECT_EQ(seen.at("optimizer/sharded_step"), 6);
   EXPECT_EQ(seen.at("step/step"), 6);
   EXPECT_EQ(seen.count("lost"), 0U);
+}
+
+TEST_F(ProfileRecorder, RecordsNothingWhereItsThreadCannotStart) {
+  std::filesystem::create_directories(folder_);
+  std::filesystem::permissions(folder_, std::filesystem::perms::all);
+  {
+    const test::NoMoreThreads limit;
+    EXPECT_THAT(test::raised<SystemError>([&] { start(options()); }),
+                testing::HasSubstr("starting a thread for the recorder failed"));
+    EXPECT_FALSE(is_recording());
+  }
+  start(options());
+  EXPECT_TRUE(is_recording());
 }
 
 TEST_F(ProfileRecorder, LetsAProgramEndItsSteps) {

@@ -34,6 +34,7 @@ from farandole.named.request import Request, Signature
 from farandole.named.settings import Settings
 from farandole.named.stall_watch import StallWatch
 from farandole.named.timeline import Timeline
+from farandole.start_thread import start_thread
 
 _FOR_EVER = timedelta(days=3650)
 _SHORTEST_PAUSE_S = 0.0002
@@ -113,10 +114,7 @@ class NamedCollectives:
         self._timeline: Timeline | None = None
         self._times: dict[str, float] | None = None  # guarded by _lock; of _fresh, for a timeline
         self._stalls = StallWatch(self._agreement, self.rank, settings)
-        self._thread = threading.Thread(
-            target=self._run, name="farandole-named-collectives", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread("farandole-named-collectives", "named collectives", self._run)
 
     @property
     def stays_alone(self) -> bool:

@@ -28,6 +28,7 @@ from farandole.logs import LOGGER
 from farandole.named import request
 from farandole.named.agreement import Decision
 from farandole.named.request import Signature
+from farandole.start_thread import start_thread
 
 _PAUSE_S = 0.1
 _END = b"\n]\n"
@@ -84,8 +85,11 @@ class Timeline:
                     "name a file in a folder that exists and has space.",
                 )
             ) from error
-        self._writer = threading.Thread(target=self._run, name="farandole-timeline", daemon=True)
-        self._writer.start()
+        try:
+            self._writer = start_thread("farandole-timeline", "the timeline", self._run)
+        except SystemError:
+            os.close(self._file)
+            raise
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
         """Whether it is that file."""

@@ -17,6 +17,7 @@ from farandole.errors import InvalidArgument, NotSupported, sentences
 from farandole.logs import LOGGER
 from farandole.profiler.host_number import number_on_first_rank
 from farandole.profiler.metrics_file import MetricsFile
+from farandole.start_thread import start_thread
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -82,13 +83,9 @@ class SystemMonitor:
             return self
         self._owner = os.getpid()
         self._has_to_end = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(f"algo-{self._node or number}",),
-            name="farandole-monitor",
-            daemon=True,
+        self._thread = start_thread(
+            "farandole-monitor", "the monitor", self._run, f"algo-{self._node or number}"
         )
-        self._thread.start()
         atexit.register(self.stop)
         return self
 

@@ -8,13 +8,12 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
-#include <system_error>
 #include <utility>
 
 #include "comm/shm/system/system_call.h"
+#include "comm/start_thread.h"
 #include "farandole/error.h"
 #include "log.h"
-#include "signals_blocked.h"
 
 namespace farandole::comm::hosts {
 namespace {
@@ -23,6 +22,9 @@ namespace {
 constexpr size_t kCapacity = size_t{256} * 1024;
 /// How often a half-made connection of a peer that has left is looked at, in milliseconds.
 constexpr int kLookAgain = 20;
+/// How often the thread looks whether it is to end, which nobody can tell it if the program has
+/// closed its eventfd.
+constexpr int kLongestSleep = 1000;
 
 /// The whole of a small message, on a socket whose buffer has room for it; false: it has not.
 bool send_at_once(int socket, const void* data, size_t bytes) {
@@ -105,20 +107,13 @@ void MessageRelay::moved(int) { wake_.signal(); }
 /// Needs mutex_.
 void MessageRelay::start() {
   if (thread_.joinable()) return;
-  const SignalsBlocked blocked;
-  try {
-    thread_ = std::thread([this] {
-      try {
-        run();
-      } catch (const std::exception& error) {  // no memory for a channel
-        options_.on_failure(std::string("messages cannot be carried: ") + error.what(), -1);
-      }
-    });
-  } catch (const std::system_error& error) {
-    shm::throw_errno("starting a thread for messages",
-                     "raise the limit of processes (ulimit -u, or the cgroup's pids.max).",
-                     error.code().value());
-  }
+  thread_ = start_thread("farandole relay", "messages", [this] {
+    try {
+      run();
+    } catch (const std::exception& error) {  // no memory, for a channel or for poll()
+      options_.on_failure(std::string("messages cannot be carried: ") + error.what(), -1);
+    }
+  });
 }
 
 void MessageRelay::stop() {
@@ -163,7 +158,10 @@ void MessageRelay::run() {
         set.push_back({from.socket.get(), POLLIN, 0});
       }
     }
-    ::poll(set.data(), set.size(), has_moved ? 0 : looks_again ? kLookAgain : -1);
+    const int limit = has_moved ? 0 : looks_again ? kLookAgain : kLongestSleep;
+    if (::poll(set.data(), set.size(), limit) < 0 && errno != EINTR) {
+      shm::throw_errno("poll", "raise the limit of open files.");
+    }
     if (set[0].revents != 0) wake_.clear();
     {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <system_error>
 
 #include "comm/mpi/runtime.h"
-#include "comm/shm/system/system_call.h"
-#include "signals_blocked.h"
+#include "comm/start_thread.h"
+#include "farandole/error.h"
 
 namespace farandole::comm::mpi {
 namespace {
@@ -29,14 +28,11 @@ void ProgressThread::add(const std::shared_ptr<Progressing>& work) {
   is_wanted_ = true;
   changed_.notify_one();
   if (thread_.joinable() || ends_) return;
-  const SignalsBlocked blocked;
   try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& error) {
+    thread_ = start_thread("farandole mpi", "transfers", [this] { run(); });
+  } catch (const SystemError&) {
     work_.pop_back();
-    shm::throw_errno("starting a thread for transfers",
-                     "raise the limit of processes (ulimit -u, or the cgroup's pids.max).",
-                     error.code().value());
+    throw;
   }
   Runtime::stop_at_end([](bool delivers) { ProgressThread::get().stop(delivers); });
 }

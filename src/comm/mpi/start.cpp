@@ -7,8 +7,6 @@
 #include <memory>
 #include <set>
 #include <sstream>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,9 +14,8 @@
 #include "comm/mpi/runtime.h"
 #include "comm/shm/bootstrap/bootstrap.h"
 #include "comm/shm/shared_memory_communicator.h"
-#include "comm/shm/system/system_call.h"
+#include "comm/start_thread.h"
 #include "farandole/error.h"
-#include "signals_blocked.h"
 
 namespace farandole::comm::mpi {
 namespace {
@@ -144,8 +141,7 @@ MPI_Comm make_communicator(shm::Bootstrap& bootstrap, const Topology& topology,
   auto result = made->get_future();
   ++Runtime::calls_under_way();
   try {
-    const SignalsBlocked blocked;
-    std::thread([made, topology, places] {
+    start_thread("farandole mpi", "MPI", [made, topology, places] {
       try {
         made->set_value(make_communicator(topology, places));
       } catch (...) {
@@ -153,11 +149,9 @@ MPI_Comm make_communicator(shm::Bootstrap& bootstrap, const Topology& topology,
       }
       --Runtime::calls_under_way();
     }).detach();
-  } catch (const std::system_error& error) {
+  } catch (const SystemError&) {
     --Runtime::calls_under_way();
-    shm::throw_errno("starting a thread for MPI",
-                     "raise the limit of processes (ulimit -u, or the cgroup's pids.max).",
-                     error.code().value());
+    throw;
   }
   std::vector<int> others;
   for (int rank = 0; rank < topology.world_size; ++rank) {

@@ -7,11 +7,10 @@
 #include <atomic>
 #include <mutex>
 #include <set>
-#include <system_error>
-#include <thread>
 
 #include "comm/fork_safe_mutex.h"
-#include "signals_blocked.h"
+#include "comm/start_thread.h"
+#include "farandole/error.h"
 
 namespace farandole::comm::shm {
 namespace {
@@ -80,12 +79,13 @@ void CrossedWaits::look_at_threads() {
     if (caller == ::getpid()) alone_->store(sequence);
     return;
   }
-  const SignalsBlocked blocked;
   try {
-    std::thread([ask, caller, sequence, alone = alone_] {
-      if (!ask(caller)) alone->store(sequence);
-    }).detach();
-  } catch (const std::system_error&) {  // no thread can start: nothing is known
+    start_thread("farandole ask", "a look at other threads",
+                 [ask, caller, sequence, alone = alone_] {
+                   if (!ask(caller)) alone->store(sequence);
+                 })
+        .detach();
+  } catch (const SystemError&) {  // nothing is known
   }
 }
 

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/device/device_watchdog.h"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <thread>
 #include <utility>
 
+#include "comm/start_thread.h"
 #include "process_group/device/stream_capture.h"
-#include "signals_blocked.h"
 
 namespace farandole {
 
@@ -17,15 +15,16 @@ DeviceWatchdog& DeviceWatchdog::of_process() {
   return *instance;
 }
 
+void DeviceWatchdog::start() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (started_) return;
+  comm::start_thread("farandole watch", "the watch on devices", [this] { run(); }).detach();
+  started_ = true;
+}
+
 void DeviceWatchdog::watch(std::weak_ptr<Watched> watched) {
   const std::lock_guard<std::mutex> lock(mutex_);
   watched_.push_back(std::move(watched));
-  if (!std::exchange(started_, true)) {
-    const SignalsBlocked blocked;
-    std::thread thread([this] { run(); });
-    ::pthread_setname_np(thread.native_handle(), "farandole watch");
-    thread.detach();
-  }
   wanted_.notify_one();
 }
 

@@ -18,7 +18,7 @@ class Watched {
 };
 
 /// The thread of this process that looks after what accelerators do for its groups. It exists from
-/// the first call of watch() on, and sleeps while there is nothing to look after. It never needs
+/// the first call of start() on, and sleeps while there is nothing to look after. It never needs
 /// Python's lock.
 ///
 /// Threads: any. Fork: a child has no such thread and must not use it.
@@ -26,6 +26,9 @@ class DeviceWatchdog {
  public:
   static DeviceWatchdog& of_process();
 
+  /// Before watch(), where the caller can tell the other ranks of a failure. Throws SystemError if
+  /// the thread cannot start.
+  void start();
   /// Looks after `watched` until its look() returns false or it is gone.
   void watch(std::weak_ptr<Watched> watched);
 

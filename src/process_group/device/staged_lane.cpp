@@ -133,6 +133,7 @@ void StagedLane::launch_transfers(const Call& call,
         operation, [transfers](auto&, const auto&) {}, failure);
     self->call_back_elsewhere(operation);
   };
+  if (call.async) callbacks_.start();  // call_back_elsewhere() cannot tell that it failed
   transfers_->add(batch);
   operation->set_driver([batch] { batch->wait_on_host(); });
 }

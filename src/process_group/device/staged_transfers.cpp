@@ -3,14 +3,13 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/StreamGuard.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "comm/start_thread.h"
 #include "process_group/collective_queue.h"
 #include "process_group/device/stream_capture.h"
-#include "signals_blocked.h"
 
 namespace farandole {
 
@@ -31,12 +30,12 @@ StagedTransfers::StagedTransfers(std::shared_ptr<StagedCommunicator> communicato
 void StagedTransfers::add(Entry batch) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (closed_) refuse_after_shutdown(communicator_->name());
-  called_.push_back(std::move(batch));
-  if (!std::exchange(running_, true)) {
-    const SignalsBlocked blocked;
-    thread_ = std::thread([self = shared_from_this()] { self->run(); });
-    ::pthread_setname_np(thread_.native_handle(), "farandole p2p");
+  if (!running_) {
+    thread_ = comm::start_thread("farandole p2p", "transfers",
+                                 [self = shared_from_this()] { self->run(); });
+    running_ = true;
   }
+  called_.push_back(std::move(batch));
   wanted_.notify_one();
 }
 

@@ -48,7 +48,7 @@ class StagedTransfers : public std::enable_shared_from_this<StagedTransfers> {
 
   explicit StagedTransfers(std::shared_ptr<StagedCommunicator> communicator);
 
-  /// Throws AbortedError after close().
+  /// Throws AbortedError after close(), SystemError if the thread cannot start.
   void add(Entry batch);
   /// Lets the thread end when it has nothing left, and waits for that for `grace` at most.
   void close(std::chrono::milliseconds grace);
