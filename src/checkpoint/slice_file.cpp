@@ -15,6 +15,7 @@
 #include "checkpoint/file_error.h"
 #include "checkpoint/format/checksum.h"
 #include "checkpoint/format/safetensors.h"
+#include "comm/shm/system/descriptor.h"
 #include "comm/write_all.h"
 #include "farandole/error.h"
 
@@ -34,11 +35,8 @@ class NewFile {
   explicit NewFile(std::string path)
       : path_(std::move(path)),
         descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
-    if (descriptor_ < 0) throw_file_error(path_, "could not be made", errno);
+    if (!descriptor_.valid()) throw_file_error(path_, "could not be made", errno);
   }
-  ~NewFile() { ::close(descriptor_); }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
 
   void append(const void* data, size_t bytes) {
     const auto* from = static_cast<const std::byte*>(data);
@@ -56,7 +54,7 @@ class NewFile {
   FileRecord finish() {
     flush();
     if (bytes_ % kChecksumBlock != 0) checksums_.push_back(checksum_);
-    if (::fsync(descriptor_) != 0)
+    if (::fsync(descriptor_.get()) != 0)
       throw_file_error(path_, "could not be brought to the disk", errno);
     return {"", bytes_, checksums_};
   }
@@ -89,8 +87,8 @@ class NewFile {
     const uint64_t end = bytes_ / kBegunTogether * kBegunTogether;
     if (end == begun_) return;
     // Only a hint: fsync() reports what fails.
-    ::sync_file_range(descriptor_, static_cast<off_t>(begun_), static_cast<off_t>(end - begun_),
-                      SYNC_FILE_RANGE_WRITE);
+    ::sync_file_range(descriptor_.get(), static_cast<off_t>(begun_),
+                      static_cast<off_t>(end - begun_), SYNC_FILE_RANGE_WRITE);
     begun_ = end;
   }
 
@@ -100,7 +98,7 @@ class NewFile {
   }
 
   const std::string path_;
-  const int descriptor_;
+  const comm::shm::Descriptor descriptor_;
   uint64_t bytes_ = 0;
   uint64_t begun_ = 0;     ///< bytes that the disk is to write
   uint32_t checksum_ = 0;  ///< of the block that is not complete

@@ -51,6 +51,9 @@ class FARANDOLE_API ByteStream {
 
   /// What poll() tells of; -1: progress() must be called again and again instead.
   virtual int descriptor() const { return -1; }
+  /// Whether the connection is still that of this stream: a program may close descriptors that it
+  /// has not opened. Any thread.
+  virtual bool is_intact() const { return true; }
   /// What poll() should wait for; 0: nothing is queued.
   short events() const;
   State state() const { return state_; }

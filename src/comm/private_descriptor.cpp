@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <map>
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include "comm/fork_safe_mutex.h"
@@ -19,8 +19,8 @@ struct DescriptorsOfProcess {};
 std::mutex& mutex() { return fork_safe_mutex<DescriptorsOfProcess>(); }
 
 /// Guarded by mutex(); never destroyed.
-std::set<int>& numbers() {
-  static auto* const all = new std::set<int>;
+std::map<int, FileIdentity>& numbers() {
+  static auto* const all = new std::map<int, FileIdentity>;
   return *all;
 }
 
@@ -28,37 +28,38 @@ std::set<int>& numbers() {
 void replace_in_child() {
   if (numbers().empty()) return;
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int number : numbers()) {
+  for (const auto& [number, file] : numbers()) {
+    if (!(FileIdentity::of(number) == file)) continue;  // the program has closed it
     if (null < 0 || ::dup3(null, number, O_CLOEXEC) < 0) ::close(number);
   }
   if (null >= 0) ::close(null);
   numbers().clear();  // what the child does with them is its own
 }
 
-void add(int number) {
+void add(const shm::Descriptor& descriptor) {
   // First: fork() then finds the set as it was between two calls.
   std::mutex& guard = mutex();
   static const int registered = ::pthread_atfork(nullptr, nullptr, replace_in_child);
   static_cast<void>(registered);
   const std::lock_guard<std::mutex> lock(guard);
-  numbers().insert(number);
+  numbers().insert_or_assign(descriptor.get(), descriptor.file());
 }
 
 }  // namespace
 
-PrivateDescriptor::PrivateDescriptor(int number) : number_(number) {
-  if (valid()) add(number);
+PrivateDescriptor::PrivateDescriptor(int number) : descriptor_(number) {
+  if (valid()) add(descriptor_);
 }
 
 PrivateDescriptor::~PrivateDescriptor() { reset(); }
 
 PrivateDescriptor::PrivateDescriptor(PrivateDescriptor&& other) noexcept
-    : number_(std::exchange(other.number_, -1)) {}
+    : descriptor_(std::move(other.descriptor_)) {}
 
 PrivateDescriptor& PrivateDescriptor::operator=(PrivateDescriptor&& other) noexcept {
   if (this != &other) {
     reset();
-    number_ = std::exchange(other.number_, -1);
+    descriptor_ = std::move(other.descriptor_);
   }
   return *this;
 }
@@ -66,8 +67,9 @@ PrivateDescriptor& PrivateDescriptor::operator=(PrivateDescriptor&& other) noexc
 void PrivateDescriptor::reset() {
   if (!valid()) return;
   const std::lock_guard<std::mutex> lock(mutex());
-  numbers().erase(number_);
-  ::close(std::exchange(number_, -1));
+  const auto found = numbers().find(get());
+  if (found != numbers().end() && found->second == descriptor_.file()) numbers().erase(found);
+  descriptor_.reset();
 }
 
 }  // namespace farandole::comm

@@ -8,11 +8,14 @@
 
 namespace farandole::comm {
 
-/// write(2), again and again until a file has all of it. Returns 0, or errno.
-inline int write_all(int descriptor, const void* data, size_t bytes) {
+/// write(2), again and again until a file has all of it. Returns 0, or errno: EBADF where the
+/// program has closed the descriptor, whose number may be that of a file of the program now.
+template <class Descriptor>
+int write_all(const Descriptor& descriptor, const void* data, size_t bytes) {
+  if (!descriptor.is_intact()) return EBADF;
   const auto* next = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written = ::write(descriptor, next, bytes);
+    const ssize_t written = ::write(descriptor.get(), next, bytes);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return errno;
     next += written;

@@ -64,7 +64,8 @@ bool is_written(const fs::path& path) {
   return file.valid() && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-void write_to(int descriptor, const void* data, size_t bytes, const std::string& path) {
+void write_to(const comm::PrivateDescriptor& descriptor, const void* data, size_t bytes,
+              const std::string& path) {
   const int error = comm::write_all(descriptor, data, bytes);
   if (error != 0) throw_file_error(path, "could not be written", error);
 }
@@ -112,7 +113,7 @@ void RecordFile::write(const Json& record) {
     ++number_;
     begin_file();
   }
-  write_to(file_.get(), line.data(), line.size(), path(kLines));
+  write_to(file_, line.data(), line.size(), path(kLines));
   bytes_ += bytes;
 }
 
@@ -132,9 +133,9 @@ std::string RecordFile::write_raw(const std::vector<std::pair<std::string, at::T
   if (descriptor < 0) throw_file_error(to, "could not be made", errno);
   const comm::PrivateDescriptor file(descriptor);
   const std::string head = header.compose();
-  write_to(file.get(), head.data(), head.size(), to);
+  write_to(file, head.data(), head.size(), to);
   for (const at::Tensor& each : elements) {
-    write_to(file.get(), each.const_data_ptr(), each.nbytes(), to);
+    write_to(file, each.const_data_ptr(), each.nbytes(), to);
   }
   return fs::path(to).filename();
 }

@@ -49,6 +49,7 @@ bool ClockClient::connect() {
 }
 
 std::optional<ClockOffset> ClockClient::ask() {
+  if (!socket_.is_intact()) return std::nullopt;  // the program has closed it
   ClockMessage message;
   message.session = session_;
   message.asked_ns = clock_.now();

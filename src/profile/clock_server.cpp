@@ -47,6 +47,7 @@ ClockServer::ClockServer(comm::Store& store, const std::string& address, const T
 }
 
 void ClockServer::answer() const {
+  if (!socket_.is_intact()) return;  // the program has closed it
   ClockMessage message;
   sockaddr_storage from{};
   auto* const raw = reinterpret_cast<sockaddr*>(&from);

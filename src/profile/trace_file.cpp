@@ -68,7 +68,7 @@ void TraceFile::append(const std::string& lines) {
 }
 
 void TraceFile::write(const std::string& text) {
-  const int error = comm::write_all(descriptor_.get(), text.data(), text.size());
+  const int error = comm::write_all(descriptor_, text.data(), text.size());
   if (error != 0) throw_trace_error(path_, "could not be written", error);
   bytes_ += static_cast<int64_t>(text.size());
 }

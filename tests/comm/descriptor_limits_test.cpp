@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups within the limits on open files and on descriptors under way between processes.
 #include <dirent.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -16,7 +18,11 @@
 #include <vector>
 
 #include "farandole/comm/backends.h"
+#include "farandole/comm/shared_memory.h"
+#include "farandole/error.h"
 #include "support/directory_store.h"
+#include "support/forked_child.h"
+#include "support/raised.h"
 #include "support/ranks.h"
 
 namespace farandole::test {
@@ -119,6 +125,83 @@ TEST(DescriptorLimits, GroupsOfOneProcessShareTheirWatchesOfPeers) {
     groups.back()->barrier();
     groups.clear();
     EXPECT_EQ(open_descriptors(), before);
+  });
+}
+
+/// Puts a file that is always readable in the place of each pidfd of this process. Returns how
+/// many there were.
+int replace_pidfds() {
+  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  int count = 0;
+  for (int number = 3; number < 1000; ++number) {
+    char target[64] = {};
+    const std::string link = "/proc/self/fd/" + std::to_string(number);
+    if (::readlink(link.c_str(), target, sizeof(target) - 1) < 0) continue;
+    if (std::string(target) != "anon_inode:[pidfd]") continue;
+    ::dup2(null, number);
+    ++count;
+  }
+  return count;
+}
+
+TEST(Descriptors, ThatTheProgramReplacesKillNoRank) {
+  RankOptions options;
+  options.expected_to_die = {2};
+  run_process_ranks(
+      3,
+      [](Communicator& group) {
+        group.barrier();
+        if (group.rank() != 2) {
+          EXPECT_GT(replace_pidfds(), 0);
+        }
+        group.barrier();
+        if (group.rank() == 1) std::this_thread::sleep_for(milliseconds(300));
+        group.barrier();  // rank 1 is late and alive
+        if (group.rank() == 2) ::raise(SIGKILL);
+        EXPECT_THAT(raised<PeerFailure>([&] { group.barrier(); }), testing::HasSubstr("rank 2"));
+      },
+      options);
+}
+
+TEST(Descriptors, OfTheProgramAreNotClosedWithAGroup) {
+  run_process_ranks(2, [](Communicator& first) {
+    int own = -1;
+    {
+      comm::InProcessStore store;
+      comm::CommunicatorOptions options;
+      options.name = "alone";
+      const auto group = comm::make_communicator("shm", store, options);
+      const int before = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+      const auto memory = group->shared_memory()->allocate_symmetric(1 << 16);
+      for (int number = before + 1; number < before + 4; ++number) {
+        if (::dup2(before, number) == number) own = number;  // over what the group has kept
+      }
+    }
+    EXPECT_GE(::fcntl(own, F_GETFD), 0);
+    first.barrier();
+  });
+}
+
+TEST(Descriptors, AreNeverThoseOfStandardStreams) {
+  run_process_ranks(2, [](Communicator& first) {
+    const int saved = ::dup(STDERR_FILENO);
+    for (int number = 0; number < 3; ++number) ::close(number);
+    const auto symmetric = first.shared_memory()->allocate_symmetric(1 << 16);
+    auto* const memory = static_cast<char*>(symmetric->local());
+    ForkedChild child([&] { return memory[0] == 0; });
+    const std::string line = "a line on standard error\n";
+    const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+    std::vector<int> taken;
+    for (int number = 0; number < 3; ++number) {
+      if (::fcntl(number, F_GETFD) >= 0) taken.push_back(number);
+    }
+    for (int number = 0; number < 3; ++number) ::dup2(saved, number);
+    ::close(saved);
+    EXPECT_TRUE(taken.empty()) << "descriptor " << taken[0];
+    EXPECT_EQ(written, -1);
+    EXPECT_EQ(std::string(memory, memory + 10), std::string(10, '\0'));
+    EXPECT_TRUE(child.succeeded());
+    first.barrier();
   });
 }
 

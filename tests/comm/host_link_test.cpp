@@ -2,16 +2,20 @@
 #include "comm/hosts/host_link.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -22,6 +26,9 @@
 #include "comm/tcp/network_address.h"
 #include "comm/tcp/peer_user.h"
 #include "farandole/error.h"
+#include "support/forked_child.h"
+#include "support/no_more_threads.h"
+#include "support/raised.h"
 
 namespace farandole::comm::hosts {
 namespace {
@@ -283,6 +290,100 @@ void exchange_numbers(comm::Store& store, int rank, const LinkOptions& options) 
 
 /// Clients that know the address and not the session: silent ones, ones that talk nonsense, ones
 /// that claim to be a rank, and many of them.
+/// What rank 0 is told that waits for a byte of rank 1 while `harm(link)` happens to both.
+template <class Harm>
+std::string told_after(const Harm& harm) {
+  std::string told;
+  run_ranks(2, 1, [&](int rank, HostLink& link) {
+    char byte = 0;
+    if (rank == 0) link.stream(1, 0).receive(&byte, 1);
+    if (rank == 0) harm(link);
+    const auto wait_for_the_end = [&] {
+      const auto until = Clock::now() + kPatience;
+      while (Clock::now() < until) {
+        link.check_usable(subject);
+        std::this_thread::sleep_for(milliseconds(5));
+      }
+    };
+    try {
+      rank == 0 ? link.drive(0, {kPatience, Clock::now() + kPatience, nullptr, subject})
+                : wait_for_the_end();
+      ADD_FAILURE() << "nothing was thrown on rank " << rank;
+    } catch (const Error& error) {
+      if (rank == 0) told = error.what();
+    }
+  });
+  return told;
+}
+
+TEST(HostLink, ALinkWhoseThreadCannotStartIsATypedError) {
+  InProcessStore store;
+  const test::NoMoreThreads limit;
+  EXPECT_THAT(test::raised<SystemError>(
+                  [&] { HostLink(store, topology_of(0, 2), others(0, 2), 1, options()); }),
+              HasSubstr("starting a thread for connections between hosts failed"));
+}
+
+/// poll() fails with EINVAL if it gets more descriptors than the limit allows.
+TEST(HostLink, APollThatFailsEndsTheLinkAndNotTheProcess) {
+  test::ForkedChild child([] {
+    const std::string told = told_after([](HostLink&) {
+      const rlimit few{1, 1 << 10};
+      ::setrlimit(RLIMIT_NOFILE, &few);
+    });
+    std::fprintf(stderr, "%s\n", told.c_str());
+    return told.find("poll failed") != std::string::npos && !testing::Test::HasFailure();
+  });
+  EXPECT_TRUE(child.succeeded());
+}
+
+/// Puts another file in the place of each descriptor that is a socket, or that /proc shows so.
+void replace_descriptors(const std::string& kind) {
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int number = 3; number < 1000; ++number) {
+    char target[64] = {};
+    const std::string link = "/proc/self/fd/" + std::to_string(number);
+    if (number == null || ::readlink(link.c_str(), target, sizeof(target) - 1) < 0) continue;
+    if (std::string(target).find(kind) != std::string::npos) ::dup2(null, number);
+  }
+}
+
+TEST(HostLink, AProgramThatClosesItsDescriptorsIsTold) {
+  for (const char* const kind : {"socket:", "eventfd"}) {
+    test::ForkedChild child([kind] {
+      const std::string told = told_after([&](HostLink&) { replace_descriptors(kind); });
+      std::fprintf(stderr, "%s\n", told.c_str());
+      return told.find("closed a file descriptor that it has not opened") != std::string::npos &&
+             told.find("has not answered") == std::string::npos && !testing::Test::HasFailure();
+    });
+    EXPECT_TRUE(child.succeeded()) << kind;
+  }
+}
+
+TEST(HostLink, AResetIsNotToldAsAnEnd) {
+  test::ForkedChild child([] {
+    const std::string told = told_after([](HostLink&) {
+      // A connection that is closed in this way sends a reset: those of both ranks here, of which
+      // each sees the other's.
+      for (int number = 3; number < 1000; ++number) {
+        int error = 0;
+        socklen_t size = sizeof(error);
+        sockaddr_storage peer{};
+        socklen_t peer_size = sizeof(peer);
+        if (::getpeername(number, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) continue;
+        sockaddr unconnected{};
+        unconnected.sa_family = AF_UNSPEC;
+        ::connect(number, &unconnected, sizeof(unconnected));
+        ::getsockopt(number, SOL_SOCKET, SO_ERROR, &error, &size);
+        break;
+      }
+    });
+    std::fprintf(stderr, "%s\n", told.c_str());
+    return told.find("its process ended") == std::string::npos && !testing::Test::HasFailure();
+  });
+  EXPECT_TRUE(child.succeeded());
+}
+
 TEST(HostLink, StrangersNeitherJoinNorHoldUpTheRanks) {
   InProcessStore store;
   std::atomic<bool> ends{false};

@@ -12,13 +12,15 @@
 #include <cerrno>
 #include <cstring>
 
+#include "comm/closed_descriptor.h"
 #include "comm/lost_rank.h"
+#include "comm/shm/system/reason.h"
 #include "comm/shm/system/system_call.h"
+#include "comm/start_thread.h"
 #include "comm/tcp/tcp_stream.h"
 #include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 #include "log.h"
-#include "signals_blocked.h"
 
 namespace farandole::comm::hosts {
 namespace {
@@ -35,6 +37,8 @@ constexpr int kAcceptedAtOnce = 32;
 /// How long a stranger may take to prove that it is a rank.
 constexpr milliseconds kStrangerTime{10000};
 constexpr milliseconds kStrangerSlice{200};
+/// How often the thread looks whether its descriptors are still its own.
+constexpr milliseconds kOwnLook{1000};
 /// Of all links of this process.
 std::atomic<size_t> all_strangers{0};
 /// How long the end of a peer is not told to ranks that do not need it.
@@ -62,6 +66,10 @@ constexpr milliseconds kVerdictSlice{5};
 std::string text_of_errno(int number) {
   return std::string(std::strerror(number)) + " (errno " + std::to_string(number) + ").";
 }
+
+constexpr const char* kWhyReset =
+    "the connection was reset: that process has ended, or something between the hosts, as a "
+    "firewall, has cut the connection.";
 
 template <class Value>
 void set_option(int socket, int level, int name, Value value) {
@@ -95,10 +103,7 @@ HostLink::HostLink(Store& store, Topology topology, std::vector<int> peers, int 
       identity_(options_.secret, topology_.session, topology_.rank),
       formation_deadline_(Clock::now() + options_.timeout) {
   listen();
-  {
-    const SignalsBlocked blocked;
-    thread_ = std::thread([this] { run(); });
-  }
+  thread_ = start_thread("farandole link", "connections between hosts", [this] { run(); });
   try {
     connect_all(store);
     await_all(store);
@@ -386,6 +391,16 @@ void HostLink::take_over_connections() {
 // ---- The thread
 
 void HostLink::run() {
+  try {
+    watch();
+  } catch (const std::exception& error) {  // no memory, or descriptors that are gone
+    fail_for(error.what(), std::current_exception());
+  }
+  strangers_.clear();
+  count_strangers();
+}
+
+void HostLink::watch() {
   std::vector<pollfd> set;
   while (true) {
     set = {{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
@@ -398,13 +413,14 @@ void HostLink::run() {
       }
     }
     const bool looks_soon = fail_for_ended() || !strangers_.empty();
-    poll_for(set, Clock::now() + (looks_soon ? kStrangerSlice : std::chrono::hours(1)));
-    if (set[0].revents != 0) {
-      wake_.clear();
+    poll_for(set, Clock::now() + (looks_soon ? kStrangerSlice : kOwnLook));
+    if (set[0].revents != 0) wake_.clear();
+    {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (ends_) break;
+      if (ends_) return;
       watches_by_thread_ = watches_;
     }
+    if (!has_its_descriptors()) throw closed_descriptor();
     for (size_t i = first_control; i < set.size(); ++i) {
       if (set[i].revents != 0) hear_control(controls_[i - first_control]);
     }
@@ -415,8 +431,28 @@ void HostLink::run() {
     if (set[1].revents != 0) accept_some();
     count_strangers();
   }
-  strangers_.clear();
-  count_strangers();
+}
+
+/// If not, the program has closed some, and their numbers may be those of its own files. Of the
+/// thread.
+bool HostLink::has_its_descriptors() const {
+  if (!wake_.is_intact() || !failed_.is_intact() || !listener_.is_intact()) return false;
+  if (!watches_by_thread_) return true;
+  return std::all_of(
+             controls_.begin(), controls_.end(),
+             [](const Control& each) { return !each.is_open || each.socket.is_intact(); }) &&
+         std::all_of(streams_.begin(), streams_.end(),
+                     [](const auto& each) { return each.second->is_intact(); });
+}
+
+CommError HostLink::closed_descriptor() const {
+  return closed_descriptor_error("group '" + options_.group + "' on " +
+                                 topology_.name_of(topology_.rank));
+}
+
+/// This rank has met `error`, and the link cannot go on here. `text` is that of the error.
+void HostLink::fail_for(const std::string& text, std::exception_ptr error) {
+  fail({Failure::Kind::kOwn, topology_.rank, shm::reason_of(text), -1, std::move(error)});
 }
 
 void HostLink::accept_some() {
@@ -580,12 +616,14 @@ void HostLink::hear_control(Control& control) {
   const int error = got < 0 ? errno : 0;
   control.is_open = false;
   if (control.has_left) return;
-  if (error == 0 || error == ECONNRESET || error == EPIPE) {
+  if (error == 0 || error == ECONNRESET) {
     control.ended = Clock::now();
+    control.was_reset = error != 0;
     const std::lock_guard<std::mutex> lock(mutex_);
-    ended_.insert(control.peer);
+    ended_[control.peer] = control.was_reset;
   } else {
-    fail({Failure::Kind::kSilent, control.peer, text_of_errno(error), -1});
+    const auto kind = tcp::is_silence(error) ? Failure::Kind::kSilent : Failure::Kind::kBroken;
+    fail({kind, control.peer, text_of_errno(error), -1});
   }
 }
 
@@ -600,7 +638,11 @@ bool HostLink::fail_for_ended() {
       continue;
     }
     control.ended.reset();
-    fail({Failure::Kind::kEnded, control.peer, "its process ended.", -1});
+    if (control.was_reset) {
+      fail({Failure::Kind::kBroken, control.peer, kWhyReset, -1});
+    } else {
+      fail({Failure::Kind::kEnded, control.peer, "its process ended.", -1});
+    }
   }
   return has_new;
 }
@@ -632,7 +674,7 @@ void HostLink::read_messages(Control& control) {
 void HostLink::fail(Failure failure) {
   std::string text;
   int lost_rank = failure.lost_rank;
-  if (failure.kind == Failure::Kind::kAborted) {
+  if (failure.kind == Failure::Kind::kAborted || failure.kind == Failure::Kind::kOwn) {
     text = failure.text;
   } else {
     lost_rank = failure.rank;
@@ -767,6 +809,10 @@ std::vector<int> HostLink::unfinished(int lane) {
 /// connection says why: that is waited for.
 void HostLink::check_stream(int peer, const ByteStream& stream) {
   if (stream.is_idle() || stream.state() == ByteStream::State::kOpen) return;
+  if (!stream.is_intact()) {
+    const CommError error = closed_descriptor();
+    return fail_for(error.what(), std::make_exception_ptr(error));
+  }
   if (stream.state() == ByteStream::State::kSilent) {
     return fail({Failure::Kind::kSilent, peer, stream.failure(), -1});
   }
@@ -777,14 +823,19 @@ void HostLink::check_stream(int peer, const ByteStream& stream) {
   std::vector<pollfd> set{{failed_.get(), POLLIN, 0}};
   bool has_left = false;
   bool has_ended = false;
+  bool was_reset = false;
   while (!has_left && !has_ended &&
          poll_for(set, std::min(until, Clock::now() + kVerdictSlice)) <= 0 &&
          Clock::now() < until) {
     const std::lock_guard<std::mutex> lock(mutex_);
     has_left = left_.count(peer) != 0;
-    has_ended = ended_.count(peer) != 0;
+    const auto ended = ended_.find(peer);
+    has_ended = ended != ended_.end();
+    was_reset = has_ended && ended->second;
   }
-  if (has_ended) {
+  if (was_reset) {
+    fail({Failure::Kind::kBroken, peer, kWhyReset, -1});
+  } else if (has_ended) {
     fail({Failure::Kind::kEnded, peer, "its process ended.", -1});
   } else if (has_left) {
     fail({Failure::Kind::kLeft, peer, "it left the group, and this rank still needs it.", -1});
@@ -817,6 +868,7 @@ void HostLink::throw_failure(const std::string& subject, const std::string& coll
     const std::lock_guard<std::mutex> lock(mutex_);
     failure = *failure_;
   }
+  if (failure.error) std::rethrow_exception(failure.error);
   const std::string who = topology_.describe(failure.rank);
   if (failure.kind == Failure::Kind::kLeft) {
     throw PeerFailure("peer-ended", subject + ": " + who + " left the group.",

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "comm/tcp/wake_event.h"
 #include "farandole/comm/store.h"
 #include "farandole/comm/topology.h"
+#include "farandole/error.h"
 #include "farandole/export.h"
 
 namespace farandole::comm::hosts {
@@ -68,7 +70,8 @@ struct LinkOptions {
 /// does not close anything: TCP itself notices its silence on the control connection (keepalive
 /// and TCP_USER_TIMEOUT) within `silence`. In either case, and when a rank aborts, the link fails:
 /// each rank tells its own peers, and whoever drives a lane is woken by failed_, an eventfd in its
-/// poll set.
+/// poll set. So it does if the thread cannot go on, as when the program has closed descriptors of
+/// the link, which the thread looks for at least once a second.
 ///
 /// Memory order: failure_ is written once with mutex_ held, before failed_ becomes readable.
 ///
@@ -145,14 +148,16 @@ class FARANDOLE_API HostLink {
     bool has_left = false;
     bool is_open = true;
     std::optional<Clock::time_point> ended = {};  ///< when it closed without a goodbye
+    bool was_reset = false;                       ///< then: by a reset
   };
   /// Why the link is over.
   struct Failure {
-    enum class Kind { kEnded, kSilent, kBroken, kLeft, kAborted };
+    enum class Kind { kEnded, kSilent, kBroken, kLeft, kAborted, kOwn };
     Kind kind;
-    int rank;          ///< whose end, silence or abort it is
-    std::string text;  ///< the cause, or the reason that the rank gave
-    int lost_rank;     ///< of kAborted: the rank that was lost; -1: another reason
+    int rank;                       ///< whose end, silence or abort it is
+    std::string text;               ///< the cause, or the reason that the rank gave
+    int lost_rank;                  ///< of kAborted: the rank that was lost; -1: another reason
+    std::exception_ptr error = {};  ///< of kOwn: what this rank has met
   };
 
   static constexpr int kControlLane = -1;
@@ -180,6 +185,10 @@ class FARANDOLE_API HostLink {
   void await_streams(int lane, Clock::time_point until, Vain& vain);
 
   void run();
+  void watch();
+  bool has_its_descriptors() const;
+  CommError closed_descriptor() const;
+  void fail_for(const std::string& text, std::exception_ptr error);
   void accept_some();
   bool is_refused(int socket);
   void hear_stranger(Stranger& stranger);
@@ -225,11 +234,11 @@ class FARANDOLE_API HostLink {
   std::condition_variable arrived_;
   std::map<std::pair<int, int>, PrivateDescriptor> connections_;  ///< guarded by mutex_; see above
   std::optional<Failure> failure_;                                ///< guarded by mutex_
-  std::set<int> left_;        ///< guarded by mutex_; peers that said goodbye
-  std::vector<int> pending_;  ///< guarded by mutex_; see is_message_connection_pending()
-  std::set<int> ended_;       ///< guarded by mutex_; peers that have closed without one
-  bool watches_ = false;      ///< guarded by mutex_; controls_ is complete
-  bool ends_ = false;         ///< guarded by mutex_
+  std::set<int> left_;         ///< guarded by mutex_; peers that said goodbye
+  std::vector<int> pending_;   ///< guarded by mutex_; see is_message_connection_pending()
+  std::map<int, bool> ended_;  ///< guarded by mutex_; peers that have closed without one: by reset?
+  bool watches_ = false;       ///< guarded by mutex_; controls_ is complete
+  bool ends_ = false;          ///< guarded by mutex_
   std::thread thread_;
 };
 

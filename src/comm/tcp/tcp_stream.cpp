@@ -33,7 +33,17 @@ std::string text_of_errno(int number) {
   return std::string(std::strerror(number)) + " (errno " + std::to_string(number) + ").";
 }
 
+ByteStream::State state_for(int error) {
+  if (error == EPIPE || error == ECONNRESET) return ByteStream::State::kClosed;
+  return is_silence(error) ? ByteStream::State::kSilent : ByteStream::State::kFailed;
+}
+
 }  // namespace
+
+bool is_silence(int error) {
+  return error == ETIMEDOUT || error == EHOSTUNREACH || error == EHOSTDOWN ||
+         error == ENETUNREACH || error == ENETDOWN;
+}
 
 bool TcpStream::progress() {
   if (state() != State::kOpen) return false;
@@ -51,15 +61,15 @@ bool TcpStream::send_some() {
     return true;
   }
   if (moved < 0 && errno != EAGAIN) {
-    // The peer has closed; what it sent before may still be read.
-    const bool is_closed = errno == EPIPE || errno == ECONNRESET;
-    end(is_closed ? State::kClosed : State::kSilent, text_of_errno(errno));
+    // Where the peer has closed, what it sent before may still be read.
+    const int error = errno;
+    end(state_for(error), text_of_errno(error));
   }
   return false;
 }
 
 bool TcpStream::receive_some() {
-  if (incoming().empty() || state() == State::kSilent) return false;
+  if (incoming().empty() || state() == State::kSilent || state() == State::kFailed) return false;
   Parts parts(incoming());
   const ssize_t moved =
       shm::retried([&] { return ::recvmsg(socket_.get(), &parts.message, MSG_DONTWAIT); });
@@ -67,10 +77,11 @@ bool TcpStream::receive_some() {
     note_received(static_cast<size_t>(moved));
     return true;
   }
-  if (moved == 0 || errno == ECONNRESET) {
+  if (moved == 0) {
     end(State::kClosed);
   } else if (errno != EAGAIN) {
-    end(State::kSilent, text_of_errno(errno));
+    const int error = errno;
+    end(state_for(error), text_of_errno(error));
   }
   return false;
 }

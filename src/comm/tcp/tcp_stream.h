@@ -9,6 +9,9 @@
 
 namespace farandole::comm::tcp {
 
+/// Whether a connection has ended with `error` because the other host does not answer.
+bool is_silence(int error);
+
 /// A stream over one TCP connection. What was sent is the kernel's to deliver.
 class FARANDOLE_API TcpStream final : public ByteStream {
  public:
@@ -16,6 +19,7 @@ class FARANDOLE_API TcpStream final : public ByteStream {
 
   bool progress() override;
   int descriptor() const override { return socket_.get(); }
+  bool is_intact() const override { return socket_.is_intact(); }
 
  private:
   bool send_some();

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/closed_descriptor.h"
 #include "comm/presence.h"
 #include "comm/shm/bootstrap/unix_socket.h"
 #include "comm/shm/system/reason.h"
@@ -42,9 +43,16 @@ constexpr size_t kStrangers = 16;
 
 DescriptorExchange::DescriptorExchange(const Topology& topology) : topology_(topology) {}
 
+/// Throws if the program has closed it.
+int DescriptorExchange::socket_to(int peer) const {
+  const Descriptor& socket = sockets_[static_cast<size_t>(peer)];
+  if (!socket.is_intact()) throw closed_descriptor_error(topology_.name_of(topology_.rank));
+  return socket.get();
+}
+
 void DescriptorExchange::send(int peer, const Message& message, const std::vector<int>& fds,
                               const Await& await) {
-  const int socket_fd = sockets_[static_cast<size_t>(peer)].get();
+  const int socket_fd = socket_to(peer);
   await({peer}, [&](milliseconds limit) {
     return send_within(socket_fd, &message, sizeof(message), fds, limit);
   });
@@ -52,7 +60,7 @@ void DescriptorExchange::send(int peer, const Message& message, const std::vecto
 
 std::vector<Descriptor> DescriptorExchange::receive(int peer, Message* message,
                                                     const Await& await) {
-  const int socket_fd = sockets_[static_cast<size_t>(peer)].get();
+  const int socket_fd = socket_to(peer);
   await({peer}, [&](milliseconds limit) { return readable_within(socket_fd, limit); });
   std::vector<Descriptor> fds;
   if (receive_whole(socket_fd, message, sizeof(*message), &fds)) return fds;
@@ -161,7 +169,7 @@ std::vector<Descriptor> DescriptorExchange::all_gather(const Descriptor& own, co
     }
     return all;
   }
-  if (own.valid()) all[0] = Descriptor(::fcntl(own.get(), F_DUPFD_CLOEXEC, 0));
+  if (own.valid()) all[0] = Descriptor(::fcntl(own.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   Message summary{};
   std::vector<int> raw;
   for (size_t rank = 0; rank < world; ++rank) {

@@ -43,6 +43,7 @@ class DescriptorExchange {
   struct Message;
 
   void accept_peers(int listener, const std::string& token, Bootstrap& bootstrap);
+  int socket_to(int peer) const;
   int identify(const Descriptor& caller, const std::string& token) const;
   void send(int peer, const Message& message, const std::vector<int>& fds, const Await& await);
   std::vector<Descriptor> receive(int peer, Message* message, const Await& await);

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -15,6 +16,7 @@
 
 #include "comm/fork_safe_mutex.h"
 #include "comm/process_stat.h"
+#include "log.h"
 
 namespace farandole::comm::shm {
 namespace {
@@ -55,6 +57,16 @@ bool has_successor(int pid, const std::string& identity) {
   if (!proc_has_own_pids()) return false;
   const ProcessStat stat = read_process_stat(std::to_string(pid));
   return !stat.start_time.empty() && identity_of(stat) != identity;
+}
+
+/// Once in this process.
+void tell_of_closed_descriptors() {
+  static std::atomic<bool> was_told{false};
+  if (was_told.exchange(true, std::memory_order_relaxed)) return;
+  log(LogLevel::kWarning,
+      "the program has closed file descriptors that it has not opened, with os.closerange() for "
+      "example. Farandole looks after other ranks through /proc from now on; ranks of other "
+      "containers are not seen any more.");
 }
 
 }  // namespace
@@ -98,9 +110,11 @@ bool ProcessWatch::has_ended() const {
   if (had_ended_) return true;
   if (pidfd_.valid()) {
     pollfd entry{pidfd_.get(), POLLIN, 0};
-    return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
+    const bool is_readable = ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
+    if (pidfd_.is_intact()) return is_readable;  // asked last: what was polled is the pidfd
+    tell_of_closed_descriptors();
   }
-  if (!proc_has_own_pids()) return false;
+  if (!is_in_own_pid_namespace(identity_) || !proc_has_own_pids()) return false;
   const ProcessStat stat = read_process_stat(std::to_string(pid_));
   if (stat.state == ProcessStat::kUnknown) return false;
   return stat.state == ProcessStat::kGone || stat.state == 'Z' || identity_of(stat) != identity_;
@@ -110,8 +124,8 @@ std::optional<int> ProcessWatch::wait_status() const {
   PidfdInfo info{};
   info.mask = kPidfdInfoExit;
   const unsigned long request = _IOWR(0xFF, 11, PidfdInfo);
-  if (had_ended_ || !pidfd_.valid() || ::ioctl(pidfd_.get(), request, &info) != 0 ||
-      (info.mask & kPidfdInfoExit) == 0) {
+  if (had_ended_ || !pidfd_.valid() || !pidfd_.is_intact() ||
+      ::ioctl(pidfd_.get(), request, &info) != 0 || (info.mask & kPidfdInfoExit) == 0) {
     return std::nullopt;
   }
   return info.exit_code;

@@ -197,7 +197,10 @@ bool receive_whole(int socket_fd, void* message, size_t bytes, std::vector<Descr
   if (size <= 0) return false;
   *fds = detach(&packet);
   if (size != static_cast<ssize_t>(bytes)) return false;
-  if ((packet.header.msg_flags & MSG_CTRUNC) != 0) {
+  const bool has_all =
+      (packet.header.msg_flags & MSG_CTRUNC) == 0 &&
+      std::all_of(fds->begin(), fds->end(), [](const Descriptor& each) { return each.valid(); });
+  if (!has_all) {
     throw_errno("receiving descriptors from a peer", kSocketFix, EMFILE);
   }
   return true;

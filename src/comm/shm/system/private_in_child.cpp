@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -19,19 +19,12 @@
 namespace farandole::comm::shm {
 namespace {
 
-/// A segment, and its descriptor if one is kept.
-struct Segment {
-  Descriptor descriptor;
-  dev_t device;
-  ino_t number;
-};
-
 struct Pages {
   std::byte* data;
   size_t bytes;
-  const std::byte* source;  ///< where a child finds the contents
-  std::shared_ptr<Segment> segment;
-  off_t offset;  ///< in the segment
+  const std::byte* source;              ///< where a child finds the contents
+  std::shared_ptr<Descriptor> segment;  ///< null: none is kept
+  off_t offset;                         ///< in the segment
   bool are_private = false;
 };
 
@@ -45,28 +38,21 @@ std::map<uintptr_t, Pages>& registry() {
 uintptr_t address_of(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
 /// At least half of the allowed descriptors are left to the program.
-Descriptor keep(const Descriptor& segment) {
+std::shared_ptr<Descriptor> keep(const Descriptor& segment) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
-  Descriptor kept(::fcntl(segment.get(), F_DUPFD_CLOEXEC, 0));
-  if (kept.valid() && static_cast<rlim_t>(kept.get()) >= limit.rlim_cur / 2) kept.reset();
-  return kept;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return nullptr;
+  Descriptor kept(::fcntl(segment.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  if (!kept.valid() || static_cast<rlim_t>(kept.get()) >= limit.rlim_cur / 2) return nullptr;
+  return std::make_shared<Descriptor>(std::move(kept));
 }
 
 // The following functions run in a child of a process with threads, so they use only system calls
 // and memory copies.
 
-/// False if the program has closed the descriptor; its number may be that of another file now.
-bool is_open(const Segment& segment) {
-  struct stat status {};
-  return segment.descriptor.valid() && ::fstat(segment.descriptor.get(), &status) == 0 &&
-         status.st_dev == segment.device && status.st_ino == segment.number;
-}
-
 bool map_private(const Pages& pages) {
-  return pages.segment != nullptr && is_open(*pages.segment) &&
+  return pages.segment != nullptr && pages.segment->valid() && pages.segment->is_intact() &&
          ::mmap(pages.data, pages.bytes, PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pages.segment->descriptor.get(),
+                MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pages.segment->get(),
                 pages.offset) != MAP_FAILED;
 }
 
@@ -101,12 +87,7 @@ void make_all_private() {
     if (!map_private(pages) && !copy(pages)) ::mprotect(pages.data, pages.bytes, PROT_READ);
   }
   for (auto& [address, pages] : registry()) {
-    if (pages.segment == nullptr) continue;
-    if (is_open(*pages.segment)) {
-      pages.segment->descriptor.reset();
-    } else {
-      pages.segment->descriptor.release();
-    }
+    if (pages.segment != nullptr) pages.segment->reset();
   }
 }
 
@@ -121,13 +102,8 @@ void add(Pages pages) {
 void make_private_in_children(void* data, size_t bytes, const Descriptor& segment) {
   const std::lock_guard<std::mutex> lock(fork_safe_mutex<Pages>());
   if (registry().count(address_of(data)) != 0) return;
-  struct stat status {};
-  std::shared_ptr<Segment> kept;
-  if (::fstat(segment.get(), &status) == 0) {
-    kept = std::make_shared<Segment>(Segment{keep(segment), status.st_dev, status.st_ino});
-  }
   auto* const bytes_of_it = static_cast<std::byte*>(data);
-  add({bytes_of_it, bytes, bytes_of_it, std::move(kept), 0});
+  add({bytes_of_it, bytes, bytes_of_it, keep(segment), 0});
 }
 
 void make_private_in_children(void* data, size_t bytes, const void* original) {
