@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 
 #include "farandole/config.h"
 
@@ -21,10 +22,16 @@ constexpr std::array<Level, 4> kLevels{
 
 size_t threshold() {
   static const size_t value = [] {
-    const std::string wanted = Config::from_environment().log_level;
-    const auto* it = std::find_if(kLevels.begin(), kLevels.end(),
-                                  [&](const Level& level) { return wanted == level.option; });
-    return static_cast<size_t>(it - kLevels.begin());
+    const auto number_of = [](const std::string& wanted) {
+      const auto* it = std::find_if(kLevels.begin(), kLevels.end(),
+                                    [&](const Level& level) { return wanted == level.option; });
+      return static_cast<size_t>(it - kLevels.begin());
+    };
+    // Threads and destructors call this, so it throws nothing: Config::from_environment() refuses
+    // what is no level when a group is made.
+    const char* const wanted = std::getenv("FARANDOLE_LOG");
+    const size_t number = number_of(wanted == nullptr ? "" : wanted);
+    return number < kLevels.size() ? number : number_of(Config().log_level);
   }();
   return value;
 }

@@ -11,7 +11,8 @@ namespace farandole {
 enum class LogLevel { kError, kWarning, kInfo, kDebug };
 
 /// Writes one line "farandole INFO: text" to standard error in a single write, or hands the text to
-/// the sink, if FARANDOLE_LOG lets the level through. Any thread.
+/// the sink, if FARANDOLE_LOG lets the level through. Throws nothing for a variable that is not
+/// valid. Any thread.
 FARANDOLE_API void log(LogLevel level, const std::string& text);
 
 /// Takes the texts of log(), on any thread; false: it cannot, and standard error gets the line.

@@ -13,6 +13,7 @@
 #include "farandole/comm/backends.h"
 #include "farandole/comm/communicator.h"
 #include "farandole/error.h"
+#include "log.h"
 #include "support/raised.h"
 #include "support/ranks.h"
 
@@ -67,6 +68,20 @@ TEST(Config, ASecretThatIsTooShortIsRefusedAndNotShown) {
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("FARANDOLE_JOB_SECRET"), HasSubstr("7 characters")));
     EXPECT_EQ(std::string(error.what()).find("hunter2"), std::string::npos);
+  }
+}
+
+/// In a process of its own: the level is read once.
+TEST(Config, ALineIsLoggedWhateverTheVariablesAre) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  for (const char* name : {"FARANDOLE_SPIN_US", "FARANDOLE_LOG"}) {
+    EXPECT_EXIT(
+        {
+          const Variable variable(name, "banana");
+          std::thread([] { log(LogLevel::kInfo, "a line"); }).join();
+          std::_Exit(0);
+        },
+        testing::ExitedWithCode(0), "farandole INFO: a line");
   }
 }
 
