@@ -16,6 +16,7 @@
 
 #include "farandole/comm/communicator.h"
 #include "farandole/error.h"
+#include "support/no_more_threads.h"
 #include "support/raised.h"
 #include "support/ranks.h"
 
@@ -400,6 +401,42 @@ TEST_P(TransferOn, OutlivesItsGroupAndSaysHowItEnded) {
     transfer->when_done([&] { told = true; });
     EXPECT_TRUE(told);
   }
+}
+
+TEST_P(TransferOn, IsAskedWhileItsGroupEnds) {
+  const Bytes out = pattern(5000000, 1);  // more than a channel holds
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::thread> askers;
+    run_thread_ranks(2, [&](Communicator& group) {
+      if (group.rank() != 0) return group.barrier();
+      for (int i = 0; i < 2; ++i) {
+        const auto transfer = group.send(out.data(), out.size(), 1, 0);
+        askers.emplace_back([transfer, i] {
+          while (!transfer->is_done()) std::this_thread::yield();
+          if (i == 0) raised<CommError>([&] { transfer->wait(milliseconds(0)); });
+          EXPECT_EQ(transfer->peer(), 1);
+        });
+      }
+      group.barrier();
+    });
+    for (std::thread& each : askers) each.join();
+  }
+}
+
+TEST_P(TransferOn, CannotBeginWhereItsThreadCannotStart) {
+  run_process_ranks(2, [](Communicator& group) {
+    const Bytes data = pattern(100, 1);
+    if (group.rank() == 0) {
+      const NoMoreThreads limit;
+      EXPECT_THAT(raised<SystemError>([&] { group.send(data.data(), data.size(), 1, 0); }),
+                  HasSubstr("starting a thread for"));
+    }
+    group.barrier();
+    if (group.rank() == 0) send_now(group, data, 1);
+    if (group.rank() == 1) {
+      EXPECT_EQ(receive_now(group, 100, 0), data);
+    }
+  });
 }
 
 TEST_P(TransferOn, TellsWhenItIsDone) {

@@ -5,17 +5,15 @@
 #include <atomic>
 #include <cstring>
 #include <new>
-#include <system_error>
 #include <utility>
 
 #include "comm/fork_guard.h"
 #include "comm/shm/system/futex.h"
 #include "comm/shm/system/pause.h"
-#include "comm/shm/system/system_call.h"
+#include "comm/start_thread.h"
 #include "comm/transfer_errors.h"
 #include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
-#include "signals_blocked.h"
 
 namespace farandole::comm::shm {
 namespace {
@@ -44,47 +42,59 @@ struct PointToPoint::Envelope {
   uint64_t bytes;
 };
 
-/// One side of a message. `state` members are guarded by the owner's mutex_, but for `done`.
+/// One side of a message. Its members are guarded by the owner's mutex, but for the atomic ones.
+///
+/// Its owner may end at any time. Under the mutex, which both share, an operation that is not done
+/// has an owner, and one that has none is done: ~PointToPoint() fails what is left and leaves in
+/// one piece. Without the mutex an operation uses its own members alone. `done` is stored (release)
+/// after all others, so whoever loads it (acquire) as true sees them.
 class PointToPoint::Operation final : public Transfer {
  public:
-  Operation(PointToPoint& point_to_point, const Request& asked, const char* function)
-      : owner(point_to_point), request(asked), name(function), other(asked.peer) {}
+  Operation(const PointToPoint& owner, const Request& asked, const char* function)
+      : life(owner.life_), request(asked), name(function) {
+    note_peer(owner, asked.peer);
+  }
 
   bool is_done() override {
-    if (done.load(std::memory_order_acquire)) return true;  // the owner may be destroyed by then
+    if (done.load(std::memory_order_acquire)) return true;
     check_in_creator();
-    Lock lock(owner.mutex_);
-    owner.advance();
-    owner.tell_group(lock);
+    Lock lock(life->mutex);
+    if (life->owner != nullptr) life->owner->look(lock);
     return done.load(std::memory_order_relaxed);
   }
   void wait(milliseconds limit) override {
     if (!done.load(std::memory_order_acquire)) {
       check_in_creator();
-      owner.wait(*this, limit.count() > 0 ? std::min(limit, kMostTimeout) : request.timeout);
+      const milliseconds most = limit.count() > 0 ? std::min(limit, kMostTimeout) : request.timeout;
+      const auto begin = Clock::now();
+      Lock lock(life->mutex);
+      if (life->owner != nullptr) life->owner->wait(*this, begin, most, lock);
     }
     if (error) std::rethrow_exception(error);
   }
   void when_done(std::function<void()> call) override {
     if (done.load(std::memory_order_acquire)) return call();
     check_in_creator();
-    const std::lock_guard<std::mutex> lock(owner.mutex_);
+    const std::lock_guard<std::mutex> lock(life->mutex);
     if (done.load(std::memory_order_relaxed)) {
       call();
     } else {
       wake = std::move(call);
-      owner.ask_helper();
+      life->owner->ask_helper();
     }
   }
-  int peer() const override {
-    const int found = other;
-    return found == kAnySource ? found : owner.topology_.rank_in_group(found);
+  int peer() const override { return other_in_group; }
+  /// Needs the mutex, but in the constructor.
+  void note_peer(const PointToPoint& owner, int peer) {
+    other_in_group = peer == kAnySource ? peer : owner.topology_.rank_in_group(peer);
+    other = peer;
   }
 
-  PointToPoint& owner;
+  const std::shared_ptr<Life> life;
   const Request request;
-  const char* const name;      ///< "send" or "recv"
-  std::atomic<int> other;      ///< the peer; kAnySource until a message has come
+  const char* const name;  ///< "send" or "recv"
+  std::atomic<int> other;  ///< the peer; kAnySource until a message has come
+  std::atomic<int> other_in_group;
   size_t envelope_moved = 0;   ///< bytes of the envelope already sent
   size_t moved = 0;            ///< bytes already in the channel
   uint64_t end = 0;            ///< what the channel's `written` was then; 0: they are not all in it
@@ -142,7 +152,9 @@ PointToPoint::PointToPoint(std::byte* shared, const Topology& topology, Lockstep
       own_doorbell_(doorbells_ + topology.rank),
       channels_(shared + static_cast<size_t>(topology.world_size) * sizeof(Doorbell)),
       sends_(static_cast<size_t>(topology.world_size)),
-      current_(static_cast<size_t>(topology.world_size), incoming_.end()) {}
+      current_(static_cast<size_t>(topology.world_size), incoming_.end()) {
+  life_->owner = this;
+}
 
 PointToPoint::~PointToPoint() {
   if (!lockstep_.in_creator()) {
@@ -155,6 +167,7 @@ PointToPoint::~PointToPoint() {
     const std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
     fail_all(unfinished_transfer_error());
+    life_->owner = nullptr;
   }
   helper_wanted_->notify_all();
   ring(doorbells_[topology_.rank], Doorbell::kHelper);
@@ -375,7 +388,7 @@ bool PointToPoint::keep(Incoming& message) {
 /// Assigns the message to `receive`, with the bytes that have arrived.
 void PointToPoint::attach(Incoming& message, const std::shared_ptr<Operation>& receive) {
   message.receive = receive;
-  receive->other = message.source;
+  receive->note_peer(*this, message.source);
   if (message.kept && message.place() != nullptr) {
     std::memcpy(message.place(), message.kept.get(), message.moved);
   }
@@ -506,10 +519,17 @@ void PointToPoint::refuse_endless(Operation& operation) {
   finish(operation, receive_from_itself_error(topology_, operation.request.tag));
 }
 
-void PointToPoint::wait(Operation& operation, milliseconds timeout) {
-  const auto begin = Clock::now();
+/// Moves what can be moved now.
+void PointToPoint::look(Lock& lock) {
+  ++waiters_;  // ~PointToPoint() waits for this thread, which may let go of the mutex
+  advance();
+  tell_group(lock);
+  --waiters_;
+}
+
+void PointToPoint::wait(Operation& operation, Clock::time_point begin, milliseconds timeout,
+                        Lock& lock) {
   const auto deadline = begin + timeout;
-  Lock lock(mutex_);
   ++waiters_;
   lockstep_.note_core();
   advance();
@@ -626,14 +646,7 @@ void PointToPoint::fail_all(const std::exception_ptr& error) {
 /// start, nothing has changed.
 void PointToPoint::start_helper() {
   if (helper_.joinable()) return;
-  const SignalsBlocked blocked;
-  try {
-    helper_ = std::thread([this] { help(); });
-  } catch (const std::system_error& error) {
-    throw_errno("starting a thread for transfers",
-                "raise the limit of processes (ulimit -u, or the cgroup's pids.max).",
-                error.code().value());
-  }
+  helper_ = start_thread("farandole p2p", "transfers", [this] { help(); });
 }
 
 /// Wakes the helper at once. Needs mutex_.

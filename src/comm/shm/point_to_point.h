@@ -81,6 +81,11 @@ class PointToPoint {
   struct Incoming;
   friend class Operation;
   using Lock = std::unique_lock<std::mutex>;  ///< of mutex_
+  /// What operations share with their owner, and keep when it has ended.
+  struct Life {
+    std::mutex mutex;
+    PointToPoint* owner;  ///< guarded by mutex; null: it has ended
+  };
 
   void begin();
   bool advance();
@@ -93,7 +98,9 @@ class PointToPoint {
   void deliver(Incoming& message);
   bool matches(const Operation& receive, const Incoming& message) const;
   void finish(Operation& operation, std::exception_ptr error);
-  void wait(Operation& operation, std::chrono::milliseconds timeout);
+  void look(Lock& lock);
+  void wait(Operation& operation, std::chrono::steady_clock::time_point begin,
+            std::chrono::milliseconds timeout, Lock& lock);
   void refuse_endless(Operation& operation);
   void spin(const Operation& operation, std::chrono::steady_clock::time_point deadline, Lock& lock);
   bool sleep(Doorbell::Who who, const Operation* operation, std::chrono::microseconds limit,
@@ -128,7 +135,8 @@ class PointToPoint {
   Doorbell* own_doorbell_;  ///< for threads that do not hold mutex_
   std::byte* channels_;
 
-  std::mutex mutex_;  // guards all below
+  const std::shared_ptr<Life> life_ = std::make_shared<Life>();
+  std::mutex& mutex_ = life_->mutex;  // guards all below
   std::unique_ptr<std::condition_variable> helper_wanted_ =
       std::make_unique<std::condition_variable>();
   std::vector<std::deque<std::shared_ptr<Operation>>> sends_;  ///< by destination, in order

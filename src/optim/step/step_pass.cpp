@@ -153,9 +153,10 @@ class PieceBlock {
   }
 
   void apply(const GradientChange& change) {
-    if (is_scale(change)) {
+    if (change.kind != GradientChange::Kind::kClamp) {
+      const double factor = is_scale(change) ? change.value : change.factor.item<double>();
       move_kernel(kDataTypeOf<T>, kDataTypeOf<T>, false, false)(gradient_, gradient_, count_,
-                                                                change.value);
+                                                                factor);
       return;
     }
     const auto most = static_cast<T>(change.value);

@@ -97,13 +97,16 @@ void DeviceOperation::keep(Body body) {
 }
 
 void DeviceOperation::make_wait(const c10::Stream& stream) {
-  const bool is_caller = stream == caller_;
+  if (stream != caller_) return ended_.block(stream);
   {
+    // Held while the wait is enqueued: another thread that returns before would use the results
+    // ahead of it.
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (is_caller && std::exchange(caller_waits_, true)) return;
+    if (caller_waits_) return;
+    ended_.block(stream);
+    caller_waits_ = true;
   }
-  ended_.block(stream);
-  if (is_caller) let_go();
+  let_go();
 }
 
 bool DeviceOperation::has_inputs() const { return captured_ || inputs_there_.query(); }
