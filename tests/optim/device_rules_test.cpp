@@ -40,7 +40,6 @@ class DeviceRun {
     update_.gradients = gradients;
     update_.sums.clear();
     if (rule.sums() > 0) update_.sums = rule.on_device()->measure_on_device(update_);
-    if (!rule.update_reads_gradient()) update_.gradients.clear();
     rule.on_device()->update_on_device(update_);
   }
 

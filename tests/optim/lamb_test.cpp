@@ -118,15 +118,21 @@ TEST(LambRule, DoesNotMindWhereItsUpdateIsCut) {
   const StepContext context{2, false, sums};
   at::Tensor whole = values(4097, 0);
   at::Tensor cut = whole.clone();
+  const at::Tensor gradient = values(4097, 3);
+  const auto* const g = gradient.const_data_ptr<float>();
   at::Tensor m = values(4097, 1);
   at::Tensor v = values(4097, 2).square();
+  at::Tensor cut_m = m.clone();
+  at::Tensor cut_v = v.clone();
   float* states[] = {m.data_ptr<float>(), v.data_ptr<float>()};
-  rule.update(UpdateBlock<float>{whole.data_ptr<float>(), nullptr, states, 4097}, context);
+  rule.update(UpdateBlock<float>{whole.data_ptr<float>(), g, states, 4097}, context);
   for (int64_t first = 0; first < 4097; first += 241) {  // 4097 = 17 * 241
-    float* const part[] = {states[0] + first, states[1] + first};
-    rule.update(UpdateBlock<float>{cut.data_ptr<float>() + first, nullptr, part, 241}, context);
+    float* const part[] = {cut_m.data_ptr<float>() + first, cut_v.data_ptr<float>() + first};
+    rule.update(UpdateBlock<float>{cut.data_ptr<float>() + first, g + first, part, 241}, context);
   }
   EXPECT_TRUE(at::equal(whole, cut));
+  EXPECT_TRUE(at::equal(m, cut_m));
+  EXPECT_TRUE(at::equal(v, cut_v));
 }
 
 TEST(LambRule, SpreadsNanOfOneElementOverTheParameter) {
@@ -145,7 +151,6 @@ TEST(LambRule, NamesItsHyperparametersAndStates) {
             "bias_correction=true, maximize=false)");
   EXPECT_THAT(rule.state_names(), testing::ElementsAre("exp_avg", "exp_avg_sq"));
   EXPECT_EQ(rule.sums(), 2);
-  EXPECT_FALSE(rule.update_reads_gradient());
 }
 
 TEST(LambRule, RefusesNegativeNumbersAndBetasOfOne) {

@@ -121,7 +121,6 @@ TEST(LarsRule, NamesItsHyperparametersAndStates) {
   EXPECT_THAT(rule.state_names(), testing::ElementsAre("momentum_buffer"));
   EXPECT_TRUE(LarsRule({0.5, 0}).state_names().empty());
   EXPECT_EQ(rule.sums(), 2);
-  EXPECT_TRUE(rule.update_reads_gradient());
 }
 
 TEST(LarsRule, RefusesNegativeNumbersAndNesterovWithDampening) {

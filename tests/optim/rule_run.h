@@ -52,8 +52,8 @@ class RuleRun {
         rule.measure(block, context, sums_.data());
       });
     }
-    const T* const read = rule.update_reads_gradient() ? gradient.const_data_ptr<T>() : nullptr;
-    for_each_block<T>(read, [&](const UpdateBlock<T>& block) { rule.update(block, context); });
+    for_each_block<T>(gradient.const_data_ptr<T>(),
+                      [&](const UpdateBlock<T>& block) { rule.update(block, context); });
   }
 
   template <class T, class Body>
@@ -61,8 +61,7 @@ class RuleRun {
     for (int64_t first = 0; first < parameter_.numel(); first += block_) {
       std::vector<T*> states;
       for (const at::Tensor& state : states_) states.push_back(state.data_ptr<T>() + first);
-      body(UpdateBlock<T>{parameter_.data_ptr<T>() + first,
-                          gradient == nullptr ? nullptr : gradient + first, states.data(),
+      body(UpdateBlock<T>{parameter_.data_ptr<T>() + first, gradient + first, states.data(),
                           std::min(block_, parameter_.numel() - first)});
     }
   }

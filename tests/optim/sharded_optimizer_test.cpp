@@ -10,6 +10,7 @@
 #include <torch/optim/sgd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -737,6 +738,72 @@ TEST_P(RanksThatStep, HearWhatOneMetInAStep) {
     EXPECT_THAT(texts[rank], HasSubstr("rank 2 met: no more of this"));
     EXPECT_THAT(texts[rank], HasSubstr("the shards of that rank may not have been stepped"));
   }
+}
+
+/// LAMB; where `fails`, the first measure() ends in an exception after it has read its block.
+class LambThatFailsOnce final : public UpdateRule {
+ public:
+  explicit LambThatFailsOnce(bool fails) : fails_(fails) {}
+
+  std::string description() const override { return lamb_.description(); }
+  std::vector<std::string> state_names() const override { return lamb_.state_names(); }
+  int sums() const override { return lamb_.sums(); }
+  void measure(const UpdateBlock<float>& block, const StepContext& context,
+               double* sums) const override {
+    lamb_.measure(block, context, sums);
+    if (fails_.exchange(false)) throw std::runtime_error("no memory");
+  }
+  void update(const UpdateBlock<float>& block, const StepContext& context) const override {
+    lamb_.update(block, context);
+  }
+  void update(const UpdateBlock<double>& /*block*/, const StepContext& /*context*/) const override {
+  }
+
+ private:
+  const LambRule lamb_{LambHyperparameters{}};
+  mutable std::atomic<bool> fails_;
+};
+
+/// A step that one rank's measure() ends is as if it had not been: states, step numbers and what
+/// clips and scalers have left to it.
+TEST_P(RanksThatStep, RepeatAStepThatOneCouldNotMeasure) {
+  const auto& [backend, mode] = GetParam();
+  run_replicas(backend, 3, [mode = mode](const Group& group) {
+    ShardedRank rank(group, mode);
+    ShardedRank undisturbed(group, mode);
+    const Rule lamb = std::make_shared<LambThatFailsOnce>(false);
+    for (int step = 1; step <= 3; ++step) {
+      for (ShardedRank* const each : {&undisturbed, &rank}) {
+        each->backward(step);
+        each->optimizer->clip_grad_norm(0.5, 2, false);
+        each->optimizer->expect_scaled({1, 0.25, true});
+      }
+      undisturbed.optimizer->step({lamb});
+      if (step == 2) {
+        const std::vector<int64_t> steps = rank.optimizer->steps(0);
+        const bool fails = rank.rank() == 1;
+        const Rule rule = std::make_shared<LambThatFailsOnce>(fails);
+        const auto attempt = [&] { rank.optimizer->step({rule}); };
+        if (fails) {
+          EXPECT_THROW(attempt(), std::runtime_error);
+        } else {
+          EXPECT_THAT(test::error_of<StepError>(attempt),
+                      HasSubstr("Nothing was changed, so the step can be repeated."));
+        }
+        EXPECT_EQ(rank.optimizer->steps(0), steps);
+        rank.optimizer->expect_scaled({1, 0.25, true});
+      }
+      rank.optimizer->step({lamb});
+    }
+    undisturbed.optimizer->wait();
+    rank.optimizer->wait();
+    expect_weights(*rank.model, undisturbed.model->weights, 0, rank.where(3));
+    for (const std::string& name : lamb->state_names()) {
+      const auto own = rank.optimizer->state(0, name);
+      const auto expected = undisturbed.optimizer->state(0, name);
+      for (size_t i = 0; i < own.size(); ++i) EXPECT_TRUE(at::equal(own[i], expected[i])) << name;
+    }
+  });
 }
 
 TEST_P(RanksThatStep, HaveTheSameHyperparameters) {

@@ -154,12 +154,11 @@ class UpdateKernels : public NoRaces {
       table.change[table.changes++] = {change.kind == GradientChange::Kind::kClamp, change.value,
                                        has_factor ? factor.const_data_ptr<double>() : nullptr};
     }
-    const bool reads = kind == KernelLaunches::Kind::kMeasure || rule.update_reads_gradient();
     KernelLaunches launches(pieces.sums.device(), kind, *formulas, table);
     for (size_t i = 0; i < pieces.parameters.size(); ++i) {
       KernelPiece piece{};
       piece.parameter = pieces.parameters[i].mutable_data_ptr();
-      if (reads) piece.gradient = pieces.gradients[i].const_data_ptr();
+      piece.gradient = pieces.gradients[i].const_data_ptr();
       if (storage.has_masters) piece.master = pieces.masters[i].mutable_data_ptr<float>();
       for (size_t s = 0; s < pieces.states[i].size(); ++s) {
         piece.states[s] = pieces.states[i][s].mutable_data_ptr();

@@ -35,10 +35,9 @@ class FARANDOLE_API DeviceUpdateRule {
  public:
   virtual ~DeviceUpdateRule();
 
-  /// Of a rule with sums(): what each piece contributes, as DeviceUpdate::sums. It may already
-  /// change states.
+  /// Of a rule with sums(): what each piece contributes, as DeviceUpdate::sums. It changes no
+  /// state, as UpdateRule::measure().
   virtual std::vector<std::vector<at::Tensor>> measure_on_device(const DeviceUpdate& pieces) const;
-  /// Gradients are empty if UpdateRule::update_reads_gradient() is false.
   virtual void update_on_device(const DeviceUpdate& pieces) const = 0;
 
   /// What Farandole's kernels (optim/device) compute instead, where a device runs them. Null for

@@ -29,8 +29,8 @@ struct LambHyperparameters {
 ///   u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * p
 ///   p = p - lr * norm(p) / norm(u) * u  (no factor of norms if one of them is 0)
 ///
-/// Without bias_correction the powers of beta are left out. measure() updates m and v and adds up
-/// the squares of p and u; update() computes u again from m and v, so no array holds it.
+/// Without bias_correction the powers of beta are left out. measure() adds up the squares of p and
+/// u; update() computes m, v and u again, so a step that ends between the two has changed nothing.
 /// Squares are summed in float64, in the same order on every CPU; how a parameter is cut into
 /// blocks changes the last bits of the sum alone. Memory per element: m and v.
 class FARANDOLE_API LambRule final : public UpdateRule, public DeviceUpdateRule {
@@ -46,7 +46,6 @@ class FARANDOLE_API LambRule final : public UpdateRule, public DeviceUpdateRule 
                double* sums) const override;
   void measure(const UpdateBlock<double>& block, const StepContext& context,
                double* sums) const override;
-  bool update_reads_gradient() const override { return false; }
   void update(const UpdateBlock<float>& block, const StepContext& context) const override;
   void update(const UpdateBlock<double>& block, const StepContext& context) const override;
 

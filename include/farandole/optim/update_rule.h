@@ -46,13 +46,11 @@ class FARANDOLE_API UpdateRule {
 
   /// How many sums measure() adds up; 0: the rule is element-wise.
   virtual int sums() const { return 0; }
-  /// Adds what the block contributes to `sums`. It may already change states.
+  /// Adds what the block contributes to `sums`. It changes no state: a step may end after it.
   virtual void measure(const UpdateBlock<float>& block, const StepContext& context,
                        double* sums) const;
   virtual void measure(const UpdateBlock<double>& block, const StepContext& context,
                        double* sums) const;
-  /// Whether update() reads the gradient; if not it is null there.
-  virtual bool update_reads_gradient() const { return true; }
 
   virtual void update(const UpdateBlock<float>& block, const StepContext& context) const = 0;
   virtual void update(const UpdateBlock<double>& block, const StepContext& context) const = 0;

@@ -50,19 +50,20 @@ struct LarsFormula {
     scaled.step.scale = static_cast<T>(rate.of(sums));
     return scaled;
   }
-  FARANDOLE_INLINE void measure(T parameter, T gradient, T* /*states*/, double* sums) const {
+  FARANDOLE_INLINE void measure(T parameter, T gradient, const T* /*states*/, double* sums) const {
     sums[0] += static_cast<double>(parameter) * static_cast<double>(parameter);
     sums[1] += static_cast<double>(gradient) * static_cast<double>(gradient);
   }
 };
 
-/// LAMB after measure(), which has updated the averages.
+/// LAMB with the size that measure() has found.
 template <class T>
 struct LambUpdate {
   LambStep<T> step;
   T negative_size;
 
-  FARANDOLE_INLINE void update(T& parameter, T /*gradient*/, T* states) const {
+  FARANDOLE_INLINE void update(T& parameter, T gradient, T* states) const {
+    step.average(gradient, states[0], states[1]);
     parameter = std::fma(negative_size, step.direction(parameter, states[0], states[1]), parameter);
   }
 };
@@ -76,9 +77,11 @@ struct LambFormula {
   FARANDOLE_INLINE LambUpdate<T> of(const double* sums) const {
     return {step, static_cast<T>(lamb_negative_size(lr, sums))};
   }
-  FARANDOLE_INLINE void measure(T parameter, T gradient, T* states, double* sums) const {
-    step.average(gradient, states[0], states[1]);
-    const T direction = step.direction(parameter, states[0], states[1]);
+  FARANDOLE_INLINE void measure(T parameter, T gradient, const T* states, double* sums) const {
+    T m = states[0];
+    T v = states[1];
+    step.average(gradient, m, v);
+    const T direction = step.direction(parameter, m, v);
     sums[0] += static_cast<double>(parameter) * static_cast<double>(parameter);
     sums[1] += static_cast<double>(direction) * static_cast<double>(direction);
   }

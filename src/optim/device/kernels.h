@@ -149,9 +149,7 @@ struct KernelElements {
       if (i >= end) continue;
       parameter[u] = load_stored<T>(piece.parameter, table.parameter_dtype, i);
       if (piece.master != nullptr) master[u] = piece.master[i];
-      if (piece.gradient != nullptr) {
-        gradient[u] = load_stored<T>(piece.gradient, table.gradient_dtype, i);
-      }
+      gradient[u] = load_stored<T>(piece.gradient, table.gradient_dtype, i);
       FARANDOLE_UNROLL
       for (int s = 0; s < static_cast<int>(kKernelStates); ++s) {
         if (s < table.states) states[u][s] = static_cast<const T*>(piece.states[s])[i];
@@ -170,8 +168,7 @@ struct KernelElements {
     return stored;
   }
 
-  FARANDOLE_INLINE T gradient_of(const KernelTable& table, const KernelPiece& piece, int u) const {
-    if (piece.gradient == nullptr) return 0;
+  FARANDOLE_INLINE T gradient_of(const KernelTable& table, int u) const {
     return changed_gradient(table, number_of<T>(gradient[u], table.gradient_dtype));
   }
 
@@ -215,7 +212,7 @@ FARANDOLE_INLINE void update_elements(const KernelArguments<Formula>& arguments,
       const int64_t i = first + u * kKernelThreads;
       if (i >= range.end) continue;
       T value = elements.parameter_of(table, piece, u);
-      formula.update(value, elements.gradient_of(table, piece, u), elements.states[u]);
+      formula.update(value, elements.gradient_of(table, u), elements.states[u]);
       elements.store_states(table, piece, u, i);
       store_parameter(table, piece, i, value);
     }
@@ -240,8 +237,7 @@ FARANDOLE_INLINE void measure_elements(const KernelArguments<Formula>& arguments
       const int64_t i = first + u * kKernelThreads;
       if (i >= range.end) continue;
       arguments.formula.measure(elements.parameter_of(table, piece, u),
-                                elements.gradient_of(table, piece, u), elements.states[u], sums);
-      elements.store_states(table, piece, u, i);
+                                elements.gradient_of(table, u), elements.states[u], sums);
     }
   }
 }

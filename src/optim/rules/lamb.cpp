@@ -31,13 +31,19 @@ LambStep<T> step_of(const LambHyperparameters& lamb, const StepContext& context)
           static_cast<T>(1 / first),          static_cast<T>(1 / second)};
 }
 
-/// The updates before the trust ratio.
-std::vector<at::Tensor> directions_of(const LambHyperparameters& lamb, const DeviceUpdate& pieces) {
+/// The gradients of what is minimized.
+std::vector<at::Tensor> descents_of(const LambHyperparameters& lamb, const DeviceUpdate& pieces) {
+  return lamb.maximize ? at::_foreach_mul(pieces.gradients, -1) : pieces.gradients;
+}
+
+/// The updates before the trust ratio, from the averages of this step.
+std::vector<at::Tensor> directions_of(const LambHyperparameters& lamb, const DeviceUpdate& pieces,
+                                      at::TensorList exp_avgs, at::TensorList exp_avg_sqs) {
   const auto step = step_of<double>(lamb, {pieces.step, pieces.is_first, nullptr});
-  auto divisors = at::_foreach_sqrt(pieces.states[1]);
+  auto divisors = at::_foreach_sqrt(exp_avg_sqs);
   at::_foreach_mul_(divisors, step.second_factor);
   at::_foreach_add_(divisors, step.eps);
-  auto directions = at::_foreach_div(pieces.states[0], divisors);
+  auto directions = at::_foreach_div(exp_avgs, divisors);
   at::_foreach_mul_(directions, step.first_factor);
   if (lamb.weight_decay != 0) {
     at::_foreach_add_(directions, pieces.parameters, lamb.weight_decay);
@@ -88,16 +94,20 @@ void LambRule::update(const UpdateBlock<double>& block, const StepContext& conte
 }
 
 std::vector<std::vector<at::Tensor>> LambRule::measure_on_device(const DeviceUpdate& pieces) const {
-  const auto& gradients =
-      lamb_.maximize ? at::_foreach_mul(pieces.gradients, -1) : pieces.gradients;
-  at::_foreach_lerp_(pieces.states[0], gradients, 1 - lamb_.beta1);
-  at::_foreach_mul_(pieces.states[1], lamb_.beta2);
-  at::_foreach_addcmul_(pieces.states[1], gradients, gradients, 1 - lamb_.beta2);
-  return {sums_of_squares(pieces.parameters), sums_of_squares(directions_of(lamb_, pieces))};
+  const std::vector<at::Tensor> descents = descents_of(lamb_, pieces);
+  const auto exp_avgs = at::_foreach_lerp(pieces.states[0], descents, 1 - lamb_.beta1);
+  auto exp_avg_sqs = at::_foreach_mul(pieces.states[1], lamb_.beta2);
+  at::_foreach_addcmul_(exp_avg_sqs, descents, descents, 1 - lamb_.beta2);
+  return {sums_of_squares(pieces.parameters),
+          sums_of_squares(directions_of(lamb_, pieces, exp_avgs, exp_avg_sqs))};
 }
 
 void LambRule::update_on_device(const DeviceUpdate& pieces) const {
-  auto directions = directions_of(lamb_, pieces);
+  const std::vector<at::Tensor> descents = descents_of(lamb_, pieces);
+  at::_foreach_lerp_(pieces.states[0], descents, 1 - lamb_.beta1);
+  at::_foreach_mul_(pieces.states[1], lamb_.beta2);
+  at::_foreach_addcmul_(pieces.states[1], descents, descents, 1 - lamb_.beta2);
+  auto directions = directions_of(lamb_, pieces, pieces.states[0], pieces.states[1]);
   const at::Tensor parameter_norms = at::stack(pieces.sums[0]).sqrt_();
   const at::Tensor update_norms = at::stack(pieces.sums[1]).sqrt_();
   const at::Tensor is_zero = parameter_norms.eq(0).logical_or_(update_norms.eq(0));

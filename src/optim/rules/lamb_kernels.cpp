@@ -21,12 +21,14 @@ FARANDOLE_INLINE void measure(const UpdateBlock<T>& block, const LambStep<T>& by
     const int64_t elements = std::min(kRun, block.elements - first);
     const T* const parameter = block.parameter + first;
     const T* const gradient = block.gradient + first;
-    T* const exp_avg = block.states[0] + first;
-    T* const exp_avg_sq = block.states[1] + first;
+    const T* const exp_avg = block.states[0] + first;
+    const T* const exp_avg_sq = block.states[1] + first;
 #pragma GCC ivdep
     for (int64_t i = 0; i < elements; ++i) {
-      step.average(gradient[i], exp_avg[i], exp_avg_sq[i]);
-      updates[i] = step.direction(parameter[i], exp_avg[i], exp_avg_sq[i]);
+      T m = exp_avg[i];
+      T v = exp_avg_sq[i];
+      step.average(gradient[i], m, v);
+      updates[i] = step.direction(parameter[i], m, v);
     }
     sums[0] += sum_of_squares(parameter, elements);
     sums[1] += sum_of_squares(updates, elements);
@@ -37,11 +39,13 @@ template <class T>
 FARANDOLE_INLINE void update(const UpdateBlock<T>& block, const LambStep<T>& by, T negative_size) {
   const LambStep<T> step = by;
   T* const parameter = block.parameter;
-  const T* const exp_avg = block.states[0];
-  const T* const exp_avg_sq = block.states[1];
+  const T* const gradient = block.gradient;
+  T* const exp_avg = block.states[0];
+  T* const exp_avg_sq = block.states[1];
   const int64_t elements = block.elements;
 #pragma GCC ivdep
   for (int64_t i = 0; i < elements; ++i) {
+    step.average(gradient[i], exp_avg[i], exp_avg_sq[i]);
     const T direction = step.direction(parameter[i], exp_avg[i], exp_avg_sq[i]);
     parameter[i] = std::fma(negative_size, direction, parameter[i]);
   }

@@ -206,11 +206,11 @@ std::vector<at::Tensor> DeviceShardPass::computed(const Batch& batch) const {
                                         : cast_lists(parameters, state_dtype_of(dtype));
 }
 
-DeviceUpdate DeviceShardPass::lists(const Batch& batch, bool with_gradients) const {
+DeviceUpdate DeviceShardPass::lists(const Batch& batch) const {
   const Piece& first = pieces_[batch.front()];
   DeviceUpdate pieces;
   pieces.parameters = computed(batch);
-  if (with_gradients) pieces.gradients = averages(batch);
+  pieces.gradients = averages(batch);
   pieces.states.resize(first.states.size());
   for (const size_t index : batch) {
     for (size_t i = 0; i < first.states.size(); ++i) {
@@ -267,8 +267,6 @@ std::vector<DeviceShardPass::RuleBatch> DeviceShardPass::rule_batches() const {
 void DeviceShardPass::launch(const Batch& batch, KernelLaunches::Kind kind,
                              const RuleFormulas& formulas) const {
   const Piece& first = pieces_[batch.front()];
-  const bool reads_gradient =
-      kind == KernelLaunches::Kind::kMeasure || first.rule->update_reads_gradient();
   KernelTable table{};
   table.parameter_dtype = *data_type_of(first.parameter.scalar_type());
   table.gradient_dtype = *data_type_of(first.gradient.scalar_type());
@@ -283,7 +281,7 @@ void DeviceShardPass::launch(const Batch& batch, KernelLaunches::Kind kind,
     const Piece& piece = pieces_[index];
     KernelPiece to{};
     to.parameter = piece.parameter.mutable_data_ptr();
-    to.gradient = reads_gradient ? piece.gradient.const_data_ptr() : nullptr;
+    to.gradient = piece.gradient.const_data_ptr();
     to.master = piece.master.defined() ? piece.master.mutable_data_ptr<float>() : nullptr;
     for (size_t i = 0; i < piece.states.size(); ++i) {
       to.states[i] = piece.states[i].mutable_data_ptr();
@@ -307,7 +305,7 @@ void DeviceShardPass::measure() {
   for (const auto& [batch, formulas] : all) {
     const UpdateRule& rule = *pieces_[batch.front()].rule;
     if (rule.sums() == 0 || formulas != nullptr) continue;
-    const auto sums = rule.on_device()->measure_on_device(lists(batch, /*with_gradients=*/true));
+    const auto sums = rule.on_device()->measure_on_device(lists(batch));
     for (size_t sum = 0; sum < sums.size(); ++sum) {
       for (size_t i = 0; i < batch.size(); ++i) {
         measured[pieces_[batch[i]].index * kMostSums + sum] = sums[sum][i];
@@ -351,7 +349,7 @@ void DeviceShardPass::update() {
       continue;
     }
     const UpdateRule& rule = *pieces_[batch.front()].rule;
-    DeviceUpdate pieces = lists(batch, rule.update_reads_gradient());
+    DeviceUpdate pieces = lists(batch);
     add_sums(batch, pieces);
     rule.on_device()->update_on_device(pieces);
     round(batch, pieces.parameters);

@@ -71,7 +71,7 @@ class DeviceShardPass final : public ShardPass {
   std::vector<Batch> batches() const;
   std::vector<at::Tensor> averages(const Batch& batch) const;
   std::vector<at::Tensor> computed(const Batch& batch) const;
-  DeviceUpdate lists(const Batch& batch, bool with_gradients) const;
+  DeviceUpdate lists(const Batch& batch) const;
   void add_sums(const Batch& batch, DeviceUpdate& pieces) const;
   void refresh_masters() const;
   std::shared_ptr<const RuleFormulas> formulas_of(const Batch& batch) const;

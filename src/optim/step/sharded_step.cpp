@@ -93,6 +93,7 @@ std::unique_ptr<StepRound> ShardedStep::set_round(std::unique_ptr<StepRound> rou
 
 void ShardedStep::step(const UpdateRules& rules) {
   const c10::NoGradGuard no_grad;
+  const size_t changes = changes_.size();
   const bool goes_on = enter([&] {
     check_rules(rules);
     layout_.make_state(
@@ -103,8 +104,10 @@ void ShardedStep::step(const UpdateRules& rules) {
   const bool is_layer_wise =
       std::any_of(rules.begin(), rules.end(), [](const auto& rule) { return rule->sums() > 0; });
   if (is_layer_wise) {
-    if (!measure(rules)) return;
+    if (!measure(rules, changes)) return;
+    others_may_store_ = true;
   } else {
+    others_may_store_ = true;
     within_step([&] {
       layout_.make_state(rules);  // of newly_trainable
       pass_->make(rules, *sources_, changes_);
@@ -116,8 +119,9 @@ void ShardedStep::step(const UpdateRules& rules) {
 }
 
 /// Measures the sums over whole parameters that layer-wise rules need, for which all ranks wait. If
-/// it fails on a rank, the step ends on all ranks before a parameter has changed, and all throw.
-bool ShardedStep::measure(const UpdateRules& rules) {
+/// it fails on a rank, the step ends on all ranks before anything has changed, and all throw; then
+/// the first `changes` of changes_ are kept for a repetition.
+bool ShardedStep::measure(const UpdateRules& rules, size_t changes) {
   pass_->reset_sums();
   std::exception_ptr error;
   std::string text;
@@ -134,8 +138,10 @@ bool ShardedStep::measure(const UpdateRules& rules) {
   if (is_measured) return true;
   pass_->clear();
   sources_->release();
+  record_.reset();
+  changes_.erase(changes_.begin() + static_cast<ptrdiff_t>(changes), changes_.end());
   if (error) {
-    round_->fail(text);
+    round_->fail(text, /*others_may_store=*/false);
     std::rethrow_exception(error);
   }
   round_->leave();  // throws
@@ -149,6 +155,7 @@ bool ShardedStep::begin(const std::string& description) {
     return description;
   });
   if (!goes_on) return false;
+  others_may_store_ = true;
   within_step([&] {
     layout_.make_masters();
     layout_.make_shard_tensors();
@@ -216,19 +223,19 @@ void ShardedStep::fail(const std::string& error) noexcept {
   was_left_out_ = false;
   try {
     wait();
-    if (was_inside) {
+    if (was_inside && others_may_store_) {
       pass_->store();  // what there is, so that all ranks have the same
-      pass_->clear();
-      count_step();  // as on the other ranks
-    } else if (ranks_.replica() != nullptr) {
+      count_step();    // as on the other ranks
+    } else if (!was_inside && ranks_.replica() != nullptr) {
       ranks_.replica()->reducer()->end_abandoned();  // peers may still wait in that backward
     }
   } catch (const std::exception&) {  // the group is over, or the others met another error
   }
+  pass_->clear();
   sources_->release();
-  round_->fail(error);
+  round_->fail(error, others_may_store_);
   try {
-    if (was_inside) send_shards();
+    if (was_inside && others_may_store_) send_shards();
   } catch (const std::exception&) {  // likewise
   }
   record_.reset();
@@ -239,6 +246,7 @@ void ShardedStep::fail(const std::string& error) noexcept {
 bool ShardedStep::enter(const std::function<std::string()>& describe) {
   const std::optional<ScaledStep> scaled = std::exchange(scaled_, {});
   was_left_out_ = false;
+  others_may_store_ = false;
   begin_record();
   StepReport report;
   try {

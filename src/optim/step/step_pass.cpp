@@ -66,8 +66,7 @@ class PieceBlock {
 
   void update(bool streams) {
     take_over();
-    const bool reads = piece_.rule->update_reads_gradient();
-    piece_.rule->update(block(reads ? gradient() : nullptr), piece_.context);
+    piece_.rule->update(block(gradient()), piece_.context);
     if (is_half_) round();
     send(streams);
   }

@@ -30,7 +30,7 @@ bool StepRound::enter(const StepReport& report) {
   inside_ = false;
   ++step_;
   const uint32_t outcome = report.leaves_out ? kLeavesOut : kWell;
-  const Head head{outcome, 1, step_, std::hash<std::string>{}(report.description),
+  const Head head{outcome, 0, step_, std::hash<std::string>{}(report.description),
                   report.parameters};
   exchange(head, report.has_gradient);
   check_failures();
@@ -48,11 +48,11 @@ void StepRound::leave() {
   check_failures();
 }
 
-void StepRound::fail(const std::string& error) noexcept {
+void StepRound::fail(const std::string& error, bool others_may_store) noexcept {
   try {
     const bool was_inside = std::exchange(inside_, false);
     if (!was_inside) ++step_;
-    const Head head{kFailed, was_inside ? 0U : 1U, step_, 0, 0};
+    const Head head{kFailed, was_inside && others_may_store ? 1U : 0U, step_, 0, 0};
     try {
       exchange(head, {});
     } catch (const MismatchError&) {
@@ -90,16 +90,17 @@ void StepRound::check_failures() {
     if (reports_.head(rank).outcome == kFailed) failed.push_back(rank);
   }
   if (failed.empty()) return;
-  const bool at_entry = reports_.head(failed.front()).is_entry != 0;
+  const bool has_changed = reports_.head(failed.front()).others_may_store != 0;
   const std::vector<std::string> errors = group_->all_gather(std::string());
   throw StepError(
       "step-failed", subject() + " failed on " + text_of_ranks(failed, group_->world_size()) + ".",
       "rank " + std::to_string(failed.front()) +
           " met: " + errors[static_cast<size_t>(failed.front())],
       std::string("fix the cause on that rank. ") +
-          (at_entry ? "Nothing was changed, so the step can be repeated."
-                    : "Parameters are the same on all ranks, but the shards of that rank may not "
-                      "have been stepped; continue, or load a checkpoint."),
+          (has_changed
+               ? "Parameters are the same on all ranks, but the shards of that rank may not "
+                 "have been stepped; continue, or load a checkpoint."
+               : "Nothing was changed, so the step can be repeated."),
       {failed, "step"});
 }
 

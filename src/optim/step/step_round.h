@@ -46,8 +46,9 @@ class StepRound {
   /// Ends it. Collective.
   void leave();
   /// Call instead of enter(), or of leave() within a step: this rank has failed with `error`, which
-  /// is sent to the others. Does not throw. Collective.
-  void fail(const std::string& error) noexcept;
+  /// is sent to the others. `others_may_store`: the others may have taken the step. Does not throw.
+  /// Collective.
+  void fail(const std::string& error, bool others_may_store) noexcept;
 
   bool is_inside() const { return inside_; }
   /// The number of the current step, or the last one.
@@ -57,7 +58,7 @@ class StepRound {
   /// What a report begins with; a bit for each parameter with a gradient follows.
   struct Head {
     uint32_t outcome;
-    uint32_t is_entry;
+    uint32_t others_may_store;  ///< of a failure
     uint64_t step;
     uint64_t description;  ///< its hash
     uint64_t parameters;   ///< StepReport's
