@@ -96,17 +96,56 @@ bool is_temporary(const std::string& name) {
          name.find_first_not_of(kDecimal, process) == bits - 1;
 }
 
+/// Removes a checkpoint. Under the name that it gets first it is none any more, and goes with the
+/// next save if not now.
+void discard(const std::string& path) {
+  const std::string aside = fs::path(path).parent_path().string() + "/" + temporary_name("old");
+  if (::rename(path.c_str(), aside.c_str()) == 0) remove_folder(aside);
+}
+
+/// Whether `aside` is what exchange() moved away from `path`, and not a checkpoint that the program
+/// has given that name.
+bool is_replaced(const std::string& aside, const std::string& path) {
+  try {
+    if (!is_checkpoint(aside)) return false;
+    const std::string name = CheckpointIndex::read(aside + "/" + kIndexName).name;
+    return name == fs::path(path).filename().string();
+  } catch (const CheckpointError&) {  // damaged, or of another program
+    return false;
+  }
+}
+
+/// Removes what a save has left that was killed in exchange() to `path`, which is in place.
+void discard_replaced(const std::string& path) {
+  if (is_replaced(path + kReplaced, path)) discard(path + kReplaced);
+}
+
 /// Replaces `to` by `from` in one step where the file system can; else `to` is away for a moment.
 void exchange(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+  discard_replaced(to);
   const std::string aside = to + kReplaced;
   if (::rename(to.c_str(), aside.c_str()) != 0) throw_file_error(to, "could not be moved", errno);
   if (::rename(from.c_str(), to.c_str()) != 0) {
     const int error_number = errno;
-    ::rename(aside.c_str(), to.c_str());
-    throw_file_error(to, "could not be replaced", error_number);
+    const bool is_back = ::rename(aside.c_str(), to.c_str()) == 0;
+    throw_file_error(to, is_back ? "could not be replaced" : "could not be replaced or moved back",
+                     error_number);
   }
   ::rename(aside.c_str(), from.c_str());
+}
+
+/// Where a save was killed in exchange(): the checkpoint that it has moved aside comes back, unless
+/// the new one is in place already.
+void put_back_replaced(const std::string& aside) {
+  const std::string path = aside.substr(0, aside.size() - std::string(kReplaced).size());
+  if (!is_replaced(aside, path)) return;
+  std::error_code error;
+  if (!fs::exists(path, error) && !error) {
+    ::rename(aside.c_str(), path.c_str());
+  } else if (is_checkpoint(path)) {
+    discard(aside);
+  }
 }
 
 /// The file that names the newest. What takes space on the disk comes before it is put in place.
@@ -214,12 +253,15 @@ std::string make_temporary(const std::string& root, const std::string& name) {
 void remove_leftovers(const std::string& root) noexcept {
   try {
     std::vector<std::string> left;
+    std::vector<std::string> replaced;
     std::error_code error;
     for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
       const std::string name = at->path().filename().string();
       if (is_temporary(name)) left.push_back(at->path().string());
+      if (fs::path(name).extension() == kReplaced) replaced.push_back(at->path().string());
     }
     for (const std::string& each : left) remove_folder(each);
+    for (const std::string& each : replaced) put_back_replaced(each);
   } catch (...) {  // they stay; nothing can be loaded from them
   }
 }
@@ -230,7 +272,7 @@ int64_t next_number(const std::string& root) {
 }
 
 void commit(const std::string& root, const std::string& temporary, const std::string& name,
-            const CheckpointIndex& index, bool is_newest) {
+            const CheckpointIndex& index, bool is_newest, bool& is_in_place) {
   const Latest latest(root);
   if (is_newest) latest.write(name);
   write_text(temporary + "/" + kIndexName, index.to_text());
@@ -241,11 +283,14 @@ void commit(const std::string& root, const std::string& temporary, const std::st
       throw_file_error(path, "could not be put in place", errno);
     }
     exchange(temporary, path);
+    is_in_place = true;
     sync_folder(root);
     remove_folder(temporary);  // the one that was replaced
   }
+  is_in_place = true;
   if (is_newest) latest.put_in_place();
   sync_folder(root);
+  discard_replaced(path);
 }
 
 void remove_old(const std::string& root, int keep) {
@@ -253,11 +298,7 @@ void remove_old(const std::string& root, int keep) {
   present.erase(std::remove_if(present.begin(), present.end(), is_copy), present.end());
   const size_t kept = std::min(present.size(), static_cast<size_t>(keep));
   present.resize(present.size() - kept);
-  for (const std::string& each : present) {
-    // Under such a name it is no checkpoint any more, and goes with the next save if not now.
-    const std::string aside = root + "/" + temporary_name("old");
-    if (::rename(each.c_str(), aside.c_str()) == 0) remove_folder(aside);
-  }
+  for (const std::string& each : present) discard(each);
 }
 
 void remove_folder(const std::string& path) noexcept {

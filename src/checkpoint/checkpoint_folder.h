@@ -13,6 +13,8 @@ namespace farandole::checkpoint {
 //
 //   step-00001000/rank-00000-of-00002.safetensors, ..., index.json
 //   tmp-.../          of a save that is under way, or that was killed
+//   NAME.replaced/    the one before, while another takes its place where the file system cannot
+//                     exchange two folders in one step; a save that was killed leaves it
 //   latest            a text file with the name of the newest
 //
 // A folder without index.json is no checkpoint. All functions throw CheckpointError. Any thread;
@@ -33,17 +35,18 @@ struct CheckpointIndex {
   static CheckpointIndex read(const std::string& path);
 };
 
-/// Removes what saves that were killed have left in `root`. Nobody else must write there. Does not
-/// throw.
+/// Removes what saves that were killed have left in `root`, and brings back what they have moved
+/// aside. Nobody else must write there. Does not throw.
 void remove_leftovers(const std::string& root) noexcept;
 /// A new folder for a save to `root`, which is made if it is not there.
 std::string make_temporary(const std::string& root, const std::string& name);
 /// The number of the next save.
 int64_t next_number(const std::string& root);
 /// Makes a temporary folder, whose files are all on the disk, the checkpoint `name`, which it
-/// replaces if it is there. `is_newest`: whether it becomes the latest.
+/// replaces if it is there. `is_newest`: whether it becomes the latest. `is_in_place` becomes true
+/// when it can be loaded, also if an error follows.
 void commit(const std::string& root, const std::string& temporary, const std::string& name,
-            const CheckpointIndex& index, bool is_newest);
+            const CheckpointIndex& index, bool is_newest, bool& is_in_place);
 /// Removes all checkpoints but the newest `keep`. One under another name than it was saved with is
 /// a copy that the program keeps.
 void remove_old(const std::string& root, int keep);

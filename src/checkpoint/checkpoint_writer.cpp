@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <set>
 #include <string>
 #include <thread>
@@ -20,8 +21,10 @@
 #include "checkpoint/store_exchange.h"
 #include "comm/fork_guard.h"
 #include "comm/start_thread.h"
+#include "farandole/comm/communicator.h"
 #include "farandole/ddp/replica_group.h"
 #include "farandole/error.h"
+#include "farandole/process_group/process_group.h"
 #include "log.h"
 
 namespace farandole {
@@ -79,13 +82,25 @@ void check_store(c10d::ProcessGroup& group) {
                         "make the group with init_process_group(), or save synchronously.");
 }
 
-/// Below what trains: IOPRIO_CLASS_IDLE, and the lowest share of the CPU.
-void be_idle() {
+/// Below what trains: the lowest share of the disk and of the CPU, but one. A thread of
+/// IOPRIO_CLASS_IDLE writes nothing while others always do, until the group's timeout.
+void give_way() {
   constexpr int kOfProcess = 1;
-  constexpr int kIdle = 3 << 13;
-  ::syscall(SYS_ioprio_set, kOfProcess, 0, kIdle);
+  constexpr int kBestEffort = 2 << 13;
+  constexpr int kLastInClass = 7;
+  ::syscall(SYS_ioprio_set, kOfProcess, 0, kBestEffort | kLastInClass);
   constexpr int kLowest = 19;
   [[maybe_unused]] const int nice = ::nice(kLowest);
+}
+
+/// Throws PeerFailure if the process of a rank has ended, also after the program has destroyed the
+/// group: it keeps the communicator of the CPU. Empty over another backend.
+std::function<void()> watch_of(const ReplicaGroup& ranks) {
+  const auto own = ProcessGroupFarandole::of(*ranks.group(), c10::DeviceType::CPU);
+  const auto communicator = own ? own->communicator(c10::DeviceType::CPU) : nullptr;
+  return [communicator] {
+    if (communicator) communicator->check_alive();
+  };
 }
 
 }  // namespace
@@ -178,9 +193,9 @@ void CheckpointWriter::Impl::stage(std::vector<TensorSlice>& slices) {
 void CheckpointWriter::Impl::start(SaveJob job) {
   // Below a name that no other save has: the store of torchrun's agent outlives the ranks, and has
   // what those wrote who were killed.
-  checkpoint::StoreExchange exchange(
-      ranks.of_program()->getStore(), "farandole/checkpoint/" + job.temporary + "/", job.rank,
-      job.world_size, ranks.timeout(), [this] { ranks.check_alive(); });
+  checkpoint::StoreExchange exchange(ranks.of_program()->getStore(),
+                                     "farandole/checkpoint/" + job.temporary + "/", job.rank,
+                                     job.world_size, ranks.timeout(), watch_of(ranks));
   last = std::make_shared<PendingCheckpoint::Outcome>();
   auto save = [outcome = last, job = std::move(job), exchange]() mutable {
     std::exception_ptr met;
@@ -196,7 +211,7 @@ void CheckpointWriter::Impl::start(SaveJob job) {
   };
   try {
     thread = comm::start_thread("farandole save", "an asynchronous save", [save]() mutable {
-      be_idle();
+      give_way();
       save();
     });
   } catch (const SystemError& error) {  // the threads of the other ranks wait for this one's part

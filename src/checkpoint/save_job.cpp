@@ -16,6 +16,7 @@ namespace {
 /// Texts between ranks begin with one of these.
 constexpr char kDone = '+';
 constexpr char kFailed = '-';
+constexpr char kFailedInPlace = '!';  ///< after the checkpoint was put in place
 
 std::string file_name(int rank, int world_size) {
   char name[64];
@@ -52,7 +53,8 @@ std::string in_one_line(const std::string& text) {
 
 }  // namespace
 
-void throw_first(const std::vector<std::string>& errors, int rank, const std::string& call) {
+void throw_first(const std::vector<std::string>& errors, int rank, const std::string& call,
+                 bool is_in_place) {
   const auto failed = std::find_if(errors.begin(), errors.end(),
                                    [](const std::string& each) { return !each.empty(); });
   if (failed == errors.end()) return;
@@ -61,8 +63,14 @@ void throw_first(const std::vector<std::string>& errors, int rank, const std::st
   const int of = own.empty() ? first : rank;
   throw CheckpointError(
       "checkpoint-failed", call + " failed on rank " + std::to_string(of) + ".",
-      "it met: " + (own.empty() ? in_one_line(*failed) : own),
-      "fix the cause there, and call it again on every rank; nothing was changed.", {{of}, ""});
+      "it met: " +
+          (own.empty() || is_in_place ? in_one_line(errors[static_cast<size_t>(of)]) : own),
+      is_in_place
+          ? "fix the cause there; the checkpoint is complete and can be loaded by its name, "
+            "but the 'latest' file may name the one before, older ones may not have been "
+            "removed, and a crash of the host may undo it."
+          : "fix the cause there, and call it again on every rank; nothing was changed.",
+      {{of}, ""});
 }
 
 void SaveJob::run(const Exchange& exchange) const {
@@ -74,6 +82,7 @@ void SaveJob::run(const Exchange& exchange) const {
   const bool all_written = std::all_of(errors.begin(), errors.end(),
                                        [](const std::string& each) { return each.empty(); });
   std::string outcome(1, kDone);
+  bool is_in_place = false;
   if (rank == 0 && all_written) {
     outcome = attempted([&] {
       CheckpointIndex index;
@@ -84,15 +93,19 @@ void SaveJob::run(const Exchange& exchange) const {
       for (const std::string& text : written) {
         index.files.push_back(FileRecord::from_json(Json::parse(text.substr(1))));
       }
-      lock->put_in_place(number,
-                         [&](bool is_newest) { commit(root, temporary, name, index, is_newest); });
+      lock->put_in_place(number, [&](bool is_newest) {
+        commit(root, temporary, name, index, is_newest, is_in_place);
+      });
       if (keep > 0) remove_old(root, keep);
       return std::string();
     });
   }
   if (rank == 0 && (!all_written || outcome[0] == kFailed)) remove_folder(temporary);
+  if (is_in_place && outcome[0] == kFailed) outcome[0] = kFailedInPlace;
   throw_first(errors, rank, "save_checkpoint()");
-  throw_first(errors_in(exchange(outcome)), rank, "save_checkpoint()");
+  const std::vector<std::string> outcomes = exchange(outcome);
+  throw_first(errors_in(outcomes), rank, "save_checkpoint()",
+              !outcomes[0].empty() && outcomes[0][0] == kFailedInPlace);
 }
 
 }  // namespace farandole::checkpoint

@@ -30,12 +30,14 @@ struct SaveJob {
   std::string failed;  ///< what this rank has met already; then it writes nothing
 
   /// Writes this rank's file; when all ranks have, rank 0 makes the checkpoint of them. If one
-  /// fails, all throw CheckpointError, and the temporary folder is removed.
+  /// fails, all throw CheckpointError, which says whether the checkpoint was put in place, and the
+  /// temporary folder is removed.
   void run(const Exchange& exchange) const;
 };
 
 /// Throws CheckpointError if a text is not empty: `own_error` on this rank, else that of the first
-/// rank which has one. `call`: of the program.
-void throw_first(const std::vector<std::string>& errors, int rank, const std::string& call);
+/// rank which has one. `call`: of the program. `is_in_place`: what was to be saved can be loaded.
+void throw_first(const std::vector<std::string>& errors, int rank, const std::string& call,
+                 bool is_in_place = false);
 
 }  // namespace farandole::checkpoint

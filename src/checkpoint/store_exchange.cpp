@@ -35,7 +35,7 @@ std::string StoreExchange::await(const std::string& key, int rank,
     } catch (const PeerFailure&) {
       is_one_missing_ = true;
       throw;
-    } catch (const Error&) {  // the program has ended the group, and each rank still writes
+    } catch (const Error&) {  // the program has aborted the group, and each rank still writes
     }
     if (std::chrono::steady_clock::now() > deadline) {
       is_one_missing_ = true;
@@ -53,23 +53,25 @@ std::string StoreExchange::await(const std::string& key, int rank,
   return store_->get_to_str(key).substr(1);
 }
 
-/// Of a rank that has read all, or is dead; the death of another one ends nothing.
+/// Of a rank that has read all, or is dead. The death of another one ends nothing, but only the
+/// first that has died is named: then others get the time to read, and no more.
 void StoreExchange::await_end(const std::string& key, int rank,
                               std::chrono::steady_clock::time_point deadline) {
+  constexpr std::chrono::seconds kToRead{1};
   try {
     await(key, rank, deadline, true);
   } catch (const PeerFailure& met) {
     if (std::count(met.ranks().begin(), met.ranks().end(), rank) > 0) return;
-    await(key, rank, deadline, false);
+    await(key, rank, std::min(deadline, std::chrono::steady_clock::now() + kToRead), false);
   }
 }
 
 void StoreExchange::leave() noexcept {
-  if (is_one_missing_) return;  // it would be waited for again
   constexpr std::chrono::milliseconds kLongest = std::chrono::seconds(30);
   const int last = rounds_;
   try {
     if (rank_ != 0) return store_->set(key(last, rank_), "=");
+    if (is_one_missing_) return;  // it would be waited for again
     const auto deadline = std::chrono::steady_clock::now() + std::min(kLongest, timeout_);
     for (int rank = 1; rank < world_size_; ++rank) await_end(key(last, rank), rank, deadline);
     for (int round = 0; round <= last; ++round) {
