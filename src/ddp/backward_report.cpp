@@ -16,7 +16,7 @@ struct Head {
   uint64_t begin_ns;
   uint64_t end_ns;
   int64_t nonfinite;
-  uint64_t plan;
+  comm::Fingerprint plan;
 };
 
 }  // namespace

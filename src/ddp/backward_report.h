@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "farandole/comm/fingerprint.h"
 #include "farandole/ddp/bucket_consumer.h"
 
 namespace farandole {
@@ -30,11 +31,11 @@ struct BackwardReport {
 
   uint32_t flags = 0;
   double weight = 1;
-  uint64_t forward = 0;    ///< synchronized forward passes so far
-  uint64_t begin_ns = 0;   ///< when the backward began, in comm::now_ns() of that rank's host
-  uint64_t end_ns = 0;     ///< when its last gradient had arrived
-  int64_t nonfinite = -1;  ///< the first parameter whose gradient has an Inf or NaN; -1: none
-  uint64_t plan = 0;       ///< hash of the active parameters
+  uint64_t forward = 0;         ///< synchronized forward passes so far
+  uint64_t begin_ns = 0;        ///< when the backward began, in comm::now_ns() of that rank's host
+  uint64_t end_ns = 0;          ///< when its last gradient had arrived
+  int64_t nonfinite = -1;       ///< the first parameter whose gradient has an Inf or NaN; -1: none
+  comm::Fingerprint plan = {};  ///< of the active parameters
   std::vector<uint8_t> gradients = {};  ///< a Gradient for each parameter
   /// The bucket for which a communication hook failed on that rank; set from the BucketConsumer.
   std::optional<size_t> failed_bucket = {};

@@ -196,22 +196,6 @@ void lay_out(BucketPlan& plan, int world_size) {
   }
 }
 
-/// FNV-1a, 64 bits, over the bytes of integers from the lowest to the highest
-/// (http://www.isthe.com/chongo/tech/comp/fnv).
-class Fnv1a {
- public:
-  void add(uint64_t value) {
-    for (int byte = 0; byte < 8; ++byte) {
-      hash_ = (hash_ ^ ((value >> (8 * byte)) & 0xff)) * 0x100000001b3U;
-    }
-  }
-  void add(int64_t value) { add(static_cast<uint64_t>(value)); }
-  uint64_t value() const { return hash_; }
-
- private:
-  uint64_t hash_ = 0xcbf29ce484222325U;
-};
-
 }  // namespace
 
 int64_t BucketPlan::buffer_bytes(at::Device device) const {
@@ -234,26 +218,26 @@ std::vector<at::Device> BucketPlan::devices() const {
   return found;
 }
 
-uint64_t BucketPlan::hash() const {
+comm::Fingerprint BucketPlan::fingerprint() const {
   const std::vector<at::Device> known = devices();
-  Fnv1a hash;
-  hash.add(static_cast<uint64_t>(buckets.size()));
+  comm::FingerprintOfNumbers numbers;
+  numbers.add(static_cast<uint64_t>(buckets.size()));
   for (const Bucket& bucket : buckets) {
-    hash.add(static_cast<int64_t>(bucket.dtype));
-    hash.add(static_cast<int64_t>(bucket.device.type()));
-    hash.add(
+    numbers.add(static_cast<int64_t>(bucket.dtype));
+    numbers.add(static_cast<int64_t>(bucket.device.type()));
+    numbers.add(
         static_cast<int64_t>(std::find(known.begin(), known.end(), bucket.device) - known.begin()));
-    hash.add(bucket.elements);
-    hash.add(bucket.padded_elements);
-    hash.add(bucket.offset_bytes);
-    hash.add(static_cast<uint64_t>(bucket.slots.size()));
+    numbers.add(bucket.elements);
+    numbers.add(bucket.padded_elements);
+    numbers.add(bucket.offset_bytes);
+    numbers.add(static_cast<uint64_t>(bucket.slots.size()));
     for (const Slot& slot : bucket.slots) {
-      hash.add(static_cast<uint64_t>(slot.parameter));
-      hash.add(slot.offset);
-      hash.add(slot.elements);
+      numbers.add(static_cast<uint64_t>(slot.parameter));
+      numbers.add(slot.offset);
+      numbers.add(slot.elements);
     }
   }
-  return hash.value();
+  return numbers.value();
 }
 
 std::vector<size_t> reverse_registration_order(size_t count) {

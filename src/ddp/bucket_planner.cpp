@@ -6,6 +6,7 @@
 
 #include "ddp/allocation/aliased_slot.h"
 #include "ddp/check_backward.h"
+#include "ddp/fingerprint_check.h"
 #include "farandole/error.h"
 
 namespace farandole {
@@ -149,12 +150,12 @@ void BucketPlanner::check_planned(const BucketPlan& plan) const {
 
 /// Throws on every rank unless all have made the same plan of the same parameters.
 void BucketPlanner::check_same_plan(const BucketPlan& plan) const {
-  uint64_t hash = plan.hash() * 31 + gradients_.active_parameters();
-  if (options_.wire_dtype) hash += 1 + static_cast<uint64_t>(*options_.wire_dtype);
-  const std::vector<uint64_t> hashes = group_.all_gather(hash);
-  for (size_t rank = 1; rank < hashes.size(); ++rank) {
-    if (hashes[rank] == hashes[0]) continue;
-    throw_other_plan(rank, group_.name());
+  comm::FingerprintOfNumbers numbers;
+  numbers.add(plan.fingerprint());
+  numbers.add(gradients_.active_parameters());
+  numbers.add(options_.wire_dtype ? static_cast<int64_t>(*options_.wire_dtype) : int64_t{-1});
+  if (const auto rank = find_rank_that_differs(group_, numbers.value())) {
+    throw_other_plan(*rank, group_.name());
   }
 }
 

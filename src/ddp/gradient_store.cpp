@@ -64,10 +64,11 @@ std::vector<ParameterKind> GradientStore::kinds() const {
   return kinds;
 }
 
-uint64_t GradientStore::active_parameters() const {
-  uint64_t hash = 1;
-  for (const auto& parameter : parameters_) hash = hash * 31 + (parameter->is_active() ? 1 : 0);
-  return hash;
+comm::Fingerprint GradientStore::active_parameters() const {
+  std::string flags;
+  flags.reserve(parameters_.size());
+  for (const auto& parameter : parameters_) flags += parameter->is_active() ? '1' : '0';
+  return comm::fingerprint_of(flags);
 }
 
 bool GradientStore::are_reached() const {

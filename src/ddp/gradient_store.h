@@ -14,6 +14,7 @@
 #include "ddp/deferred_moves.h"
 #include "ddp/parameter_gradient.h"
 #include "ddp/planned_buckets.h"
+#include "farandole/comm/fingerprint.h"
 #include "farandole/ddp/replica_group.h"
 
 namespace farandole {
@@ -40,8 +41,8 @@ class GradientStore {
   /// Whether a parameter has changed what a plan depends on since its last renew().
   bool has_changed() const;
   std::vector<ParameterKind> kinds() const;
-  /// A hash of which parameters get gradients.
-  uint64_t active_parameters() const;
+  /// Of which parameters get gradients.
+  comm::Fingerprint active_parameters() const;
   /// Whether the graph task on this thread may add to p.grad of a parameter.
   bool are_reached() const;
 

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "farandole/comm/fingerprint.h"
 #include "farandole/ddp/replica_group.h"
 
 namespace farandole {
@@ -19,7 +20,7 @@ namespace farandole {
 // How ranks agree: every rank sends a report, all ranks get all reports, and all check them in the
 // same way, with the same result. A report is a Head of numbers, then bytes of any kind, as many on
 // every rank. Its last bytes may be details, which ranks agree on unless something is unusual:
-// where reports travel as messages, details travel as a hash, and themselves only if they differ,
+// where reports travel as messages, details travel as a fingerprint, and themselves if they differ,
 // so that messages do not grow with the number of parameters.
 
 template <class Head>
@@ -83,24 +84,24 @@ class RankReports {
 
  private:
   using Bytes = std::vector<std::byte>;
-  using Hash = uint64_t;
 
   const std::byte* report(int rank) const {
     return all_.data() + static_cast<size_t>(rank) * bytes_;
   }
   /// The same on all ranks.
   bool hashes_details() const {
-    return detail_bytes_ > sizeof(Hash) && world_size() > 1 && !group_.shared_communicator();
+    return detail_bytes_ > sizeof(comm::Fingerprint) && world_size() > 1 &&
+           !group_.shared_communicator();
   }
 
-  /// `gather`: what every rank passes, in rank order. All ranks find the same hashes, so all
+  /// `gather`: what every rank passes, in rank order. All ranks find the same ones, so all
   /// exchange details or none does.
   template <class Gather>
   void exchange_hashing(const Gather& gather) {
     const size_t short_bytes = bytes_ - detail_bytes_;
     const Bytes details(own_.end() - static_cast<std::ptrdiff_t>(detail_bytes_), own_.end());
     const std::string_view text(reinterpret_cast<const char*>(details.data()), detail_bytes_);
-    const Hash hash = std::hash<std::string_view>{}(text);
+    const comm::Fingerprint hash = comm::fingerprint_of(text);
     const auto* const hashed = reinterpret_cast<const std::byte*>(&hash);
     Bytes sent(own_.begin(), own_.end() - static_cast<std::ptrdiff_t>(detail_bytes_));
     sent.insert(sent.end(), hashed, hashed + sizeof(hash));

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "ddp/fingerprint_check.h"
 #include "farandole/error.h"
 
 namespace farandole {
@@ -28,13 +29,6 @@ std::string joined(const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) text += line + "\n";
   return text;
-}
-
-/// The hash FNV-1a.
-uint64_t hash_of(const std::string& text) {
-  uint64_t hash = 14695981039346656037U;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  return hash;
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -65,10 +59,7 @@ void check_same_replicas(const NamedTensors& parameters, const NamedTensors& buf
                          const ReplicaGroup& group) {
   if (group.world_size() == 1) return;
   const std::string own = joined(description(parameters, buffers));
-  const std::vector<uint64_t> hashes = group.all_gather(hash_of(own));
-  if (std::all_of(hashes.begin(), hashes.end(), [&](uint64_t hash) { return hash == hashes[0]; })) {
-    return;
-  }
+  if (!find_rank_that_differs(group, comm::fingerprint_of(own))) return;
   throw InvalidArgument("different-modules",
                         "the ranks of group '" + group.name() + "' have different modules: " +
                             first_difference(group.all_gather(own)) + ".",

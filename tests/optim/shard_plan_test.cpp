@@ -180,8 +180,8 @@ TEST(ShardPlan, GoesFromTheLastParameterToTheFirst) {
 TEST(ShardPlan, IsTheSameForTheSameParameters) {
   std::mt19937 random(17);
   const std::vector<ShardedParameter> parameters = random_parameters(random);
-  EXPECT_EQ(make_shard_plan(parameters, 3000, 5).buckets.hash(),
-            make_shard_plan(parameters, 3000, 5).buckets.hash());
+  EXPECT_EQ(make_shard_plan(parameters, 3000, 5).buckets.fingerprint(),
+            make_shard_plan(parameters, 3000, 5).buckets.fingerprint());
 }
 
 TEST(ShardPlan, MayBeEmpty) {

@@ -896,6 +896,17 @@ TEST(ShardedOptimizer, RefusesParametersOfOtherShapes) {
   });
 }
 
+/// Sizes and strides of both shapes add up to the same polynomial of base 31.
+TEST(ShardedOptimizer, RefusesShapesThatAWeakHashTakesForTheSame) {
+  run_replicas("farandole", 2, [](const Group& group) {
+    const auto shape =
+        group->getRank() == 0 ? std::vector<int64_t>{64, 1024} : std::vector<int64_t>{32, 1985};
+    const at::Tensor weight = at::ones(shape).requires_grad_();
+    EXPECT_THAT(refused({{{weight}, {"a"}}}, group),
+                HasSubstr("the parameters of ranks 0 and 1 in group 'default"));
+  });
+}
+
 TEST(ShardedOptimizer, RefusesOtherValuesInTheFirstStep) {
   run_replicas("farandole", 2, [](const Group& group) {
     const at::Tensor weight = at::full({3}, group->getRank(), at::kFloat).requires_grad_();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "farandole/comm/fingerprint.h"
 #include "farandole/export.h"
 
 namespace farandole {
@@ -61,9 +62,9 @@ struct FARANDOLE_API BucketPlan {
   int64_t buffer_bytes(at::Device device) const;
   /// The devices of the buckets, each once, in order of appearance.
   std::vector<at::Device> devices() const;
-  /// Equal plans have equal hashes, on every machine. Devices of one type count in order of
-  /// appearance: ranks that use different GPUs in the same way have equal hashes.
-  uint64_t hash() const;
+  /// Equal plans have equal fingerprints, on every machine. Devices of one type count in order of
+  /// appearance: ranks that use different GPUs in the same way have equal fingerprints.
+  comm::Fingerprint fingerprint() const;
 };
 
 /// Parameters 0, 1, ..., count - 1 from the last to the first: about the order in which backward

@@ -104,7 +104,7 @@ class Unit:
     def layout(self) -> str:
         """How gradients would lie in such memory: the shapes and strides of the parameters."""
         lies = [(tuple(each.shape), each.stride()) for each in self.parameters]
-        return hashlib.sha256(repr(lies).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr(lies).encode()).hexdigest()[:32]
 
     def _arrived(self, excess: int | None) -> None:
         self.on_arrival(self, excess)

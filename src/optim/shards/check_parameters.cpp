@@ -4,7 +4,6 @@
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
-#include <functional>
 #include <string_view>
 
 #include "farandole/error.h"
@@ -86,11 +85,10 @@ void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<st
   }
 }
 
-uint64_t hash_of_values(const at::Tensor& parameter) {
+comm::Fingerprint fingerprint_of_values(const at::Tensor& parameter) {
   const at::Tensor own = parameter.detach().cpu();
   const at::Tensor dense = own.is_non_overlapping_and_dense() ? own : own.contiguous();
-  return std::hash<std::string_view>{}(
-      {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
+  return comm::fingerprint_of({static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()});
 }
 
 void throw_that_parameters_differ(int rank, const ReplicaGroup& group) {

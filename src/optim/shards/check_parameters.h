@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "farandole/comm/fingerprint.h"
 #include "farandole/ddp/replica_group.h"
 
 namespace farandole {
@@ -19,7 +20,7 @@ void check_one_device(const std::vector<at::Tensor>& parameters);
 /// its own.
 void check_apart(const std::vector<at::Tensor>& parameters, const std::vector<std::string>& names);
 /// Of the values of a parameter. The host waits for its device.
-uint64_t hash_of_values(const at::Tensor& parameter);
+comm::Fingerprint fingerprint_of_values(const at::Tensor& parameter);
 /// Throws InvalidArgument that says so of `rank` and rank 0.
 [[noreturn]] void throw_that_parameters_differ(int rank, const ReplicaGroup& group);
 

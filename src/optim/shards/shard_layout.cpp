@@ -74,20 +74,21 @@ bool ShardLayout::has_complex() const {
                      [](const at::Tensor& each) { return each.is_complex(); });
 }
 
-uint64_t ShardLayout::hash(bool with_values) const {
-  uint64_t hash = parameters_.size();
+comm::Fingerprint ShardLayout::fingerprint(bool with_values) const {
+  comm::FingerprintOfNumbers numbers;
+  numbers.add(uint64_t{parameters_.size()});
   for (const Parameter& parameter : parameters_) {
     const at::Tensor& tensor = parameter.tensor;
-    hash = hash * 31 + static_cast<uint64_t>(tensor.scalar_type());
-    hash = hash * 31 + static_cast<uint64_t>(tensor.device().type());
-    for (const int64_t size : tensor.sizes()) hash = hash * 31 + static_cast<uint64_t>(size);
-    for (const int64_t stride : Buckets::strides_of_slot(tensor)) {
-      hash = hash * 31 + static_cast<uint64_t>(stride);
-    }
-    hash = hash * 31 + parameter.group * 2 + (tensor.requires_grad() ? 1 : 0);
-    if (with_values) hash = hash * 31 + hash_of_values(tensor);
+    numbers.add(static_cast<int64_t>(tensor.scalar_type()));
+    numbers.add(static_cast<int64_t>(tensor.device().type()));
+    numbers.add(tensor.dim());
+    for (const int64_t size : tensor.sizes()) numbers.add(size);
+    for (const int64_t stride : Buckets::strides_of_slot(tensor)) numbers.add(stride);
+    numbers.add(uint64_t{parameter.group});
+    numbers.add(static_cast<uint64_t>(tensor.requires_grad()));
+    if (with_values) numbers.add(fingerprint_of_values(tensor));
   }
-  return hash;
+  return numbers.value();
 }
 
 std::vector<size_t> ShardLayout::active(size_t first) const {

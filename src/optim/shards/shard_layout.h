@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "farandole/comm/fingerprint.h"
 #include "farandole/ddp/replica_group.h"
 #include "farandole/optim/master_weight_options.h"
 #include "farandole/optim/shard_plan.h"
@@ -78,7 +79,7 @@ class ShardLayout {
   /// Whether the parameters are on an accelerator; they are all on one device.
   bool is_on_accelerator() const { return !tensors_.empty() && !tensors_.front().is_cpu(); }
   /// Of what the ranks must have in common: everything but, unless asked for, the values.
-  uint64_t hash(bool with_values) const;
+  comm::Fingerprint fingerprint(bool with_values) const;
 
   /// Parameters from `first` on that have requires_grad.
   std::vector<size_t> active(size_t first = 0) const;

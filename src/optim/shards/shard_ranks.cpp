@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "ddp/fingerprint_check.h"
 #include "farandole/error.h"
 #include "optim/shards/check_parameters.h"
 
@@ -114,10 +115,8 @@ void ShardRanks::check_replica(const ShardLayout& layout) const {
 }
 
 void ShardRanks::check_same_parameters(const ShardLayout& layout, bool with_values) const {
-  const std::vector<uint64_t> hashes = everyone()->all_gather(layout.hash(with_values));
-  for (size_t rank = 1; rank < hashes.size(); ++rank) {
-    if (hashes[rank] != hashes[0])
-      throw_that_parameters_differ(static_cast<int>(rank), *everyone());
+  if (const auto rank = find_rank_that_differs(*everyone(), layout.fingerprint(with_values))) {
+    throw_that_parameters_differ(static_cast<int>(*rank), *everyone());
   }
 }
 

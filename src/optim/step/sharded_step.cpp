@@ -306,7 +306,7 @@ StepReport ShardedStep::report_of(const std::string& description,
     const bool is_finite = scaled->is_finite.value_or(true);
     report.leaves_out = !is_finite || (checks_finite && !own_gradients_are_finite());
   }
-  if (!are_values_known_) report.parameters = layout_.hash(/*with_values=*/true);
+  if (!are_values_known_) report.parameters = layout_.fingerprint(/*with_values=*/true);
   return report;
 }
 

@@ -30,8 +30,7 @@ bool StepRound::enter(const StepReport& report) {
   inside_ = false;
   ++step_;
   const uint32_t outcome = report.leaves_out ? kLeavesOut : kWell;
-  const Head head{outcome, 0, step_, std::hash<std::string>{}(report.description),
-                  report.parameters};
+  const Head head{outcome, 0, step_, comm::fingerprint_of(report.description), report.parameters};
   exchange(head, report.has_gradient);
   check_failures();
   check_steps();
@@ -44,7 +43,7 @@ bool StepRound::enter(const StepReport& report) {
 
 void StepRound::leave() {
   inside_ = false;
-  exchange({kWell, 0, step_, 0, 0}, {});
+  exchange({kWell, 0, step_, {}, {}}, {});
   check_failures();
 }
 
@@ -52,7 +51,7 @@ void StepRound::fail(const std::string& error, bool others_may_store) noexcept {
   try {
     const bool was_inside = std::exchange(inside_, false);
     if (!was_inside) ++step_;
-    const Head head{kFailed, was_inside && others_may_store ? 1U : 0U, step_, 0, 0};
+    const Head head{kFailed, was_inside && others_may_store ? 1U : 0U, step_, {}, {}};
     try {
       exchange(head, {});
     } catch (const MismatchError&) {
@@ -126,7 +125,7 @@ void StepRound::check_steps() {
 }
 
 void StepRound::check_descriptions(const std::string& own) const {
-  const uint64_t first = reports_.head(0).description;
+  const comm::Fingerprint first = reports_.head(0).description;
   const int other = reports_.find([&](const Head& each) { return each.description != first; });
   if (other == group_->world_size()) return;
   const std::vector<std::string> all = group_->all_gather(own);
@@ -164,7 +163,7 @@ void StepRound::check_gradients() const {
 }
 
 void StepRound::check_parameters() const {
-  const uint64_t first = reports_.head(0).parameters;
+  const comm::Fingerprint first = reports_.head(0).parameters;
   const int other = reports_.find([&](const Head& each) { return each.parameters != first; });
   if (other != group_->world_size()) throw_that_parameters_differ(other, *group_);
 }

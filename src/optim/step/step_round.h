@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ddp/rank_reports.h"
+#include "farandole/comm/fingerprint.h"
 #include "farandole/ddp/replica_group.h"
 
 namespace farandole {
@@ -17,16 +18,16 @@ struct StepReport {
   std::string description;         ///< the hyperparameters
   std::vector<bool> has_gradient;  ///< by parameter
   bool leaves_out = false;         ///< it has an Inf or NaN in a gradient: all ranks skip the step
-  uint64_t parameters = 0;         ///< hash of their values, if ranks are to compare them
+  comm::Fingerprint parameters = {};  ///< of their values, if ranks are to compare them
 };
 
 /// The begin and the end of an optimizer step, where the ranks wait for each other.
 ///
 /// Protocol. Step k on each rank is
-///   enter: send k, a hash of the hyperparameters and which parameters have gradients, and in the
-///   first
-///          step a hash of their values; wait for all ranks. All ranks check the same reports, and
-///          all throw, skip the step or continue.
+///   enter: send k, a fingerprint of the hyperparameters and which parameters have gradients, and
+///   in the first
+///          step a fingerprint of their values; wait for all ranks. All ranks check the same
+///          reports, and all throw, skip the step or continue.
 ///   then:  store own shards into the parameters of every rank.
 ///   leave: send the outcome; wait for all ranks.
 /// So no parameter is stored before every rank has entered, and no rank returns before all stores
@@ -60,8 +61,8 @@ class StepRound {
     uint32_t outcome;
     uint32_t others_may_store;  ///< of a failure
     uint64_t step;
-    uint64_t description;  ///< its hash
-    uint64_t parameters;   ///< StepReport's
+    comm::Fingerprint description;
+    comm::Fingerprint parameters;  ///< StepReport's
   };
 
   void exchange(const Head& head, const std::vector<bool>& bits);

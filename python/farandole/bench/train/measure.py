@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
+import hashlib
 import math
 import statistics
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,7 +52,7 @@ class Times:
     parameters: int = 0
     """Elements that are trained."""
     loss: float = 0.0
-    digest: int = 0
+    digest: str = ""
     """Of the parameters."""
     steps: int = 1
     """In a round."""
@@ -114,8 +114,10 @@ class Bench:
             peak.stop()
         own.memory_bytes = max(0, most - begin)
         own.parameters = sum(each.numel() for each in trainer.parameters)
+        digest = hashlib.blake2b(digest_size=16)
         for parameter in trainer.parameters:
-            own.digest = zlib.crc32(_bytes_of(parameter), own.digest)
+            digest.update(_bytes_of(parameter))
+        own.digest = digest.hexdigest()
 
     def _faults(self, cell: Cell, times: dict[str, Times]) -> dict[str, str]:
         """By lane: why it does not train as the others do. The same on every rank."""

@@ -67,16 +67,14 @@ void check_buckets(const std::vector<BucketRange>& buckets, size_t memory_bytes,
   check_apart(buckets, world_size);
 }
 
-/// FNV-1a by words.
-uint64_t fingerprint_of(const std::vector<BucketRange>& buckets) {
-  uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&](uint64_t word) { hash = (hash ^ word) * 0x100000001b3; };
+Fingerprint fingerprint_of(const std::vector<BucketRange>& buckets) {
+  FingerprintOfNumbers numbers;
   for (const BucketRange& bucket : buckets) {
-    add(bucket.offset_bytes);
-    add(bucket.count);
-    add(static_cast<uint64_t>(bucket.dtype));
+    numbers.add(uint64_t{bucket.offset_bytes});
+    numbers.add(uint64_t{bucket.count});
+    numbers.add(static_cast<uint64_t>(bucket.dtype));
   }
-  return hash;
+  return numbers.value();
 }
 
 size_t bytes_of(const std::vector<BucketRange>& buckets) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "farandole/comm/bucket_reduction.h"
+#include "farandole/comm/fingerprint.h"
 
 namespace farandole::comm::shm {
 
@@ -14,8 +15,7 @@ namespace farandole::comm::shm {
 /// has been sent by then.
 void check_buckets(const std::vector<BucketRange>& buckets, size_t memory_bytes, int world_size);
 
-/// A number that differs, as good as surely, for layouts that differ.
-uint64_t fingerprint_of(const std::vector<BucketRange>& buckets);
+Fingerprint fingerprint_of(const std::vector<BucketRange>& buckets);
 
 /// Bytes of all buckets.
 size_t bytes_of(const std::vector<BucketRange>& buckets);

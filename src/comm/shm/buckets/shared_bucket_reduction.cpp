@@ -24,7 +24,7 @@ constexpr size_t kCheckedAtOnce = 4096;
 
 /// What must be the same on all ranks beside the signature.
 struct Plan {
-  uint64_t fingerprint;
+  Fingerprint fingerprint;
   uint64_t report_bytes;
 };
 static_assert(sizeof(Plan) <= kInlineBytes);
