@@ -95,6 +95,7 @@ void Reducer::renew_parameters(bool keeps_plan) {
   }
   planner_->take_plan();
   launcher_->change_plan();
+  show_buckets();
   if (plan_->consumer) tell_hook_of_plan();
 }
 
@@ -229,7 +230,7 @@ void Reducer::end_backward(uint32_t flags) {
   });
   tracker_->last_gradient_arrived();
   nonfinite_->forget_averages();
-  has_averages_ = false;
+  change_results([](Results& results) { results.has_averages = false; });
   const bool is_first = !plan_->consumer;
   if (is_first) {
     give_back_memory();
@@ -248,7 +249,7 @@ void Reducer::end_backward(uint32_t flags) {
   }
   if (const auto failure = plan_->consumer->failure()) std::rethrow_exception(failure);
   check_reports(reports, reduced);
-  if (!has_averages_) return;
+  if (!results_.has_averages) return;
   tracker_->succeed();
   planner_->note_success();
   gradients_->publish_missing(reports);
@@ -256,8 +257,9 @@ void Reducer::end_backward(uint32_t flags) {
   gradients_->average_sparse(reports, *group_, joined_weight_.has_value());
   gradients_->note_results();
   nonfinite_->note_averages(reports, *plan_->consumer);
-  stats_ = stats_of(reports);
-  emit_backward(stats_);
+  BackwardStats stats = stats_of(reports);
+  emit_backward(stats);
+  change_results([&](Results& results) { results.stats = std::move(stats); });
   if (is_first && options_.static_graph && !joined_weight_) launcher_->expect_as_now();
   apply_nonfinite_policy(reports);
 }
@@ -269,6 +271,7 @@ void Reducer::make_plan() {
   planner_->make_buckets(sharded_ ? sharded_->plan : std::nullopt,
                          {shares, /*registered=*/hook_ == nullptr});
   launcher_->change_plan();
+  show_buckets();
   tell_hook_of_plan();
   plan_->consumer = make_consumer();
   planner_->finish_plan();
@@ -356,7 +359,7 @@ std::vector<BackwardReport> Reducer::exchange(uint32_t flags, bool complete, boo
     reports.back().failed_bucket = plan_->consumer->failed_bucket_of(rank);
     tracker_->raise_forward(reports.back().forward);
   }
-  outcome_ = outcome_of(reports);
+  change_results([&](Results& results) { results.outcome = outcome_of(reports); });
   return reports;
 }
 
@@ -385,24 +388,24 @@ void Reducer::check_reports(const std::vector<BackwardReport>& reports, bool red
     if (joined_weight_) return;
     throw;
   }
-  has_averages_ = reduced;
+  change_results([reduced](Results& results) { results.has_averages = reduced; });
 }
 
 /// What is to become of gradients with Inf or NaN.
 void Reducer::apply_nonfinite_policy(const std::vector<BackwardReport>& reports) {
-  has_dropped_gradients_ = false;
+  change_results([](Results& results) { results.has_dropped_gradients = false; });
   const auto has_seen = [](const BackwardReport& report) { return report.nonfinite >= 0; };
   const auto first = std::find_if(reports.begin(), reports.end(), has_seen);
   if (first == reports.end()) return;
   const NonfinitePolicy policy = options_.report_nonfinite;
   const std::string text = nonfinite_gradients(
       reports, context(true), [this](size_t parameter) { return plan_->bucket_of[parameter]; });
-  if (policy != NonfinitePolicy::kWarn) {
-    gradients_->drop();
-    has_dropped_gradients_ = true;
-  }
+  if (policy != NonfinitePolicy::kWarn) gradients_->drop();
+  change_results([policy](Results& results) {
+    results.has_dropped_gradients = policy != NonfinitePolicy::kWarn;
+    if (policy == NonfinitePolicy::kRaise) results.has_averages = false;
+  });
   if (policy == NonfinitePolicy::kRaise) {
-    has_averages_ = false;
     if (!joined_weight_) throw_nonfinite(text, reports);  // it is in nobody's backward
   }
   if (group_->rank() == first - reports.begin()) log(LogLevel::kWarning, text);
@@ -499,9 +502,9 @@ bool Reducer::join_backward(double weight) {
   tracker_->begin();
   joined_weight_ = weight;
   if (plan_->consumer) start_buckets();
-  outcome_.had_inputs = false;
+  change_results([](Results& results) { results.outcome.had_inputs = false; });
   end_backward(BackwardReport::kJoined);
-  return outcome_.had_inputs;
+  return results_.outcome.had_inputs;
 }
 
 /// What this rank's gradients count for.
@@ -628,14 +631,19 @@ std::vector<at::Tensor> Reducer::unchecked_gradients() const {
   return nonfinite_->unchecked_gradients(*gradients_, sharded_.has_value());
 }
 
+/// To readers at any time.
+void Reducer::show_buckets() {
+  std::shared_ptr<const Buckets> shown = plan_->buckets;
+  change_results([&shown](Results& results) { results.buckets.swap(shown); });
+}
+
 std::shared_ptr<const Buckets> Reducer::buckets() const {
-  const std::lock_guard lock(mutex_);
-  return plan_->buckets;
+  return read_results([](const Results& results) { return results.buckets; });
 }
 
 BucketPlan Reducer::plan() const {
-  const std::lock_guard lock(mutex_);
-  return plan_->buckets ? plan_->buckets->plan() : BucketPlan();
+  const auto buckets = this->buckets();
+  return buckets ? buckets->plan() : BucketPlan();
 }
 
 bool Reducer::has_local_passes() const {
@@ -654,33 +662,27 @@ bool Reducer::is_weighted() const {
 }
 
 double Reducer::divisor() const {
-  const std::lock_guard lock(mutex_);
-  return outcome_.divisor;
+  return read_results([](const Results& results) { return results.outcome.divisor; });
 }
 
 int Reducer::leader() const {
-  const std::lock_guard lock(mutex_);
-  return outcome_.leader;
+  return read_results([](const Results& results) { return results.outcome.leader; });
 }
 
 bool Reducer::has_joined_ranks() const {
-  const std::lock_guard lock(mutex_);
-  return outcome_.has_joined_ranks;
+  return read_results([](const Results& results) { return results.outcome.has_joined_ranks; });
 }
 
 bool Reducer::has_averages() const {
-  const std::lock_guard lock(mutex_);
-  return has_averages_;
+  return read_results([](const Results& results) { return results.has_averages; });
 }
 
 bool Reducer::has_dropped_gradients() const {
-  const std::lock_guard lock(mutex_);
-  return has_dropped_gradients_;
+  return read_results([](const Results& results) { return results.has_dropped_gradients; });
 }
 
 BackwardStats Reducer::stats() const {
-  const std::lock_guard lock(mutex_);
-  return stats_;
+  return read_results([](const Results& results) { return results.stats; });
 }
 
 }  // namespace farandole

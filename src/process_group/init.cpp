@@ -2,6 +2,7 @@
 #include "farandole/process_group/init.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <chrono>
@@ -30,6 +31,7 @@ struct Groups {
   Group world;                // guarded by mutex
   std::vector<Group> others;  // guarded by mutex
   int made = 0;               // guarded by mutex; new_group() calls, the same on every rank
+  bool is_ending = false;     // guarded by mutex; destroy() ends the world
   DefaultGroupFinder finder = nullptr;
 };
 
@@ -208,12 +210,13 @@ void abort(const Group& group) { (group ? group : default_group())->abort(); }
 void destroy(const Group& group) {
   const Group present = find_default_group();
   Groups& known = groups();
-  const std::lock_guard<std::mutex> lock(known.mutex);
+  std::vector<Group> ended;
+  std::unique_lock<std::mutex> lock(known.mutex);
   if (group && group != known.world) {
-    end(group);
     known.others.erase(std::remove(known.others.begin(), known.others.end(), group),
                        known.others.end());
-    return;
+    lock.unlock();
+    return end(group);
   }
   if (!known.world) {
     if (!present) return;
@@ -222,9 +225,18 @@ void destroy(const Group& group) {
                           "torch.distributed made it and keeps its own record of it.",
                           "call torch.distributed.destroy_process_group() in Python.");
   }
-  for (auto it = known.others.rbegin(); it != known.others.rend(); ++it) end(*it);
-  end(known.world);
+  if (std::exchange(known.is_ending, true)) return;
+  ended.assign(known.others.rbegin(), known.others.rend());
+  ended.push_back(known.world);
   known.others.clear();
+  lock.unlock();  // callbacks of futures run meanwhile, and may ask for their rank
+  const auto end_lock = c10::make_scope_exit([&] {
+    if (!lock) lock.lock();
+    known.is_ending = false;
+    lock.unlock();
+  });
+  for (const Group& each : ended) end(each);
+  lock.lock();
   known.world.reset();
   known.made = 0;
 }

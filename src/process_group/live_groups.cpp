@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process_group/live_groups.h"
 
+#include <c10/util/ScopeExit.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <vector>
 
 #include "farandole/comm/communicator.h"
 #include "farandole/error.h"
@@ -19,7 +22,9 @@ namespace {
 struct LiveGroups {
   const pid_t process = ::getpid();
   std::mutex mutex;
-  std::set<ProcessGroupFarandole*> groups;  // guarded by mutex
+  std::condition_variable let_go;
+  std::set<ProcessGroupFarandole*> groups;       // guarded by mutex
+  std::multiset<ProcessGroupFarandole*> in_use;  // guarded by mutex; they stay until they are not
 };
 
 LiveGroups& live() {
@@ -45,7 +50,8 @@ void remember(ProcessGroupFarandole& group) {
 void forget(ProcessGroupFarandole& group) {
   LiveGroups& known = live();
   if (is_forked_child(known)) return;
-  const std::lock_guard<std::mutex> lock(known.mutex);
+  std::unique_lock<std::mutex> lock(known.mutex);
+  known.let_go.wait(lock, [&] { return known.in_use.count(&group) == 0; });
   known.groups.erase(&group);
 }
 
@@ -90,8 +96,19 @@ std::function<void()> watch_of_default_group(const std::vector<uint64_t>& ranks)
 void shut_down_all_groups() {
   LiveGroups& known = live();
   if (is_forked_child(known)) return;
-  const std::lock_guard<std::mutex> lock(known.mutex);
-  for (ProcessGroupFarandole* group : known.groups) group->shutdown();
+  std::unique_lock<std::mutex> lock(known.mutex);
+  const std::vector<ProcessGroupFarandole*> present(known.groups.begin(), known.groups.end());
+  for (ProcessGroupFarandole* const group : present) {
+    if (known.groups.count(group) == 0) continue;
+    const auto use = known.in_use.insert(group);
+    lock.unlock();  // callbacks run meanwhile, and may ask for a group or let one go
+    const auto end_use = c10::make_scope_exit([&] {
+      lock.lock();
+      known.in_use.erase(use);
+      known.let_go.notify_all();
+    });
+    group->shutdown();
+  }
 }
 
 }  // namespace farandole

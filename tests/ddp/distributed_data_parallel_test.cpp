@@ -361,6 +361,47 @@ class DoublingHook : public AllReduceHook {
   int plans = 0;
 };
 
+/// Its result reads what the last backward was like, on the thread of the collective: rank 1 begins
+/// its own only when rank 0 has asked for that.
+class AskingHook : public AllReduceHook {
+ public:
+  AskingHook(const Group& group, DistributedDataParallel<torch::nn::Sequential>& ddp,
+             std::atomic<int>& asked)
+      : AllReduceHook(group), rank_(group->getRank()), ddp_(ddp), asked_(asked) {}
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    const int number = ++calls_;
+    while (rank_ == 1 && asked_ < number) std::this_thread::yield();
+    const auto mean = AllReduceHook::runHook(bucket);
+    const auto result = mean->then(
+        [this](c10::ivalue::Future& done) {
+          ddp_.stats();
+          ++answers;
+          return done.value();
+        },
+        mean->elementType());
+    if (rank_ == 0) ++asked_;
+    return result;
+  }
+  std::atomic<int> answers{0};
+
+ private:
+  const int rank_;
+  DistributedDataParallel<torch::nn::Sequential>& ddp_;
+  std::atomic<int>& asked_;
+  int calls_ = 0;
+};
+
+TEST(DistributedDataParallel, AnswersAHookOnTheThreadOfACollective) {
+  std::atomic<int> asked{0};
+  run_replicas("farandole", 2, [&asked](const Group& group) {
+    DistributedDataParallel ddp(small_net(), group);
+    const auto hook = std::make_shared<AskingHook>(group, ddp, asked);
+    ddp.register_comm_hook(hook);
+    ddp.forward(integers({6, 4}, group->getRank())).sum().backward();
+    EXPECT_GT(hook->answers, 0);
+  });
+}
+
 TEST_P(DdpOver, TellsAHookOfEachNewPlan) {
   run_replicas(GetParam(), 2, [](const Group& group) {
     DistributedDataParallel ddp(small_net(), group);

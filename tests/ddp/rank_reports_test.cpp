@@ -49,7 +49,7 @@ TEST_P(RankReportsOver, BringsDetailsThatAreEqualAndThatDiffer) {
   });
 }
 
-TEST(RankReports, SendsEqualDetailsAsAHash) {
+TEST(RankReports, SendsEqualDetailsAsAFingerprint) {
   run_replicas("foreign", 2, [](const Group& group) {
     auto* const backend =
         dynamic_cast<ForeignBackend*>(group->getBackend(c10::DeviceType::CPU).get());
@@ -57,9 +57,9 @@ TEST(RankReports, SendsEqualDetailsAsAHash) {
     RankReports<Number> reports(replicas, kOthers + kDetails, kDetails);
     backend->gathered_bytes();
     exchange_details(group, reports, true, [](int, size_t) { return uint8_t{2}; });
-    EXPECT_EQ(backend->gathered_bytes(), 8 + 3 + 8);
+    EXPECT_EQ(backend->gathered_bytes(), 8 + 3 + 16);
     exchange_details(group, reports, true, [](int rank, size_t) { return uint8_t(rank); });
-    EXPECT_EQ(backend->gathered_bytes(), 8 + 3 + 8 + 1000);
+    EXPECT_EQ(backend->gathered_bytes(), 8 + 3 + 16 + 1000);
   });
 }
 

@@ -6,11 +6,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <future>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "farandole/error.h"
 #include "farandole/process_group/work.h"
 #include "process_group/group_ranks.h"
+#include "process_group/live_groups.h"
 #include "support/no_more_threads.h"
 
 namespace farandole {
@@ -201,6 +205,34 @@ TEST(ProcessGroup, OutlivesACallbackThatThrows) {
     }
     group.barrier(now<c10d::BarrierOptions>());
     EXPECT_EQ(tensors.front().item<float>(), 2.0f);
+  });
+}
+
+TEST(ProcessGroup, LetsACallbackMakeAGroupWhileAllAreShutDown) {
+  std::promise<void> is_added;
+  std::promise<void> begins;
+  std::atomic<bool> is_done{false};
+  run_group_ranks(2, [&](ProcessGroupFarandole& group) {
+    Tensors tensors{full({1}, 1)};
+    if (group.getRank() == 1) {
+      is_added.get_future().wait();  // now the callback is added to what is not done yet
+      group.allreduce(tensors, {})->wait();
+      return;
+    }
+    const auto work = group.allreduce(tensors, {});
+    work->getFuture()->addCallback([&](c10::ivalue::Future&) {
+      begins.get_future().wait();
+      std::this_thread::sleep_for(milliseconds(100));  // now it is waited for
+      c10::make_intrusive<ProcessGroupFarandole>(
+          c10::make_intrusive<c10d::HashStore>(), 0, 1,
+          c10::make_intrusive<ProcessGroupFarandole::Options>(std::chrono::seconds(10)));
+      is_done = true;
+    });
+    is_added.set_value();
+    work->wait();
+    begins.set_value();
+    shut_down_all_groups();
+    EXPECT_TRUE(is_done);
   });
 }
 

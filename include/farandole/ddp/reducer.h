@@ -165,7 +165,30 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
     bool has_joined_ranks = false;  ///< see has_joined_ranks()
   };
 
+  /// What is told of the last synchronized backward.
+  struct Results {
+    Outcome outcome;
+    bool has_averages = false;           ///< see has_averages()
+    bool has_dropped_gradients = false;  ///< see has_dropped_gradients()
+    BackwardStats stats;
+    std::shared_ptr<const Buckets> buckets;  ///< see buckets()
+  };
+
   Reducer(std::vector<Parameter> parameters, std::shared_ptr<ReplicaGroup> group, Options options);
+
+  /// read(results_), at any time.
+  template <class Read>
+  auto read_results(const Read& read) const {
+    const std::lock_guard<std::mutex> lock(results_mutex_);
+    return read(results_);
+  }
+  /// change(results_). Called with mutex_.
+  template <class Change>
+  void change_results(const Change& change) {
+    const std::lock_guard<std::mutex> lock(results_mutex_);
+    change(results_);
+  }
+  void show_buckets();
 
   // In the order of a backward; output_has_gradient, take and on_accumulated are hooks, and lock
   // mutex_ themselves.
@@ -201,7 +224,7 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
 
   const std::shared_ptr<ReplicaGroup> group_;
   const Options options_;
-  // Guards all below; held through end_backward(), where a communication hook may ask for stats().
+  // Guards all below; held through a backward, its collectives and its hooks.
   mutable std::recursive_mutex mutex_;
   const std::unique_ptr<PlannedBuckets> plan_;  ///< the current one
   const std::unique_ptr<GradientStore> gradients_;
@@ -214,10 +237,10 @@ class FARANDOLE_API Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<ShardedGradients> sharded_;
   bool unshards_ = false;  ///< from the next forward on; set_sharded() may come from a destructor
   std::optional<double> joined_weight_;  ///< in join_backward()
-  Outcome outcome_;
-  bool has_averages_ = false;           ///< see has_averages()
-  bool has_dropped_gradients_ = false;  ///< see has_dropped_gradients()
-  BackwardStats stats_;
+  Results results_;
+  /// Held for a moment, with mutex_, to change results_: who reads them with it alone, as what a
+  /// communication hook leaves to the thread of a collective, waits for no backward.
+  mutable std::mutex results_mutex_;
 };
 
 }  // namespace farandole

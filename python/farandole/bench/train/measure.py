@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import itertools
 import hashlib
+import itertools
 import math
 import statistics
 import time
