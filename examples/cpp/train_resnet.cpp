@@ -161,8 +161,7 @@ class Trainer {
     TrainingLog log(folder, {"loss", "lr", "images_per_s", "test_loss", "top1", "top5"}, step_);
     const auto epochs = static_cast<size_t>(flags_.integer("epochs"));
     for (size_t epoch = sampler_.epoch(); epoch < epochs; ++epoch) {
-      if (!train_epoch(epoch, log))
-        return was_preempted_ ? farandole::CheckpointOnSignal::kStatus : 0;
+      if (!train_epoch(epoch, log)) return was_preempted_ ? preemption_.end() : 0;
       const auto metrics = evaluate();
       log.write(step_, metrics);
       const bool stop = early_stopping_.should_stop(metrics[1].second);

@@ -3,13 +3,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "ddp/replica_ranks.h"
+#include "farandole/checkpoint/save_checkpoint.h"
 #include "farandole/error.h"
 
 namespace farandole {
@@ -49,6 +53,35 @@ TEST(CheckpointOnSignal, TellsAllRanksOfASignalToOne) {
       EXPECT_TRUE(preemption.requested()) << "it stays so";
     });
   }
+}
+
+TEST(CheckpointOnSignal, SaysOnRank0WhatItSaved) {
+  const std::string path =
+      testing::TempDir() + "farandole_checkpoint_on_signal_test_" + std::to_string(::getpid());
+  testing::internal::CaptureStderr();
+  run_replicas("shm", 2, [&](const Group& group) {
+    CheckpointOnSignal preemption(
+        of(group, group->getRank() == 1 ? std::vector{SIGUSR1} : std::vector<int>{}));
+    if (group->getRank() == 1) std::raise(SIGUSR1);
+    EXPECT_TRUE(preemption.requested());
+    EXPECT_TRUE(preemption.requested());
+    torch::nn::Linear model(2, 2);
+    Training training;
+    training.model = model.ptr().get();
+    SaveCheckpointOptions saving;
+    saving.group = group;
+    saving.step = 7;
+    save_checkpoint(path, training, saving);
+    EXPECT_EQ(preemption.end(), CheckpointOnSignal::kStatus);
+  });
+  const std::string text = testing::internal::GetCapturedStderr();
+  std::filesystem::remove_all(path);
+  for (const std::string line : {"a rank was asked to save and end", "step-00000007'."}) {
+    const size_t found = text.find(line);
+    EXPECT_NE(found, std::string::npos) << text;
+    EXPECT_EQ(text.find(line, found + 1), std::string::npos) << text;
+  }
+  EXPECT_THAT(text, testing::HasSubstr("with status 75; the last checkpoint is '"));
 }
 
 TEST(CheckpointOnSignal, TellsAllRanksOfAFile) {

@@ -28,7 +28,7 @@ struct CheckpointOnSignalOptions {
 ///       train(step);
 ///       if (!preemption.requested()) continue;
 ///       save_checkpoint(path, training, saving(step + 1));
-///       return CheckpointOnSignal::kStatus;  // of main
+///       return preemption.end();  // of main
 ///     }
 ///
 /// Handlers that the program had set before are called too. Any number of them may be there.
@@ -47,13 +47,17 @@ class FARANDOLE_API CheckpointOnSignal {
   CheckpointOnSignal& operator=(const CheckpointOnSignal&) = delete;
 
   /// Whether any rank was asked since this object is there, the same on all. Collective: one number
-  /// to all ranks. Throws what collectives throw.
+  /// to all ranks. Rank 0 logs it once. Throws what collectives throw.
   bool requested() const;
+  /// kStatus, for main to return. Rank 0 logs the last checkpoint of save_checkpoint(), when it is
+  /// on the disk, or what that save met. Local.
+  int end() const;
 
  private:
   const std::string file_;
   const Group group_;
   std::map<int, unsigned> seen_;  ///< by signal: how often it had come before
+  mutable bool was_told_ = false;
 };
 
 }  // namespace farandole

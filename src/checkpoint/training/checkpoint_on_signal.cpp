@@ -6,13 +6,17 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <exception>
 #include <filesystem>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <utility>
 
+#include "checkpoint/training/last_checkpoint.h"
 #include "farandole/error.h"
 #include "farandole/process_group/collectives.h"
+#include "log.h"
 #include "process_group/message_device.h"
 
 namespace farandole {
@@ -118,7 +122,25 @@ bool CheckpointOnSignal::requested() const {
   }
   const at::Tensor asked = at::full({1}, own ? 1.0 : 0.0, message_device(*group_));
   all_reduce(asked, {c10d::ReduceOp::MAX, group_});
-  return asked.item<float>() > 0;
+  if (asked.item<float>() <= 0) return false;
+  if (!std::exchange(was_told_, true) && group_->getRank() == 0) {
+    log(LogLevel::kInfo, "a rank was asked to save and end: requested() is true on all ranks.");
+  }
+  return true;
+}
+
+int CheckpointOnSignal::end() const {
+  if (group_->getRank() != 0) return kStatus;
+  try {
+    const auto last = checkpoint::last_checkpoint();
+    const std::string saved =
+        last ? "the last checkpoint is '" + last->wait() + "'" : "nothing was saved";
+    log(LogLevel::kInfo, "CheckpointOnSignal ends the ranks with status " +
+                             std::to_string(kStatus) + "; " + saved + ".");
+  } catch (const std::exception& met) {
+    log(LogLevel::kError, met.what());
+  }
+  return kStatus;
 }
 
 }  // namespace farandole

@@ -12,6 +12,7 @@
 
 #include "checkpoint/format/json.h"
 #include "checkpoint/training/holder_states.h"
+#include "checkpoint/training/last_checkpoint.h"
 #include "checkpoint/training/optimizer_states.h"
 #include "checkpoint/training/parameter_names.h"
 #include "checkpoint/training/rng_states.h"
@@ -182,8 +183,10 @@ PendingCheckpoint save_checkpoint(const std::string& path, const Training& train
   check_same(writer->all_gather(name_of(options.step) + " " + std::to_string(options.keep) +
                                 (options.asynchronous ? " asynchronous\n" : "\n") +
                                 slices.common()));
-  return writer->save(slices.own(), values,
-                      {name_of(options.step), options.keep, options.asynchronous});
+  PendingCheckpoint save = writer->save(
+      slices.own(), values, {name_of(options.step), options.keep, options.asynchronous});
+  checkpoint::note_last(save);
+  return save;
 }
 
 }  // namespace farandole
