@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farandole/comm/backends.h"
 
+#include <algorithm>
+#include <atomic>
+
 #include "comm/hosts/multi_host_communicator.h"
 #include "comm/mpi_loader.h"
 #include "comm/nccl_loader.h"
+#include "comm/open_files.h"
 #include "comm/sealed_store.h"
 #include "comm/shm/shared_memory_communicator.h"
 #include "farandole/error.h"
+#include "log.h"
 
 namespace farandole::comm {
 namespace {
@@ -56,6 +61,16 @@ const Row& row_of(const std::string& backend) {
                         "Farandole knows " + names + ".", "pass one of these names.");
 }
 
+/// Once in a process, while there is still room. `before`: descriptors that were open before the
+/// group formed.
+void warn_of_few_left(const std::string& group, size_t before) {
+  static std::atomic<bool> was_told{false};
+  const auto now = open_files();
+  if (!now || was_told.load()) return;
+  const std::string text = text_of_few_left(group, now->open - std::min(now->open, before), *now);
+  if (!text.empty() && !was_told.exchange(true)) log(LogLevel::kWarning, text);
+}
+
 }  // namespace
 
 std::vector<BackendInfo> backends() {
@@ -85,7 +100,10 @@ std::string obstacle_to(const std::string& backend, const Config& config) {
 std::unique_ptr<Communicator> make_communicator(const std::string& backend, Store& store,
                                                 const CommunicatorOptions& options) {
   SealedStore sealed(store, options.config.job_secret);
-  return row_of(backend).make(sealed, options);
+  const auto before = open_files();
+  auto made = row_of(backend).make(sealed, options);
+  if (before && made->topology().local_rank == 0) warn_of_few_left(options.name, before->open);
+  return made;
 }
 
 }  // namespace farandole::comm

@@ -4,12 +4,16 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -18,12 +22,14 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
+#include "comm/open_files.h"
 #include "farandole/error.h"
 #include "farandole/process_group/collectives.h"
 #include "farandole/process_group/process_group.h"
 #include "farandole/process_group/symmetric_tensor.h"
 #include "process_group/group_ranks.h"
 #include "process_group/slurm.h"
+#include "support/ranks.h"
 
 namespace farandole {
 namespace {
@@ -102,6 +108,97 @@ TEST_F(Init, MayBeRepeatedAfterDestroy) {
   }
   EXPECT_NE(error_of<InvalidArgument>([] { default_group(); }).find("no default group"),
             std::string::npos);
+}
+
+/// Groups over a limit of open files: first rank 0 hears how many more fit, then a typed error ends
+/// it.
+TEST_F(Init, SaysInTimeThatDescriptorsRunOut) {
+  const std::string path =
+      testing::TempDir() + "/farandole_init_test_files_" + std::to_string(::getpid());
+  const auto run = [&](comm::Communicator& communicator) {
+    const rlim_t most = comm::open_files()->open + 120;
+    const rlimit limit{most, most};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    InitOptions options;
+    options.rank = communicator.rank();
+    options.world_size = communicator.world_size();
+    options.init_method = "file://" + path;
+    init_process_group(options);
+    testing::internal::CaptureStderr();
+    std::string text;
+    for (int group = 0; group < 200 && text.empty(); ++group) {
+      try {
+        new_group({0, 1});
+      } catch (const Error& error) {
+        text = error.what();
+      }
+    }
+    const std::string told = testing::internal::GetCapturedStderr();
+    EXPECT_NE(text, "") << "no limit was met";
+    const size_t first =
+        told.find("more groups like it fit. Raise the limit of open files (ulimit");
+    EXPECT_EQ(first != std::string::npos, communicator.rank() == 0);
+    if (first != std::string::npos) {
+      EXPECT_EQ(told.find("more groups like it fit", first + 1), std::string::npos);
+    }
+    destroy();
+  };
+  test::run_process_ranks(2, run);
+  std::remove(path.c_str());
+}
+
+using PendingWork = c10::intrusive_ptr<c10d::Work>;
+
+/// Runs `body` on rank 0 of two processes with a collective that is not done before `complete()`.
+void run_beside_pending_work(
+    const std::function<void(PendingWork work, const std::function<void()>& complete)>& body) {
+  const std::string path =
+      testing::TempDir() + "/farandole_init_test_pending_" + std::to_string(::getpid());
+  const auto run = [&](comm::Communicator& communicator) {
+    InitOptions options;
+    options.rank = communicator.rank();
+    options.world_size = communicator.world_size();
+    options.init_method = "file://" + path;
+    const Group world = init_process_group(options);
+    if (communicator.rank() == 1) communicator.barrier();
+    std::vector<at::Tensor> tensors{at::ones({1})};
+    const PendingWork work = world->allreduce(tensors, {});
+    if (communicator.rank() == 0) {
+      body(work, [&] {
+        communicator.barrier();
+        work->wait();
+      });
+    } else {
+      work->wait();
+    }
+    destroy();
+  };
+  test::run_process_ranks(2, run);
+  std::remove(path.c_str());
+}
+
+TEST_F(Init, ACallbackMayAskForItsRankWhileGroupsEnd) {
+  run_beside_pending_work([](const PendingWork& work, const std::function<void()>& complete) {
+    const Group single = new_group({0});
+    const auto found = std::make_shared<std::atomic<int>>(-1);
+    work->getFuture()->addCallback([found, single](c10::ivalue::Future&) {
+      // Until destroy() has ended that group, and waits for this callback to end the other one.
+      const auto is_ended = [&single] {
+        try {
+          single->barrier()->wait();
+          return false;
+        } catch (const AbortedError&) {
+          return true;
+        }
+      };
+      while (!is_ended()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      *found = rank();
+    });
+    complete();
+    destroy();
+    EXPECT_EQ(*found, 0);
+    EXPECT_FALSE(is_initialized());
+  });
 }
 
 TEST_F(Init, RefusesASecondDefaultGroup) {
