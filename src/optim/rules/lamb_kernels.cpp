@@ -43,9 +43,13 @@ FARANDOLE_INLINE void update(const UpdateBlock<T>& block, const LambStep<T>& by,
   T* const exp_avg = block.states[0];
   T* const exp_avg_sq = block.states[1];
   const int64_t elements = block.elements;
+  // Two loops over what is in the cache: GCC makes no vectors of one that stores three arrays here.
 #pragma GCC ivdep
   for (int64_t i = 0; i < elements; ++i) {
     step.average(gradient[i], exp_avg[i], exp_avg_sq[i]);
+  }
+#pragma GCC ivdep
+  for (int64_t i = 0; i < elements; ++i) {
     const T direction = step.direction(parameter[i], exp_avg[i], exp_avg_sq[i]);
     parameter[i] = std::fma(negative_size, direction, parameter[i]);
   }
