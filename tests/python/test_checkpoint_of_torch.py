@@ -357,7 +357,29 @@ def misname_group(folder: Path) -> None:
     edit_metadata(folder, change)
 
 
+def claim_memory(folder: Path) -> None:
+    """640 MB for the unpickler's memo, by a file of eleven bytes."""
+    (folder / ".metadata").write_bytes(b"\x80\x02Nr" + (80_000_000).to_bytes(4, "little") + b"0N.")
+
+
+def claim_memory_in_decimals(folder: Path) -> None:
+    (folder / ".metadata").write_bytes(b"Np80000000\n0N.")
+
+
+def nest_keys(folder: Path) -> None:
+    """A key whose text would take 2 GiB."""
+    nested = pickle.dumps("k" * 64)[:-1] + b"2\x86" * 25 + b"."
+
+    def change(metadata: Any) -> None:
+        metadata.state_dict_metadata[pickle.loads(nested)] = None
+
+    edit_metadata(folder, change)
+
+
 DAMAGES = {
+    claim_memory: "it puts object 80000000",
+    claim_memory_in_decimals: "it puts object 80000000",
+    nest_keys: "no description of a key that is a tuple",
     add_evil_metadata: "UnpicklingError: it names",
     cut_metadata: "could not be read",
     remove_data: "FileNotFoundError",

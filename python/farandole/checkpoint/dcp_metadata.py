@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Sequence
 from enum import Enum, EnumMeta
@@ -18,6 +19,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from farandole.checkpoint.pickle_memo import check_memo
 from farandole.errors import CheckpointError, sentences
 
 FILE = ".metadata"
@@ -42,14 +44,21 @@ _ALLOWED = {
     "torch.serialization": {"_get_layout"},
     "torch": {"Size"},
     "collections": {"OrderedDict"},
-    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
-    "pathlib._local": {"Path", "PosixPath", "PurePosixPath"},
 }
 """By module: the classes that torch's planner and file system write there."""
+
+_PATHS = {
+    (module, name)
+    for module in ("pathlib", "pathlib._local")
+    for name in ("Path", "PosixPath", "PurePosixPath")
+}
+"""Classes of the folder's own path, which is not needed."""
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _PATHS:
+            return _no_path
         if name in _ALLOWED.get(module, ()):
             return super().find_class(module, name)
         if (module, name) == ("builtins", "getattr"):
@@ -59,10 +68,19 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-def _member(enum: object, name: str) -> Enum:
-    if isinstance(enum, EnumMeta) and name in enum.__members__:
+def _no_path(*_parts: object) -> None:
+    """Not joined: of parts that are paths a few bytes can make one as long as memory."""
+
+
+def _member(enum: object, name: object) -> Enum:
+    if isinstance(enum, EnumMeta) and isinstance(name, str) and name in enum.__members__:
         return cast(Enum, enum[name])
-    raise pickle.UnpicklingError(f"it asks for the attribute {name} of {enum!r}")
+    raise pickle.UnpicklingError("it asks for an attribute of what is no Enum's member")
+
+
+def _said(key: object) -> str:
+    """For an error. The text of nested objects can be longer than memory."""
+    return repr(key) if isinstance(key, str) else f"a key that is a {type(key).__qualname__}"
 
 
 def read_metadata(folder: Path) -> Metadata:
@@ -73,18 +91,19 @@ def read_metadata(folder: Path) -> Metadata:
     """
     path = folder / FILE
     try:
-        with path.open("rb") as file:
-            found = _Unpickler(file).load()
+        data = path.read_bytes()
+        check_memo(data)
+        found = _Unpickler(io.BytesIO(data)).load()
     except Exception as met:  # a damaged pickle raises anything
         raise _unreadable(path, f"{type(met).__qualname__}: {met}") from met
     if not isinstance(found, Metadata) or not _has_dictionaries(found):
         raise _unreadable(path, "it has no Metadata of FileSystemWriter")
     for key, described in found.state_dict_metadata.items():
         if not (isinstance(key, str) and _is_description(described)):
-            raise _unreadable(path, f"it has no description of {key!r}")
+            raise _unreadable(path, f"it has no description of {_said(key)}")
     for index, place in found.storage_data.items():
         if not (isinstance(index, MetadataIndex) and _is_place(place)):
-            raise _unreadable(path, f"it does not say where {index} is")
+            raise _unreadable(path, f"it does not say where {_said(getattr(index, 'fqn', index))} is")
     return found
 
 
