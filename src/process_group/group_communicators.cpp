@@ -69,9 +69,10 @@ std::shared_ptr<GroupCommunicators> GroupCommunicators::form(
   options.while_forming = parts.while_forming;
   options.before_abort = [notice] { notice->give(); };
   const std::string backend = comm::backend_for(comm::MemoryKind::kHost, options.config.backend);
+  auto host = comm::make_communicator(backend, adapter, options);
+  adapter.delete_own_keys();  // formation ends with a collective: nobody reads them any more
   const std::shared_ptr<GroupCommunicators> formed(
-      new GroupCommunicators(parts, comm::make_communicator(backend, adapter, options),
-                             options.config.timeout, std::move(notice)));
+      new GroupCommunicators(parts, std::move(host), options.config.timeout, std::move(notice)));
   formed->remember_formation(store, options);
   return formed;
 }

@@ -41,6 +41,10 @@ StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store) : store_(std::
 StoreAdapter::~StoreAdapter() = default;
 
 void StoreAdapter::set(const std::string& key, const std::string& value) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    own_.insert(key);
+  }
   checked("set", key, [&] { store_->set(key, value); });
 }
 
@@ -62,6 +66,15 @@ std::optional<std::string> StoreAdapter::try_get(const std::string& key) {
     if (!store_->check({key})) return std::nullopt;
     return store_->get_to_str(key);
   });
+}
+
+void StoreAdapter::delete_own_keys() noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  try {
+    for (const std::string& key : own_) store_->deleteKey(key);
+  } catch (const std::exception&) {  // a store may know no deletion; then they stay
+  }
+  own_.clear();
 }
 
 }  // namespace farandole

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
+#include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -26,9 +28,13 @@ class StoreAdapter : public comm::Store {
   std::optional<std::string> get(const std::string& key,
                                  std::chrono::milliseconds timeout) override;
   std::optional<std::string> try_get(const std::string& key) override;
+  /// Deletes the keys that this object has set, as far as the store can.
+  void delete_own_keys() noexcept;
 
  private:
   c10::intrusive_ptr<c10d::Store> store_;
+  std::mutex mutex_;
+  std::set<std::string> own_;  ///< keys; guarded by mutex_
 };
 
 }  // namespace farandole
