@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checked_file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 
 #include "checkpoint/file_error.h"
 #include "checkpoint/format/checksum.h"
+#include "checkpoint/regular_file.h"
 #include "farandole/error.h"
 
 namespace farandole::checkpoint {
@@ -25,8 +25,7 @@ void throw_damaged(const std::string& path, const std::string& why) {
 CheckedFile::CheckedFile(const std::string& folder, FileRecord record)
     : path_(folder + "/" + record.name),
       record_(std::move(record)),
-      descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (descriptor_ < 0) throw_file_error(path_, "could not be opened", errno);
+      descriptor_(open_regular_file(path_)) {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) {
     const int error_number = errno;

@@ -10,15 +10,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <random>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "checkpoint/checked_file.h"
 #include "checkpoint/file_error.h"
 #include "checkpoint/format/checksum.h"
+#include "checkpoint/regular_file.h"
 #include "farandole/error.h"
 #include "farandole/version.h"
 #include "log.h"
@@ -53,15 +52,6 @@ void check_can_be_folder(const fs::path& path) {
                         "pass the folder that was passed to save_checkpoint(), or that of one "
                         "checkpoint; for a file of torch.save(), use torch.load() or "
                         "torch::load().");
-}
-
-std::string text_of_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw_file_error(path, "could not be opened", errno);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad()) throw_file_error(path, "could not be read", EIO);
-  return text.str();
 }
 
 /// Throws CheckpointError if that cannot be told: what cannot be read is not taken for nothing.
@@ -177,6 +167,21 @@ void check_sum(const std::string& text) {
   const std::string expected = kSumMember + std::to_string(crc32c(text.data(), end)) + "}\n";
   if (text.substr(end) != expected)
     throw JsonError("it has another checksum than when it was saved");
+}
+
+/// What the file `latest` in `root` names; empty if there is no such file, or if it names something
+/// that is not in `root`.
+std::string name_of_latest(const std::string& root) {
+  const fs::path path = fs::path(root) / kLatest;
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return "";
+  const std::string text = text_of_file(path.string());
+  const std::string name = text.substr(0, text.find('\n'));
+  if (name != "." && name != ".." && name.find('/') == std::string::npos) return name;
+  log(LogLevel::kWarning, "'" + path.string() +
+                              "' is ignored: it leads out of its folder. The newest checkpoint in "
+                              "the folder is loaded.");
+  return "";
 }
 
 int64_t number_of(const std::string& folder) {
@@ -314,7 +319,8 @@ std::vector<std::string> checkpoints_in(const std::string& root) {
   std::error_code error;
   for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
-    if (name.rfind(kTemporary, 0) == 0 || !is_checkpoint(at->path())) continue;
+    // A link of this name may lead out of the folder.
+    if (name == kLatest || name.rfind(kTemporary, 0) == 0 || !is_checkpoint(at->path())) continue;
     try {
       found.emplace_back(number_of(at->path().string()), at->path().string());
     } catch (const CheckpointError& damaged) {  // or of another program
@@ -344,10 +350,8 @@ bool has_checkpoint(const std::string& path) {
 
 std::string find_checkpoint(const std::string& path) {
   if (is_checkpoint(path)) return path;
-  std::ifstream file(path + "/" + kLatest);
-  std::string name;
-  if (file && std::getline(file, name) && is_checkpoint(path + "/" + name))
-    return path + "/" + name;
+  const std::string name = name_of_latest(path);
+  if (!name.empty() && is_checkpoint(path + "/" + name)) return path + "/" + name;
   const std::vector<std::string> present = checkpoints_in(path);
   if (present.empty()) check_can_be_folder(path);
   if (present.empty()) throw_none(path);

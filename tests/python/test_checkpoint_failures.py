@@ -425,3 +425,52 @@ def _loop(rank: int, size: int, path: str) -> None:
 def test_a_link_to_itself_is_a_typed_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     ranks.run(_loop, 1, str(tmp_path / "loop"))
+
+
+def _meets_a_pipe(rank: int, size: int, path: str) -> None:
+    for load in (farandole.load_checkpoint, farandole.resume_or_start):
+        with pytest.raises(CheckpointError, match="not a file"):
+            load(path, model=nn.Linear(8, 8))
+
+
+@pytest.mark.parametrize("name", ["index.json", "rank-00000.safetensors", ".metadata"])
+def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path, name: str) -> None:
+    ranks.run(_saves, 1, str(tmp_path))
+    folder = tmp_path / "save-00000001"
+    if name == ".metadata":
+        shutil.rmtree(folder)
+        folder.mkdir()
+    else:
+        [each] = folder.glob(name.replace("rank-00000", "*"))
+        name = each.name
+        each.unlink()
+    os.mkfifo(folder / name)
+    ranks.run(_meets_a_pipe, 2, str(folder))
+
+
+def _loads_its_own(rank: int, size: int, path: str) -> None:
+    assert farandole.load_checkpoint(path, model=nn.Linear(8, 8)) == {"of": "inside"}
+
+
+def _saves_value(rank: int, size: int, path: str, value: str) -> None:
+    farandole.save_checkpoint(path, model=nn.Linear(8, 8), values={"of": value})
+
+
+@pytest.mark.parametrize("kind", ["text", "link to a folder", "link to a text", "pipe"])
+def test_the_latest_checkpoint_lies_in_its_folder(tmp_path: Path, kind: str) -> None:
+    root, latest = tmp_path / "root", tmp_path / "root" / "latest"
+    for _ in range(2):  # so that its number is higher
+        ranks.run(_saves_value, 1, str(tmp_path / "other"), "outside")
+    (tmp_path / "other" / "save-00000002").rename(tmp_path / "outside")
+    ranks.run(_saves_value, 1, str(root), "inside")
+    latest.unlink()
+    if kind == "text":
+        latest.write_text("../outside\n")
+    elif kind == "link to a folder":
+        latest.symlink_to("../outside")
+    elif kind == "link to a text":
+        (tmp_path / "text").write_text("../outside\n")
+        latest.symlink_to("../text")
+    else:
+        os.mkfifo(latest)
+    ranks.run(_loads_its_own, 1, str(root))

@@ -19,6 +19,7 @@ import farandole
 import pytest
 import torch
 from farandole.debugger import (
+    Collection,
     Hook,
     ModeKeys,
     NoMoreData,
@@ -33,6 +34,7 @@ from farandole.debugger import (
 )
 from torch import nn
 
+import ranks
 import warm_python
 from debugger_training import ELEMENTS, EVERY_STEP, Net, batches, seeded, train
 
@@ -430,3 +432,21 @@ def test_elements_of_dtypes_that_only_cpp_wrote_are_read(
     found = raw_file.read(tmp_path / "raw", "a")
     assert found.dtype == dtype
     assert found.tolist() == tensor.tolist()
+
+
+def _searches(rank: int, size: int, path: str) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which pytest's own timeout has taken
+    slow = create_trial(path).collection("slow")
+    assert slow.has("aaaa")
+    for _ in range(2):  # the second time at once
+        with pytest.raises(farandole.InvalidArgument, match="did not end within"):
+            slow.has("a" * 100 + "!")
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_a_regular_expression_that_does_not_end_is_given_up(tmp_path: Path) -> None:
+    hook, model = open_hook(tmp_path, reduction_config=ELEMENTS)
+    hook.add_collection(Collection("slow", include_regex="^(a+)+$"))
+    steps_of(hook, model, 1)
+    hook.close()
+    ranks.run(_searches, 1, str(tmp_path))

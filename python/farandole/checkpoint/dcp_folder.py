@@ -18,6 +18,7 @@ from farandole.checkpoint.dcp_metadata import read_metadata
 from farandole.checkpoint.numpy_scalars import plain_numpy_classes
 from farandole.errors import CheckpointError, sentences
 from farandole.optim.boxes import Box, boxes_of, contiguous_strides
+from farandole.regular_file import open_regular_file
 
 Keys = tuple[str | int, ...]
 
@@ -142,7 +143,7 @@ class DcpFolder:
             raise self.damaged(key, f"it is said to be in '{relative}', outside of the folder")
         if getattr(info, "transform_descriptors", None):
             raise self.damaged(key, f"it is stored as {list(info.transform_descriptors)}")
-        with Path(self.folder, relative).open("rb") as file:
+        with open_regular_file(Path(self.folder, relative)) as file:
             part = _FilePart(file, info.offset, info.length)
             return torch.load(part, map_location="cpu", weights_only=True)  # type: ignore[arg-type]
 

@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from farandole.checkpoint.pickle_memo import check_memo
 from farandole.errors import CheckpointError, sentences
+from farandole.regular_file import open_regular_file
 
 FILE = ".metadata"
 """Which a save writes last."""
@@ -91,7 +92,8 @@ def read_metadata(folder: Path) -> Metadata:
     """
     path = folder / FILE
     try:
-        data = path.read_bytes()
+        with open_regular_file(path) as file:
+            data = file.read()
         check_memo(data)
         found = _Unpickler(io.BytesIO(data)).load()
     except Exception as met:  # a damaged pickle raises anything
@@ -103,7 +105,8 @@ def read_metadata(folder: Path) -> Metadata:
             raise _unreadable(path, f"it has no description of {_said(key)}")
     for index, place in found.storage_data.items():
         if not (isinstance(index, MetadataIndex) and _is_place(place)):
-            raise _unreadable(path, f"it does not say where {_said(getattr(index, 'fqn', index))} is")
+            name = _said(getattr(index, "fqn", index))
+            raise _unreadable(path, f"it does not say where {name} is")
     return found
 
 

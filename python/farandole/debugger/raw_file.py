@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from farandole.foreign_text import json_of
+from farandole.regular_file import open_regular_file
 
 _NAMES = {
     torch.float64: "F64",
@@ -72,7 +73,7 @@ def read(path: Path, name: str) -> Tensor:
         OSError, ValueError, KeyError, TypeError, RuntimeError: the file is missing, damaged, or has
             no such tensor.
     """
-    with path.open("rb") as file:
+    with open_regular_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
             raise ValueError("the header is cut off")

@@ -19,6 +19,7 @@ from farandole.debugger.exceptions import (
     TensorUnavailable,
 )
 from farandole.debugger.modes import ModeKeys
+from farandole.debugger.saved_collection import SavedCollection
 from farandole.debugger.saved_value import SavedValue
 from farandole.debugger.step_index import StepIndex, StepPlace
 from farandole.debugger.step_state import StepState
@@ -114,7 +115,7 @@ class Trial:
 
     def _take(self, worker: str, record: dict[str, Any]) -> None:
         for name, collection in record.get("collections", {}).items():
-            self._collections[name] = Collection(
+            self._collections[name] = SavedCollection(
                 name, collection["include_regex"], collection["tensor_names"]
             )
         if "tensors" in record and self._is_in_range(record["global"]):

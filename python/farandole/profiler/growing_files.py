@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farandole.foreign_text import json_of
+from farandole.regular_file import open_regular_file
 
 _LARGEST = 1e18
 """No time and no rate is larger; sums of such numbers stay finite."""
@@ -48,7 +49,7 @@ class GrowingFile:
     def is_another(self) -> bool:
         """Whether the file at the path does not begin as the one that was read."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular_file(self.path) as file:
                 return file.read(len(self._head)) != self._head
         except OSError:  # new_objects() says why
             return False
@@ -56,7 +57,7 @@ class GrowingFile:
     def new_objects(self) -> list[dict[str, Any]]:
         """What was added since the last call. Brackets and commas of an array are passed over."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular_file(self.path) as file:
                 file.seek(self._read_bytes)
                 added = file.read()
             self.unreadable = ""
