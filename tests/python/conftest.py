@@ -19,6 +19,8 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+import documented_errors
+
 SINCE_2_15 = ["test_hooks.py", "test_reconfigure.py", "test_windows.py"]
 
 collect_ignore = [] if hasattr(ProcessGroup, "new_window") else SINCE_2_15
@@ -64,6 +66,8 @@ SMALL_PROGRAMS = ("sh", "true", "sleep", "ip", "tc", "fc-list", "git", "readelf"
 
 # A shell's background jobs ignore SIGINT, and what they start does too; tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+documented_errors.compare_all()
 
 _running: pytest.Item | None = None
 _refusal = ""
