@@ -241,9 +241,22 @@ def test_it_says_when_one_process_is_the_better_choice_because_of_communication(
     assert "one process is the better choice: 8 samples/s on 2 ranks" in line
     assert "10 in one process with all cores, 0.80x. Why: ranks that never communicate" in line
     assert (
-        "reach 12 samples/s, so communication costs the difference: 250 ms of its 1000 ms" in line
+        "reach 12 samples/s, so communication costs the difference: 250 ms of its 1,000 ms" in line
     )
     assert "25%" in line
+
+
+def test_numbers_have_no_exponents() -> None:
+    rows = [row("ours", 54_012.3), row("limit", 999.7), one_process(1234.5)]
+    (line,) = scaling.advice(rows)
+    assert "54,012 samples/s on 2 ranks (Farandole), 1,234 in one process" in line
+    for parameters, text in ((41_000, "41,000 parameters"), (11_689_512, "11,689,512 parameters")):
+        assert text in page([{**each, "parameters": parameters} for each in rows])
+
+
+def test_the_terminal_says_what_lanes_are(capsys: pytest.CaptureFixture[str]) -> None:
+    command_line.print_head(plan_of(), [1, 2])
+    assert "; torch: torch's DDP over Farandole; " in capsys.readouterr().out
 
 
 def test_it_says_when_no_communication_could_be_fast_enough() -> None:

@@ -359,10 +359,33 @@ def test_the_command_writes_page_and_figures(
     assert found["job"]["start_time"] == START_S
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("Straggler: rank 1 on algo-1")
-    assert printed[-1] == str(output)
+    assert printed[-1] == f"The page is in {output}."
     both = ["--compare", str(folder), str(folder), "-o", str(output), "--json", str(figures)]
     assert command_line.main(both) == 0
     assert json.loads(figures.read_text())["step"]["speedup"] == 1.0
+
+
+def test_pages_lie_beside_what_they_show_unless_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rich_profile(tmp_path / "before")
+    rich_profile(tmp_path / "after")
+    for arguments, name in (
+        (["after"], "after/report.html"),
+        (["--compare", "before", "after"], "after/comparison.html"),
+    ):
+        assert command_line.main(arguments) == 0
+        assert capsys.readouterr().out.endswith(f"The page is in {name}.\n")
+        assert (tmp_path / name).is_file()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["after", "before"]
+    assert not Profile(tmp_path / "after").problems()  # a page is no file that cannot be read
+
+
+def test_the_numbers_of_the_axis_are_beside_the_chart(text: str) -> None:
+    axis, chart = re.findall(r'<div class="timed">(<svg .*?</svg>)(.*?)</div>', text)[0]
+    assert axis.count(" ms</text>") == 5
+    assert not re.search(r">[0-9.]+ ms</text>", chart)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ svg .title { font-weight: 600; } svg .grid { stroke: var(--line); }
 td, th { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; overflow-wrap: normal; }
 td:first-child, th:first-child { text-align: left; }
-@media (max-width: 30rem) { td, th { padding: .3rem .25rem; } table { font-size: .8rem; } }
+@media (max-width: 30rem) { td, th { padding: .3rem .25rem; } table { font-size: .8rem; }
+  td:first-child { white-space: normal; } }
 """
 LIGHT = ":root { color-scheme: light; --text: #1a1a1a; --page: #fff; --line: #ddd; }"
 

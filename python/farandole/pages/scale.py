@@ -6,7 +6,7 @@ from __future__ import annotations
 
 def short_number(value: float) -> str:
     """Short, without exponents."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def round_up(value: float) -> float:

@@ -27,6 +27,9 @@ are wrong, there is no such folder, the page cannot be written, or numpy is not 
 """
 
 
+_PAGE, _COMPARISON = "report.html", "comparison.html"
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The options."""
     parser = argparse.ArgumentParser(
@@ -39,7 +42,10 @@ def make_parser() -> argparse.ArgumentParser:
     runs.add_argument("folder", nargs="?", metavar="DIR", help="what the run was recorded to")
     runs.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"), help="two such folders")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", default="report.html", help="default: %(default)s"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=f"the page; default: {_PAGE} in DIR, with --compare {_COMPARISON} in AFTER",
     )
     parser.add_argument(
         "--tensors",
@@ -60,16 +66,17 @@ def main(arguments: list[str]) -> int:
     if len(options.tensors) not in (0, len(folders)):
         parser.error("--tensors is of each run: give it once, or with --compare twice or not")
     runs = list(itertools.zip_longest(folders, options.tensors))
+    output = options.output or str(Path(folders[-1], _COMPARISON if options.compare else _PAGE))
     try:
         check_numpy()
         found, text, lines = _compared(*runs) if options.compare else _one(*runs)
-        _write(options.output, text)
+        _write(output, text)
         if options.json:
             _write(options.json, json.dumps(found) + "\n")
     except Error as error:
         print(shown(str(error)), file=sys.stderr)
         return USAGE
-    print(shown("\n".join([*lines, options.output])))
+    print(shown("\n".join([*lines, f"The page is in {output}."])))
     return DONE
 
 
@@ -120,6 +127,6 @@ def _write(file: str, text: str) -> None:
                 "report-output",
                 f"the report could not be written to '{file}'.",
                 f"{error.strerror}.",
-                "pass a file in a folder that exists and may be written to.",
+                "pass with -o a file in a folder that exists and may be written to.",
             )
         ) from error

@@ -56,10 +56,10 @@ def _parts(found: dict[str, Any]) -> str:
     rows.append(_changed("step", step["before_ms"], step["after_ms"]))
     used = [each["part"] for each in found["parts"] if each["before_ms"] or each["after_ms"]]
     return (
-        "<p>Means of all ranks.</p>"
+        "<p>Means of all ranks in milliseconds.</p>"
         + legend(used)
         + bars(bar_rows, labels)
-        + table(("part", "before ms", "after ms", "change ms"), rows)
+        + table(("part", "before", "after", "change"), rows)
     )
 
 

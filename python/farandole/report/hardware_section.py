@@ -22,8 +22,9 @@ def hardware(figures: Figures) -> str:
         return "<p>There are no system metrics.</p>"
     return (
         f"<p>{time_span(figures['columns'])} A column is the mean of "
-        f"{duration(figures['columns']['column_s'])}. The darker, the more; "
-        "what was not recorded is left blank. Numbers are those of the whole time.</p>"
+        f"{duration(figures['columns']['column_s'])}. The more it stands out from the page, the "
+        "higher is the value; what was not recorded is left blank. Numbers are those of the whole "
+        "time.</p>"
         + _utilization(figures["utilization"])
         + "".join(_heat_map(group) for group in figures["hardware"])
     )

@@ -36,7 +36,7 @@ def _article(rule: dict[str, Any]) -> str:
     return (
         f"<article><h3>{html.escape(rule['rule'])} fired</h3><p>{sentence(rule['what'])}</p>"
         f"<p><strong>Advice:</strong> {sentence(rule['advice'])}</p>"
-        f"<p>It held {rule['triggered']:,} times; {rule['datapoints']:,} values were judged.</p>"
+        f"<p>The fault was found in {rule['triggered']:,} of {rule['datapoints']:,} values.</p>"
         f"{_details('Figures', rule['figures'])}{_details('Parameters', rule['parameters'])}"
         "</article>\n"
     )

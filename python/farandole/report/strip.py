@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row of a heat map: a picture one pixel high, light for little and dark for much."""
+"""A row of a heat map: a picture one pixel high, light for little and dark for much.
+
+The style inverts it on a dark page, where many rows of little would be bright.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def strip(values: Sequence[float | None], top: float, words: str) -> str:
 
 
 def scale(top: str) -> str:
-    """What light and dark mean."""
+    """What the colours mean."""
     return f'<span class="scale">0 {strip(range(_LEVELS), _LEVELS - 1, "to")} {top}</span>'
 
 

@@ -34,4 +34,8 @@ svg polyline { fill: none; stroke: var(--text); vector-effect: non-scaling-strok
 @media (max-width: 30rem) { .strips td:nth-child(2) { min-width: 4.5rem; }
   .strips table { font-size: .75rem; } .strips td, .strips th { padding: .1rem; } }
 .scale img { width: 8rem; height: .9rem; vertical-align: -.1rem; border: 1px solid var(--line); }
+@media screen and (prefers-color-scheme: dark) { .strips img, .scale img {
+  filter: invert(1) hue-rotate(180deg); } }
+.timed { display: flex; margin-bottom: .5rem; } .timed svg { min-width: 0; }
+.timed svg.axis { flex: none; width: 4.5rem; }
 """

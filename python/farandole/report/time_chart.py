@@ -19,12 +19,13 @@ def step_time_chart(times: dict[str, Any]) -> str:
     middle = _across([rank["mean"] for rank in ranks], statistics.median)
     longest = _across([rank["longest"] for rank in ranks], max)
     top = round_up(max((value for value in longest if value), default=1.0))
-    pieces = [*_grid(top), _line(middle, top, 'stroke-width="2.5"')]
+    pieces = [*_grid(), _line(middle, top, 'stroke-width="2.5"')]
     pieces.append(_line(longest, top, 'stroke-width="1" stroke-dasharray="2 2" opacity=".7"'))
     pieces += [_cross(each, times["columns"], top) for each in times["longest"]]
     return (
+        f'<div class="timed">{_axis(top)}'
         f'<svg role="img" aria-label="step times over time" style="height:{_HEIGHT}px">'
-        f"{''.join(pieces)}</svg>"
+        f"{''.join(pieces)}</svg></div>"
     )
 
 
@@ -36,13 +37,19 @@ def _across(rows: Sequence[Sequence[float | None]], choose: Any) -> list[float |
     return [choose(column) if column else None for column in columns]
 
 
-def _grid(top: float) -> list[str]:
-    pieces = []
-    for step in range(_GRID + 1):
-        y = _down(top * step / _GRID, top)
-        pieces.append(f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
-        pieces.append(f'<text x="0" y="{y - 4:.1f}">{short_number(top * step / _GRID)} ms</text>')
-    return pieces
+def _axis(top: float) -> str:
+    """Beside the chart, where no line crosses its numbers."""
+    numbers = "".join(
+        f'<text x="95%" y="{_down(step, _GRID) + 4:.1f}" text-anchor="end">'
+        f"{short_number(top * step / _GRID)} ms</text>"
+        for step in range(_GRID + 1)
+    )
+    return f'<svg class="axis" aria-hidden="true" style="height:{_HEIGHT}px">{numbers}</svg>'
+
+
+def _grid() -> list[str]:
+    heights = (_down(step, _GRID) for step in range(_GRID + 1))
+    return [f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>' for y in heights]
 
 
 def _line(values: Sequence[float | None], top: float, look: str) -> str:

@@ -210,6 +210,8 @@ def print_head(plan: Plan, counts: list[int]) -> None:
     if too_many and "strong" in plan.scalings:
         print(f"# without strong scaling to {', '.join(too_many)} ranks: a global batch of "
               f"{batch} has fewer samples than ranks")  # fmt: skip
+    shown = [*plan.lanes, *["single"] * plan.with_single]
+    print(f"# lanes: {'; '.join(f'{lane}: {TITLES[lane]}' for lane in shown)}")
     print(table.HEAD, flush=True)
 
 

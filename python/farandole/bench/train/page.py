@@ -48,7 +48,7 @@ def page(rows: list[Row]) -> str:
 def _section(rows: list[Row], kind: tuple[str, str]) -> str:
     """A model in a precision."""
     own = scaling.of_kind(rows, kind)
-    parameters = f"{own[0]['parameters'] / 1e6:.1f} M parameters"
+    parameters = f"{own[0]['parameters']:,} parameters"
     lanes = [lane for lane in TITLES if any(row["lane"] == lane for row in own)]
     legend = "".join(
         f'<li><i style="background:{COLOURS[lane]}"></i>{html.escape(TITLES[lane])}</li>'

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from farandole.bench.rows import Row
 from farandole.bench.train.lanes import OURS, TITLES
+from farandole.pages.scale import short_number
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,9 @@ def compared(ours: Row, single: Row, limit: Row | None) -> str:
     ratio = ours["samples_per_s"] / single["samples_per_s"]
     ranks = ours["ranks"]
     figures = (
-        f"{ours['samples_per_s']:.4g} samples/s on {ranks} ranks ({TITLES[ours['lane']]}), "
-        f"{single['samples_per_s']:.4g} in {name_of(single)}, {ratio:.2f}x"
+        f"{short_number(ours['samples_per_s'])} samples/s on {ranks} ranks "
+        f"({TITLES[ours['lane']]}), {short_number(single['samples_per_s'])} in {name_of(single)}, "
+        f"{ratio:.2f}x"
     )
     low, high = ours["quartiles_ms"]
     low_single, high_single = single["quartiles_ms"]
@@ -153,12 +155,13 @@ def _reason(ours: Row, single: Row, limit: Row | None) -> str:
     if ours["exposed_ms"] is not None:
         part = ours["exposed_ms"] / ours["median_ms"]
         exposed = (
-            f"{ours['exposed_ms']:.3g} ms of its {ours['median_ms']:.4g} ms a step, {part:.0%}, "
+            f"{short_number(ours['exposed_ms'])} ms of its {short_number(ours['median_ms'])} ms a "
+            f"step, {part:.0%}, "
             "are communication and waiting that computing does not hide"
         )
     if limit is None:
         return f"{exposed or 'not known, as the lane limit was not measured'}."
-    reach = f"ranks that never communicate reach {limit['samples_per_s']:.4g} samples/s"
+    reach = f"ranks that never communicate reach {short_number(limit['samples_per_s'])} samples/s"
     if limit["samples_per_s"] <= single["samples_per_s"]:
         return (
             f"even {reach}: dividing the batch and the cores among {ours['ranks']} ranks costs "
