@@ -26,6 +26,8 @@
 #include <string>
 #include <vector>
 
+#include "progress.h"
+
 namespace nn = torch::nn;
 using at::Tensor;
 
@@ -120,6 +122,7 @@ int main(int argc, char** argv) {
       done = found->at("step").toInt();
     }
   }
+  const Progress progress(done, steps);
   for (int64_t step = done + 1; step <= steps; ++step) {
     // All ranks draw the same numbers, so each knows the whole batch; a resumed training, too.
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(step));
@@ -138,7 +141,11 @@ int main(int argc, char** argv) {
       loss = loss.detach() * static_cast<double>(mine.size(0)) / kBatch;
       farandole::all_reduce(loss);  // a sum: the mean over the whole batch
       const char* last = step == steps ? ", the last" : "";
-      if (rank == 0) std::printf("step %ld: loss %.6f%s\n", step, loss.item<double>(), last);
+      if (rank == 0) {
+        std::printf("step %ld: loss %.6f, %.0f letters/s, %s left%s\n", step, loss.item<double>(),
+                    progress.per_second(step, kBatch * kContext), progress.left(step).c_str(),
+                    last);
+      }
     }
     if (!checkpoints.empty() && (step % kStepsPerCheckpoint == 0 || step == steps)) {
       farandole::SaveCheckpointOptions options;

@@ -42,32 +42,38 @@ constexpr double kStaticScale = 1024;
 Flags read_flags(int argc, char** argv) {
   return Flags(
       argc, argv, "Trains a ResNet on images, as the recipes for large batches do.",
-      {{"data", "", "folder with train/CLASS/NAME and val/CLASS/NAME; else shapes"},
+      {{"data", "", "folder with train/CLASS/NAME and val/CLASS/NAME; default: shapes"},
        {"shapes", "4096", "images to learn from, without --data"},
        {"model",
         "resnet50",
         "resnet18, resnet34 or resnet50",
         {"resnet18", "resnet34", "resnet50"}},
-       {"image-size", "224", "pixels of an image, one way"},
-       {"batch", "256", "images of a step, over all ranks"},
+       {"image-size", "224", "width and height of an image in pixels"},
+       {"batch", "256", "images in a step of all ranks"},
        {"epochs", "90", "passes through the data"},
        {"warm-up", "5", "epochs in which the learning rate rises"},
-       {"schedule", "cosine", "what comes then: cosine or polynomial", {"cosine", "polynomial"}},
+       {"schedule",
+        "cosine",
+        "learning rate after the warm-up: cosine or polynomial",
+        {"cosine", "polynomial"}},
        {"optimizer",
         "",
         "sgd or lars; else lars for batches of 8192 images or more",
         {"", "sgd", "lars"}},
-       {"lr", "0", "at its peak; 0: 0.1 for 256 images, with LARS 10 for 8192"},
-       {"weight-decay", "1e-4", "of weights alone"},
-       {"smoothing", "0.1", "of labels"},
-       {"precision", "fp32", "of convolutions: fp32, bf16 or fp16", {"fp32", "bf16", "fp16"}},
-       {"loss-scale", "dynamic", "of fp16: dynamic or static", {"dynamic", "static"}},
+       {"lr", "0", "peak learning rate; 0: 0.1 for 256 images, with LARS 10 for 8192"},
+       {"weight-decay", "1e-4", "weight decay, of weights only"},
+       {"smoothing", "0.1", "smoothing of the labels"},
+       {"precision",
+        "fp32",
+        "precision of convolutions: fp32, bf16 or fp16",
+        {"fp32", "bf16", "fp16"}},
+       {"loss-scale", "dynamic", "loss scale of fp16: dynamic or static", {"dynamic", "static"}},
        {"workers", "2", "threads of each rank that load images"},
        {"patience", "0", "epochs without a better top-1; 0: all epochs"},
        {"output", "build/resnet", "folder for checkpoints and log.csv"},
        {"log-every", "20", "steps between rows of the log; 0: none"},
-       {"stop-at", "0", "save and end after this step; 0: at the end"},
-       {"seed", "0", "of weights and of the order of images"}});
+       {"stop-at", "0", "save and exit after this step; 0: run to the end"},
+       {"seed", "0", "seed of weights and of the order of images"}});
 }
 
 /// Images to learn from and images to test with. Replace this by your own.
@@ -158,7 +164,8 @@ class Trainer {
   /// From where the last checkpoint was saved to the end. Returns the program's status.
   int train() {
     const std::string folder = farandole::rank() == 0 ? flags_.text("output") : "";
-    TrainingLog log(folder, {"loss", "lr", "images_per_s", "test_loss", "top1", "top5"}, step_);
+    TrainingLog log(folder, {"loss", "lr", "images_per_s", "test_loss", "top1", "top5"}, step_,
+                    steps(), epoch_steps_);
     const auto epochs = static_cast<size_t>(flags_.integer("epochs"));
     for (size_t epoch = sampler_.epoch(); epoch < epochs; ++epoch) {
       if (!train_epoch(epoch, log)) return was_preempted_ ? preemption_.end() : 0;

@@ -35,22 +35,22 @@ using at::Tensor;
 /// The command line.
 Flags read_flags(int argc, char** argv) {
   return Flags(argc, argv, "Trains a U-Net to tell what each pixel of an image belongs to.",
-               {{"data", "", "folder with train and val, these with images and masks"},
-                {"classes", "2", "of --data, the ground among them"},
+               {{"data", "", "folder with train and val, which have images and masks"},
+                {"classes", "2", "number of classes in --data, including the background"},
                 {"shapes", "2048", "images to learn from, without --data"},
-                {"image-size", "256", "pixels of an image, one way; 8 divides it"},
-                {"width", "16", "channels at the full size"},
-                {"batch", "16", "images of a step, over all ranks"},
+                {"image-size", "256", "width and height of an image in pixels, a multiple of 8"},
+                {"width", "16", "channels at full resolution"},
+                {"batch", "16", "images in a step of all ranks"},
                 {"epochs", "50", "passes through the data"},
-                {"lr", "3e-3", "at first; it falls to 0"},
-                {"weight-decay", "1e-2", "of all parameters"},
-                {"precision", "fp32", "of convolutions: fp32 or bf16", {"fp32", "bf16"}},
+                {"lr", "3e-3", "initial learning rate; it falls to 0"},
+                {"weight-decay", "1e-2", "weight decay, of all parameters"},
+                {"precision", "fp32", "precision of convolutions: fp32 or bf16", {"fp32", "bf16"}},
                 {"workers", "2", "threads of each rank that load images"},
                 {"patience", "0", "epochs without a better IoU; 0: all epochs"},
                 {"output", "build/unet", "folder for checkpoints and log.csv"},
                 {"log-every", "20", "steps between rows of the log; 0: none"},
-                {"stop-at", "0", "save and end after this step; 0: at the end"},
-                {"seed", "0", "of weights and of the order of images"}});
+                {"stop-at", "0", "save and exit after this step; 0: run to the end"},
+                {"seed", "0", "seed of weights and of the order of images"}});
 }
 
 /// Images to learn from and images to test with. Replace this by your own.
@@ -109,7 +109,7 @@ class Trainer {
   int train() {
     const std::string folder = farandole::rank() == 0 ? flags_.text("output") : "";
     TrainingLog log(folder, {"loss", "lr", "images_per_s", "test_loss", "accuracy", "mean_iou"},
-                    step_);
+                    step_, steps(), epoch_steps());
     const auto epochs = static_cast<size_t>(flags_.integer("epochs"));
     for (size_t epoch = sampler_.epoch(); epoch < epochs; ++epoch) {
       if (!train_epoch(epoch, log)) return was_preempted_ ? preemption_.end() : 0;
@@ -140,10 +140,11 @@ class Trainer {
     return net;
   }
 
-  int64_t steps() const {
-    const auto images = static_cast<int64_t>(*data_.first.size());
-    return std::max<int64_t>(flags_.integer("epochs") * (images / flags_.integer("batch")), 1);
+  int64_t epoch_steps() const {
+    return static_cast<int64_t>(*data_.first.size()) / flags_.integer("batch");
   }
+
+  int64_t steps() const { return std::max<int64_t>(flags_.integer("epochs") * epoch_steps(), 1); }
 
   template <class Sampler>
   auto loader_of(const Flips& data, const Sampler& sampler, bool drop_last) const {

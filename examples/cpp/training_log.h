@@ -10,13 +10,19 @@
 #include <utility>
 #include <vector>
 
+#include "progress.h"
+
 /// Rows of numbers by step: printed, and in log.csv. examples/python/plot_training.py draws them.
 class TrainingLog {
  public:
   /// Writes into `folder`; into nothing if it is empty, as on all ranks but rank 0. Goes on after
-  /// `step`: rows of later steps, which will come again, are removed.
-  TrainingLog(const std::filesystem::path& folder, std::vector<std::string> columns, int64_t step)
-      : columns_(std::move(columns)) {
+  /// `step` of `steps`: rows of later steps, which will come again, are removed.
+  TrainingLog(const std::filesystem::path& folder, std::vector<std::string> columns, int64_t step,
+              int64_t steps, int64_t epoch_steps)
+      : columns_(std::move(columns)),
+        progress_(step, steps),
+        epoch_steps_(epoch_steps),
+        epochs_(steps / epoch_steps) {
     if (folder.empty()) return;
     std::filesystem::create_directories(folder);
     path_ = folder / "log.csv";
@@ -38,8 +44,11 @@ class TrainingLog {
     if (path_.empty()) return;
     std::string line = "step " + std::to_string(step) + ":", row = std::to_string(step);
     for (const auto& [name, value] : values) line += " " + name + " " + text(value) + ",";
-    line.back() = '\n';
-    std::printf("%s", line.c_str());
+    line.back() = ';';
+    const int64_t epoch = (step + epoch_steps_ - 1) / epoch_steps_;
+    line += " epoch " + std::to_string(epoch) + " of " + std::to_string(epochs_) + ", " +
+            progress_.left(step) + " left";
+    std::printf("%s\n", line.c_str());
     std::fflush(stdout);
     for (const std::string& column : columns_) {
       row += ',';
@@ -58,5 +67,8 @@ class TrainingLog {
   }
 
   std::vector<std::string> columns_;
+  const Progress progress_;
+  const int64_t epoch_steps_;
+  const int64_t epochs_;
   std::filesystem::path path_;
 };

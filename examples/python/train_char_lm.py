@@ -20,6 +20,7 @@ from pathlib import Path
 
 import farandole
 import torch
+from progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -86,7 +87,9 @@ def train(text: Tensor, steps: int, checkpoints: Path | None) -> None:
     found = None
     if checkpoints:
         found = farandole.resume_or_start(checkpoints, model=model, optimizer=optimizer)
-    for step in range((found["step"] if found else 0) + 1, steps + 1):
+    done = found["step"] if found else 0
+    progress = Progress(done, steps)
+    for step in range(done + 1, steps + 1):
         # All ranks draw the same numbers, so each knows the whole batch; a resumed training, too.
         generator = torch.Generator().manual_seed(step)
         starts = torch.randint(len(text) - CONTEXT, (BATCH, 1), generator=generator)
@@ -104,7 +107,9 @@ def train(text: Tensor, steps: int, checkpoints: Path | None) -> None:
             farandole.all_reduce(loss)  # a sum: the mean over the whole batch
             if rank == 0:
                 last = ", the last" if step == steps else ""
-                print(f"step {step}: loss {loss.item():.6f}{last}", flush=True)
+                speed = progress.per_second(step, BATCH * CONTEXT)
+                where = f"{speed:.0f} letters/s, {progress.left(step)} left{last}"
+                print(f"step {step}: loss {loss.item():.6f}, {where}", flush=True)
         if checkpoints and (step % STEPS_PER_CHECKPOINT == 0 or step == steps):
             values = {"step": step}
             farandole.save_checkpoint(
@@ -115,9 +120,9 @@ def train(text: Tensor, steps: int, checkpoints: Path | None) -> None:
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("text", type=Path, help="a file")
+    parser.add_argument("text", type=Path, help="text file to learn from")
     parser.add_argument("steps", nargs="?", type=int, default=200)
-    parser.add_argument("checkpoints", nargs="?", type=Path, help="a folder")
+    parser.add_argument("checkpoints", nargs="?", type=Path, help="folder of checkpoints")
     arguments = parser.parse_args()
     text = load_data(arguments.text)
     if len(text) <= CONTEXT:

@@ -51,27 +51,52 @@ def read_arguments() -> argparse.Namespace:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     add = parser.add_argument
-    add("--data", type=Path, help="folder with train/CLASS/NAME and val/CLASS/NAME; else shapes")
+    add(
+        "--data", type=Path, help="folder with train/CLASS/NAME and val/CLASS/NAME; default: shapes"
+    )
     add("--shapes", type=int, default=4096, help="images to learn from, without --data")
     add("--model", choices=list(LAYERS), default="resnet50", help="network")
-    add("--image-size", type=int, default=224, help="pixels of an image, one way")
-    add("--batch", type=int, default=256, help="images of a step, over all ranks")
+    add("--image-size", type=int, default=224, help="width and height of an image in pixels")
+    add("--batch", type=int, default=256, help="images in a step of all ranks")
     add("--epochs", type=int, default=90, help="passes through the data")
     add("--warm-up", type=int, default=5, help="epochs in which the learning rate rises")
-    add("--schedule", choices=["polynomial", "cosine"], default="cosine", help="what comes then")
-    add("--optimizer", choices=["sgd", "lars"], help="else lars for batches of 8192 images or more")
-    add("--lr", type=float, help="at its peak; else 0.1 for 256 images, with LARS 10 for 8192")
-    add("--weight-decay", type=float, default=1e-4, help="of weights alone")
-    add("--smoothing", type=float, default=0.1, help="of labels")
-    add("--precision", choices=["fp32", "bf16", "fp16"], default="fp32", help="of convolutions")
-    add("--loss-scale", choices=["static", "dynamic"], default="dynamic", help="of fp16")
+    add(
+        "--schedule",
+        choices=["polynomial", "cosine"],
+        default="cosine",
+        help="learning rate after the warm-up",
+    )
+    add(
+        "--optimizer",
+        choices=["sgd", "lars"],
+        help="default: lars for batches of 8192 images or more, else sgd",
+    )
+    add(
+        "--lr",
+        type=float,
+        help="peak learning rate; default: 0.1 for 256 images, with LARS 10 for 8192",
+    )
+    add("--weight-decay", type=float, default=1e-4, help="weight decay, of weights only")
+    add("--smoothing", type=float, default=0.1, help="smoothing of the labels")
+    add(
+        "--precision",
+        choices=["fp32", "bf16", "fp16"],
+        default="fp32",
+        help="precision of convolutions",
+    )
+    add("--loss-scale", choices=["static", "dynamic"], default="dynamic", help="loss scale of fp16")
     workers = min(len(os.sched_getaffinity(0)), 8)  # the cores of this rank
     add("--workers", type=int, default=workers, help="processes of each rank that load images")
     add("--patience", type=int, default=0, help="epochs without a better top-1; 0: all epochs")
-    add("--output", type=Path, default=Path("build/resnet"), help="checkpoints and log.csv")
+    add(
+        "--output",
+        type=Path,
+        default=Path("build/resnet"),
+        help="folder for checkpoints and log.csv",
+    )
     add("--log-every", type=int, default=20, help="steps between rows of the log; 0: none")
-    add("--stop-at", type=int, default=0, help="save and end after this step; 0: at the end")
-    add("--seed", type=int, default=0, help="of weights and of the order of images")
+    add("--stop-at", type=int, default=0, help="save and exit after this step; 0: run to the end")
+    add("--seed", type=int, default=0, help="seed of weights and of the order of images")
     arguments = parser.parse_args()
     arguments.optimizer = arguments.optimizer or (
         "lars" if arguments.batch >= LARS_BATCH else "sgd"
@@ -166,7 +191,7 @@ class Trainer:
             check_steps(found["steps"], self.steps)
             self.early_stopping.load_state_dict(found)
         folder = arguments.output if farandole.rank() == 0 else None
-        self.log = TrainingLog(folder, COLUMNS, self.step)
+        self.log = TrainingLog(folder, COLUMNS, self.step, self.steps, self.epoch_steps)
 
     def save(self, taken: int) -> None:
         """`taken`: steps since the pass through the data began."""

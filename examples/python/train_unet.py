@@ -47,23 +47,35 @@ def read_arguments() -> argparse.Namespace:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     add = parser.add_argument
-    add("--data", type=Path, help="folder with train and val, these with images and masks")
-    add("--classes", type=int, default=2, help="of --data, the ground among them")
+    add("--data", type=Path, help="folder with train and val, which have images and masks")
+    add(
+        "--classes",
+        type=int,
+        default=2,
+        help="number of classes in --data, including the background",
+    )
     add("--shapes", type=int, default=2048, help="images to learn from, without --data")
-    add("--image-size", type=int, default=256, help="pixels of an image, one way; 8 divides it")
-    add("--width", type=int, default=16, help="channels at the full size")
-    add("--batch", type=int, default=16, help="images of a step, over all ranks")
+    add(
+        "--image-size",
+        type=int,
+        default=256,
+        help="width and height of an image in pixels, a multiple of 8",
+    )
+    add("--width", type=int, default=16, help="channels at full resolution")
+    add("--batch", type=int, default=16, help="images in a step of all ranks")
     add("--epochs", type=int, default=50, help="passes through the data")
-    add("--lr", type=float, default=3e-3, help="at first; it falls to 0")
-    add("--weight-decay", type=float, default=1e-2, help="of all parameters")
-    add("--precision", choices=["fp32", "bf16"], default="fp32", help="of convolutions")
+    add("--lr", type=float, default=3e-3, help="initial learning rate; it falls to 0")
+    add("--weight-decay", type=float, default=1e-2, help="weight decay, of all parameters")
+    add("--precision", choices=["fp32", "bf16"], default="fp32", help="precision of convolutions")
     workers = min(len(os.sched_getaffinity(0)), 8)  # the cores of this rank
     add("--workers", type=int, default=workers, help="processes of each rank that load images")
     add("--patience", type=int, default=0, help="epochs without a better IoU; 0: all epochs")
-    add("--output", type=Path, default=Path("build/unet"), help="checkpoints and log.csv")
+    add(
+        "--output", type=Path, default=Path("build/unet"), help="folder for checkpoints and log.csv"
+    )
     add("--log-every", type=int, default=20, help="steps between rows of the log; 0: none")
-    add("--stop-at", type=int, default=0, help="save and end after this step; 0: at the end")
-    add("--seed", type=int, default=0, help="of weights and of the order of images")
+    add("--stop-at", type=int, default=0, help="save and exit after this step; 0: run to the end")
+    add("--seed", type=int, default=0, help="seed of weights and of the order of images")
     return parser.parse_args()
 
 
@@ -124,7 +136,8 @@ class Trainer:
             lr=arguments.lr,
             weight_decay=arguments.weight_decay,
         )
-        self.steps = max(arguments.epochs * (len(train_data) // arguments.batch), 1)
+        self.epoch_steps = len(train_data) // arguments.batch
+        self.steps = max(arguments.epochs * self.epoch_steps, 1)
         self.scheduler = PolynomialLR(self.optimizer, self.steps, power=0.9)
         self.early_stopping = EarlyStopping(arguments.patience)
         self.preemption = farandole.CheckpointOnSignal()
@@ -138,7 +151,7 @@ class Trainer:
             check_steps(found["steps"], self.steps)
             self.early_stopping.load_state_dict(found)
         folder = arguments.output if farandole.rank() == 0 else None
-        self.log = TrainingLog(folder, COLUMNS, self.step)
+        self.log = TrainingLog(folder, COLUMNS, self.step, self.steps, self.epoch_steps)
 
     def save(self, taken: int) -> None:
         """`taken`: steps since the pass through the data began."""

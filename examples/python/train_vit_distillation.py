@@ -263,9 +263,13 @@ def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("seed", nargs="?", type=int, default=0)
-    parser.add_argument("steps", nargs="?", type=int, default=STEPS, help="2 or more")
-    parser.add_argument("--checkpoints", type=Path, help="a folder to go on from")
-    parser.add_argument("--export", type=Path, help="write the images there and end")
+    parser.add_argument(
+        "steps", nargs="?", type=int, default=STEPS, help="number of steps, 2 or more"
+    )
+    parser.add_argument(
+        "--checkpoints", type=Path, help="folder of checkpoints, from which training resumes"
+    )
+    parser.add_argument("--export", type=Path, help="write the images to this file and exit")
     arguments = parser.parse_args()
     if arguments.export:
         arguments.export.write_bytes(read_rows().numpy().tobytes())

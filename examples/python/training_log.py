@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from progress import Progress
 from torch.utils.data import DataLoader
 
 T = TypeVar("T")
@@ -20,9 +21,12 @@ class TrainingLog:
     Only rank 0 has one that writes: without a folder nothing is written.
     """
 
-    def __init__(self, folder: Path | None, columns: list[str], step: int = 0) -> None:
-        """Goes on after `step`: rows of later steps, which will come again, are removed."""
+    def __init__(
+        self, folder: Path | None, columns: list[str], step: int, steps: int, epoch_steps: int
+    ) -> None:
+        """Goes on after `step` of `steps`: rows of later steps, which will come again, go."""
         self.columns, self.folder, self.board = ["step", *columns], folder, None
+        self.progress, self.epoch_steps = Progress(step, steps), epoch_steps
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,9 +50,10 @@ class TrainingLog:
         if self.folder is None:
             return
         row = {name: f"{value:.9g}" for name, value in values.items()}
-        print(
-            f"step {step}:", ", ".join(f"{name} {text}" for name, text in row.items()), flush=True
-        )
+        numbers = ", ".join(f"{name} {text}" for name, text in row.items())
+        epoch, epochs = -(-step // self.epoch_steps), self.progress.steps // self.epoch_steps
+        where = f"epoch {epoch} of {epochs}, {self.progress.left(step)} left"
+        print(f"step {step}: {numbers}; {where}", flush=True)
         with self.path.open("a", newline="") as file:
             csv.DictWriter(file, self.columns, lineterminator="\n").writerow({"step": step, **row})
         if self.board:

@@ -56,7 +56,7 @@ void bind_stats(py::module_& module) {
       .def_readonly("end_ns", &BackwardStats::end_ns, "The last gradient had come.")
       .def_readonly("finish_ns", &BackwardStats::finish_ns, "All gradients were averages.")
       .def_readonly("copied_bytes", &BackwardStats::copied_bytes,
-                    "Of gradients that were not born in their buckets.")
+                    "Of gradients that were not computed inside their buckets.")
       .def_readonly("latest_rank", &BackwardStats::latest_rank, "Which rank was last.")
       .def_readonly("buckets", &BackwardStats::buckets, "In the order of the plan.")
       .def_readonly("ranks", &BackwardStats::ranks, "By rank.");

@@ -527,7 +527,7 @@ class BackwardStats:
     @property
     def copied_bytes(self) -> int:
         """
-        Of gradients that were not born in their buckets.
+        Of gradients that were not computed inside their buckets.
         """
     @property
     def end_ns(self) -> int:

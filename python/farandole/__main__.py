@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", title="commands")
     doctor = commands.add_parser("doctor", help="what was built, what works here, a self-test")
-    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.add_argument("--json", action="store_true", help="print JSON, for programs")
     commands.add_parser(
         "run", help="start the ranks of a program; farandole run --help", add_help=False
     )

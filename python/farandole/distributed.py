@@ -157,7 +157,7 @@ def _check_backend(function: str, backend: object) -> None:
             f"{function}() got the backend {backend!r}.",
             f'this function makes groups of Farandole\'s own backend, "{BACKEND}".',
             f"leave the argument out, or call torch.distributed.{function}() for other backends "
-            '(also for "cpu:farandole,cuda:nccl"); pass a meeting place as '
+            '(also for "cpu:farandole,cuda:nccl"); pass an address as '
             'init_method="tcp://...".',
         )
     )

@@ -242,9 +242,10 @@ CheckpointIndex CheckpointIndex::read(const std::string& path) {
 
 std::string make_temporary(const std::string& root, const std::string& name) {
   if (is_checkpoint(root)) {
-    throw CheckpointError("checkpoint-within", "a checkpoint was to be saved into '" + root + "'.",
-                          "that is the folder of one checkpoint, and what is in it is not found.",
-                          "pass the folder of all checkpoints, which is above it.");
+    throw CheckpointError(
+        "checkpoint-within", "a checkpoint was to be saved into '" + root + "'.",
+        "that is the folder of one checkpoint, and a checkpoint inside it would not be found.",
+        "pass the folder of all checkpoints, which is above it.");
   }
   std::error_code error;
   fs::create_directories(root, error);

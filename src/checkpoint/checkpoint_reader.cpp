@@ -168,7 +168,7 @@ struct CheckpointReader::Impl {
         "checkpoint-range",
         "the checkpoint at '" + folder + "' was asked for elements " + std::to_string(offset) +
             " to " + std::to_string(offset + elements) + " of '" + key + "'.",
-        "it has " + std::to_string(whole) + " elements.", "ask for elements that there are.");
+        "it has " + std::to_string(whole) + " elements.", "ask for elements that exist.");
   }
 
   /// Calls `use(file, place, bytes, distance)` for what files have of some elements: bytes from a

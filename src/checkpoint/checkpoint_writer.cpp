@@ -42,7 +42,7 @@ void check_slices(const std::vector<TensorSlice>& slices) {
     if (slice.key == "__metadata__") {
       throw InvalidArgument("checkpoint-reserved-key",
                             "the checkpoint got a tensor with the name '" + slice.key + "'.",
-                            "files of safetensors have something else under that name.",
+                            "safetensors files use that name for something else.",
                             "give it another name.");
     }
     const bool is_flat = slice.elements.defined() && slice.elements.dim() == 1 &&

@@ -40,9 +40,9 @@ void check_tensor(const std::string& key, const at::Tensor& tensor) {
   } else {
     return;
   }
-  throw InvalidArgument("checkpoint-tensor", "a checkpoint got '" + key + "', which " + kind + ".",
-                        "it has tensors of which all elements are in the memory of their rank.",
-                        fix);
+  throw InvalidArgument(
+      "checkpoint-tensor", "a checkpoint got '" + key + "', which " + kind + ".",
+      "a checkpoint takes tensors whose elements are all in the memory of their rank.", fix);
 }
 
 void check_apart(const std::string& key, const at::Tensor& tensor) {
@@ -65,11 +65,10 @@ void SliceList::add_shared(const std::string& key, const at::Tensor& tensor) {
   const at::Tensor elements = flat(tensor);
   const std::vector<int64_t> strides = saved_strides(tensor);
   if (!keys_.insert(key).second) {
-    throw InvalidArgument("checkpoint-key-twice",
-                          "the checkpoint got two tensors with the name '" + key + "'.",
-                          "models with names have their tensors as 'name.tensor', optimizers as "
-                          "'name:tensor'.",
-                          "give the models other names.");
+    throw InvalidArgument(
+        "checkpoint-key-twice", "the checkpoint got two tensors with the name '" + key + "'.",
+        "tensors of named models are saved as 'name.tensor', those of optimizers as 'name:tensor'.",
+        "give the models other names.");
   }
   common_ += key + " " + text_of(tensor.sizes()) + " " + text_of(strides) + " " +
              std::string(c10::toString(tensor.scalar_type())) + "\n";

@@ -41,8 +41,8 @@ std::string StoreExchange::await(const std::string& key, int rank,
       is_one_missing_ = true;
       throw CheckpointError(
           "checkpoint-late",
-          "an asynchronous save waited in vain for rank " + std::to_string(rank) + ".",
-          "it has not told that its file is written within the group's timeout.",
+          "an asynchronous save waited too long for rank " + std::to_string(rank) + ".",
+          "it did not report within the group's timeout that its file is written.",
           "look whether that rank is alive and its file system answers; the checkpoints before are "
           "unchanged.",
           {{rank}, ""});

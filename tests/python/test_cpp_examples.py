@@ -40,7 +40,8 @@ def test_the_project_finds_the_installed_package(tmp_path: Path) -> None:
 
 def losses(printed: str) -> dict[int, float]:
     """By step."""
-    lines = re.findall(r"^step (\d+): loss (\d+\.\d{6})(?:, the last)?$", printed, re.MULTILINE)
+    where = r"\d+ letters/s, \d+:\d\d:\d\d left(?:, the last)?"
+    lines = re.findall(rf"^step (\d+): loss (\d+\.\d{{6}}), {where}$", printed, re.MULTILINE)
     assert printed.endswith(", the last\n")
     return {int(step): float(loss) for step, loss in lines}
 

@@ -23,7 +23,7 @@ def check_tensor(key: str, tensor: torch.Tensor) -> None:
         sentences(
             "checkpoint-tensor",
             f"a checkpoint got '{key}', which {kind}.",
-            "it has tensors of which all elements are in the memory of their rank.",
+            "a checkpoint takes tensors whose elements are all in the memory of their rank.",
             fix,
         )
     )

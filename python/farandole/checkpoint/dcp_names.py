@@ -80,8 +80,8 @@ def prefix_of_model(folder: DcpFolder, given: str, tensors: list[NamedTensor]) -
         sentences(
             "checkpoint-dcp-model",
             f"the checkpoint at '{folder.folder}' has no tensor '{where}{missing}' of the model.",
-            f"its top-level names are {folder.top_level_names()}, and no one has all tensors of "
-            "the model, by the names in its state_dict() and with the same shapes.",
+            f"its top-level names are {folder.top_level_names()}, and none of them has all tensors "
+            "of the model, by the names in its state_dict() and with the same shapes.",
             'load it into the model that was saved; name it as in the checkpoint, model={"name": '
             "model}, if it has several.",
         )

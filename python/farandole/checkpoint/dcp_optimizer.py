@@ -124,7 +124,7 @@ class DcpOptimizer:
                     "checkpoint-dcp-numbers",
                     f"the checkpoint at '{self._folder.folder}' has an optimizer with groups of "
                     f"{saved} parameters.",
-                    f"the one that is to be loaded into has groups of {own}; the checkpoint has "
+                    f"the one to load into has groups of {own}; the checkpoint has "
                     "numbers in place of their names.",
                     "make the optimizer with the groups that were saved, in the same order.",
                 )

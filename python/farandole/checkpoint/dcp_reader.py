@@ -176,7 +176,7 @@ class DcpReader:
                         "checkpoint-dcp-tied",
                         f"the checkpoint at '{self._folder.folder}' has other values in "
                         f"'{prefix}{first}' than in '{prefix}{other}'.",
-                        "both are one tensor in the model, which can have the values of one alone.",
+                        "both are one tensor in the model, which cannot have two values.",
                         "load it into a model where they are two tensors.",
                     )
                 )

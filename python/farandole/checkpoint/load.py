@@ -365,7 +365,7 @@ class _Loading:
                 if name not in present:
                     raise _mismatch(
                         f"'{prefix}{name}' of a model",
-                        "the model that is to be loaded into has nothing of that name",
+                        "the model to load into has nothing of that name",
                         "load it into the model that was saved.",
                     )
             seen: dict[int, str] = {}
@@ -396,7 +396,7 @@ class _Loading:
         if wholes[0].shape != wholes[1].shape or not torch.equal(a, b):
             raise _mismatch(
                 f"other values in '{first}' than in '{other}'",
-                "both are one tensor in the model, which can have the values of one alone",
+                "both are one tensor in the model, which cannot have two values",
                 "load it into a model where they are two tensors.",
             )
 

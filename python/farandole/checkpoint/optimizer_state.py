@@ -36,7 +36,7 @@ def _check_kind(optimizer: Optimizer) -> None:
             sentences(
                 "checkpoint-torch-zero",
                 "a checkpoint got torch's own ZeroRedundancyOptimizer.",
-                "each rank has the state of parameters of its own there, and keeps it to itself.",
+                "each of its ranks keeps the state of its own parameters to itself.",
                 "use farandole.ZeroRedundancyOptimizer, which takes the same arguments.",
             )
         )
@@ -211,7 +211,7 @@ class OptimizerLoader:
         if self._saved["class"] not in (None, own):  # None: it was not saved
             raise _mismatch(
                 f"the state of an optimizer {self._saved['class']}",
-                f"the one that is to be loaded into is {own}",
+                f"the one to load into is {own}",
                 "make the optimizer of the class that was saved.",
             )
 
@@ -224,14 +224,14 @@ class OptimizerLoader:
                 if (name not in group and is_mark) or is_other:
                     raise _mismatch(
                         f"an optimizer whose {name!r} is {group.get(name, 'not there')}",
-                        f"that of the one that is to be loaded into is {value}",
+                        f"that of the one to load into is {value}",
                         "make the optimizer of the class that was saved.",
                     )
             known = {*self._optimizer.defaults, *present}
             if left_over := [name for name in group if name in marks() and name not in known]:
                 raise _mismatch(
                     f"an optimizer whose {left_over[0]!r} is {group[left_over[0]]}",
-                    f"{_class_of(self._optimizer).__qualname__}, which is to be loaded into, has "
+                    f"{_class_of(self._optimizer).__qualname__}, into which it is loaded, has "
                     "no such hyperparameter",
                     "make the optimizer of the class that was saved.",
                 )
@@ -243,7 +243,7 @@ class OptimizerLoader:
         if missing:
             raise _mismatch(
                 f"a state of {name} without {missing[0]!r}",
-                f"{of.__qualname__}, which is to be loaded into, needs it; what there is: "
+                f"{of.__qualname__}, into which it is loaded, needs it; the state has: "
                 f"{', '.join(state)}",
                 "make the optimizer of the class that was saved.",
             )
@@ -268,7 +268,7 @@ class OptimizerLoader:
                 )
                 raise _mismatch(
                     f"{names[0]} and {other} in different groups of the optimizer",
-                    f"group {index} has both now, and can have the hyperparameters of one alone",
+                    f"group {index} has both now, and has only one set of hyperparameters",
                     "divide the parameters into the groups that were saved; their order may "
                     "differ.",
                 )
@@ -297,7 +297,7 @@ class OptimizerLoader:
         if not (is_one or isinstance(step, int | float)) or not 0 <= float(step) < 2**63:
             raise _mismatch(
                 f"a state of {name} whose 'step' is {step}",
-                "it counts the steps that there were",
+                "it must be the number of steps",
                 "load another checkpoint, or restore this one from a copy.",
             )
 

@@ -44,8 +44,8 @@ def encode(value: Any, at: str, keep: TensorSink | None = None) -> Any:
         raise InvalidArgument(
             sentences(
                 "checkpoint-nested",
-                f"the checkpoint got {at}, which is nested too deeply or has itself within it.",
-                "it is written as JSON, where values are within values some hundred times at most.",
+                f"the checkpoint got {at}, which is nested too deeply or contains itself.",
+                "it is written as JSON, in which values can be nested some hundred times.",
                 "save it in a flatter form.",
             )
         ) from None
@@ -112,7 +112,8 @@ def _encoded_tensor(tensor: torch.Tensor, at: str, keep: TensorSink | None) -> A
                 "checkpoint-large-value",
                 f"the checkpoint got {at}, a tensor with {tensor.numel()} elements, within a state "
                 "that is cut into shards.",
-                f"what a parameter has once beside its shards may have {_MOST_INLINE} elements.",
+                "state that a parameter has once, beside its shards, may have at most "
+                f"{_MOST_INLINE} elements.",
                 'make the optimizer with partition="parameters".',
             )
         )

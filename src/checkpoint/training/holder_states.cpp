@@ -202,7 +202,7 @@ GradScalerState scaler_state_of(const Json& json, const GradScaler& present) {
     if (!present.is_enabled()) return present.state();
     throw CheckpointError("checkpoint-disabled-scaler",
                           "the checkpoint has the state of a disabled scaler.",
-                          "the one that is to be loaded into is enabled, and needs a scale.",
+                          "the one to load into is enabled, and needs a scale.",
                           "leave scaler out, and begin with a new one.");
   }
   return {number_of(json.at("scale")), number_of(json.at("growth_factor")),

@@ -103,7 +103,7 @@ class Loading {
       for (const Json& name : names->array()) {
         if (keys.count(prefix + name.string("a name")) > 0) continue;
         throw other_model("'" + prefix + name.string() + "' of a model",
-                          "the model that is to be loaded into has nothing of that name",
+                          "the model to load into has nothing of that name",
                           "load it into the model that was saved.");
       }
     }
@@ -136,7 +136,7 @@ class Loading {
       return;
     }
     throw other_model("other values in '" + first + "' than in '" + other + "'",
-                      "both are one tensor in the model, which can have the values of one alone",
+                      "both are one tensor in the model, which cannot have two values",
                       "load it into a model where they are two tensors.");
   }
 

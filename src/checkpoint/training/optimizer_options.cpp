@@ -149,7 +149,7 @@ void check_known(const Json& saved, const optim::OptimizerOptions& present) {
     }
     throw CheckpointError("checkpoint-option-of-python",
                           "the checkpoint has an optimizer with " + std::string(name) + "=True.",
-                          "LibTorch's optimizers have no such option.", "go on with it in Python.");
+                          "LibTorch's optimizers have no such option.", "continue in Python.");
   }
 }
 

@@ -278,7 +278,7 @@ std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> fitting_options(
         throw other_optimizer(
             names[group][0] + " and " + name + " in different groups of the optimizer",
             "group " + std::to_string(group) +
-                " has both now, and can have the hyperparameters of one alone",
+                " has both now, and has only one set of hyperparameters",
             "divide the parameters into the groups that were saved; their order may "
             "differ.");
       }
@@ -367,8 +367,7 @@ std::function<void()> load_optimizer(torch::optim::Optimizer& optimizer,
   const std::string own = class_name_of(optimizer.defaults());
   const std::string& other = saved.at("class").string("a class");
   if (own != other) {
-    throw other_optimizer("the state of an optimizer " + other,
-                          "the one that is to be loaded into is " + own,
+    throw other_optimizer("the state of an optimizer " + other, "the one to load into is " + own,
                           "make the optimizer of the class that was saved.");
   }
   Names names = names_by_group(optimizer, known);

@@ -145,7 +145,7 @@ bool is_utf8(const std::string& text) {
 [[noreturn]] void throw_name(const std::string& name) {
   throw InvalidArgument(
       "checkpoint-value-name",
-      "the checkpoint got a value whose name is no UTF-8: " + text_of_bytes(name) + " in base64.",
+      "the checkpoint got a value whose name is not UTF-8: " + text_of_bytes(name) + " in base64.",
       "it is written as JSON.", "give it another name.");
 }
 
@@ -165,12 +165,11 @@ Json text_json(const std::string& text) {
 }
 
 [[noreturn]] void throw_nested(const std::string& at) {
-  throw InvalidArgument(
-      "checkpoint-nested",
-      "the checkpoint got " + at.substr(0, at.find('/', at.find('/') + 1)) +
-          ", which is nested too deeply or has itself within it.",
-      "it is written as JSON, where values are within values some hundred times at most.",
-      "save it in a flatter form.");
+  throw InvalidArgument("checkpoint-nested",
+                        "the checkpoint got " + at.substr(0, at.find('/', at.find('/') + 1)) +
+                            ", which is nested too deeply or contains itself.",
+                        "it is written as JSON, in which values can be nested some hundred times.",
+                        "save it in a flatter form.");
 }
 
 Json encoded(const c10::IValue& value, const std::string& at, const TensorSink& keep, int depth) {

@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("operations", nargs="*", metavar="operation", help=f"{', '.join(OPERATIONS)} or all; "
         "default: all_reduce")  # fmt: skip
     add("-n", "--ranks", metavar="N", help="ranks to start on this host, as 4 or 1,2,4; default: "
-        "one for each core or GPU. Not with a launcher: its ranks are measured")  # fmt: skip
+        "one for each core or GPU. Under a launcher, its ranks are measured")  # fmt: skip
     add("-b", "--minbytes", metavar="SIZE", default="8", help="smallest size; default: 8")
     add("-e", "--maxbytes", metavar="SIZE", help="largest size; default: 64M")
     add("-f", "--stepfactor", metavar="N", help="each size is N times the one before; default: 4")
@@ -56,13 +56,19 @@ def make_parser() -> argparse.ArgumentParser:
         "default: float32")  # fmt: skip
     add("-o", "--op", metavar="OPS", default="sum", help=f"{', '.join(REDUCTIONS)} or all; "
         "default: sum")  # fmt: skip
-    add("-r", "--root", metavar="RANK", default="0", help="of operations with a root; default: 0")
+    add(
+        "-r",
+        "--root",
+        metavar="RANK",
+        default="0",
+        help="root of operations that have one; default: 0",
+    )
     add("-w", "--warmup_iters", metavar="N", default="5", help="calls before measuring; default: 5")
     add("--iters", metavar="N", default="0", help="measured calls of each lane and size; default: "
         f"{FEWEST_ITERATIONS} to {MOST_ITERATIONS}, as many as take 0.2 s")  # fmt: skip
     add("-c", "--check", metavar="0|1", default="1", help="verify results; default: 1")
-    add("--peers", metavar="NAMES", help=f"of {', '.join(lanes.PEERS)}, all or none, measured in "
-        "the same run; default: all that exist here")  # fmt: skip
+    add("--peers", metavar="NAMES", help=f"{', '.join(lanes.PEERS)}, all or none: peers to measure "
+        "in the same run; default: all that exist here")  # fmt: skip
     add("--bind", action="store_true", help="divide the cores among the ranks that are started; "
         "by default each library places its threads itself")  # fmt: skip
     add("--device", choices=["cpu", "cuda"], help="default: cuda if there is one, else cpu")

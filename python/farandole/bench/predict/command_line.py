@@ -46,26 +46,33 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("step", nargs="?", help="a recorded step")
+    add("step", nargs="?", help="file of a recorded step")
     add("--record", metavar="MODULE:FUNCTION", help="record a step instead, and write it to -o")
-    add("-o", "--output", default="step.json", help="default: step.json")
-    add("--steps", type=int, default=RECORDED_STEPS, help="to record; default: %(default)s")
+    add(
+        "-o", "--output", default="step.json", help="file for the recorded step; default: step.json"
+    )
+    add(
+        "--steps",
+        type=int,
+        default=RECORDED_STEPS,
+        help="number of steps to record; default: %(default)s",
+    )
     add("--list-links", action="store_true", help="print the presets with their sources")
-    add("--links", metavar="FILE", help="links that were measured, instead of presets")
-    add("--within", help=f"a host: {', '.join(WITHIN)}; default: nvlink4, or shared-memory for a "
-        "step recorded on the CPU")  # fmt: skip
-    add("--between", help=f"hosts: {', '.join(BETWEEN)}; default: 100gbe")
-    add("--ranks-per-host", type=int, default=8, help="default: 8")
-    add("--ranks", type=int, nargs="+", help="default: 2 to 1024")
+    add("--links", metavar="FILE", help="use measured links instead of presets")
+    add("--within", help=f"link within a host: {', '.join(WITHIN)}; default: nvlink4, "
+        "or shared-memory for a step recorded on the CPU")  # fmt: skip
+    add("--between", help=f"link between hosts: {', '.join(BETWEEN)}; default: 100gbe")
+    add("--ranks-per-host", type=int, default=8, help="number of ranks on each host; default: 8")
+    add("--ranks", type=int, nargs="+", help="numbers of ranks to predict; default: 2 to 1024")
     add("--bucket-mb", type=float, help="bucket_cap_mb; default: DistributedDataParallel's")
-    add("--wire-dtype", choices=("bfloat16", "float16"), help="in which float32 travels")
+    add("--wire-dtype", choices=("bfloat16", "float16"), help="dtype in which float32 is sent")
     add("--zero", choices=[each.value for each in Zero], default="none",
         help="ZeroRedundancyOptimizer: none, gradients=full or shard, shard_over=host")  # fmt: skip
-    add("--overlap-with-ddp", action="store_true", help="of ZeroRedundancyOptimizer")
+    add("--overlap-with-ddp", action="store_true", help="the option of ZeroRedundancyOptimizer")
     add("--jitter", type=float, metavar="PERCENT", help="standard deviation of a rank's step; "
         "default: that of the recorded steps")  # fmt: skip
-    add("--seed", type=int, default=0, help="of the simulated steps")
-    add("--json", action="store_true", help="for programs")
+    add("--seed", type=int, default=0, help="seed of the simulated steps")
+    add("--json", action="store_true", help="print JSON, for programs")
     return parser
 
 

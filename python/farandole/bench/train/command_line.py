@@ -33,8 +33,8 @@ lanes: ours (DistributedDataParallel), zero (the same with ZeroRedundancyOptimiz
 DistributedDataParallel on the same group), limit (ranks that never communicate), single (one
 process with all cores, at the same global batch).
 
-Rows that FOLDER/results.jsonl has already are not measured again, so a sweep that was ended goes
-on. Exit status: 0 all was measured and is right, 1 a lane is wrong or a rank failed, 2 wrong
+Rows that are in FOLDER/results.jsonl are not measured again, so a sweep that was interrupted
+resumes. Exit status: 0 all was measured and is right, 1 a lane is wrong or a rank failed, 2 wrong
 options.
 """
 
@@ -52,22 +52,27 @@ def make_parser() -> argparse.ArgumentParser:
     add("--model", metavar="NAMES", default="resnet18", help=f"{', '.join(BUILT_IN)}, or your "
         "module:function, which returns (model, new_batch, loss); default: resnet18")  # fmt: skip
     add("-n", "--ranks", metavar="N", help="numbers of ranks to start on this host, as 1,2,4; "
-        "default: 1, 2, 4 ... to one for each core or GPU. Not with a launcher: its ranks are "
+        "default: 1, 2, 4 ... up to one for each core or GPU. Under a launcher, its ranks are "
         "measured")  # fmt: skip
     add("--scaling", metavar="KINDS", default="all", help="weak (each rank has --batch-size), "
         "strong (all have --global-batch-size) or all; default: all")  # fmt: skip
     add("--precision", metavar="TYPES", default="float32", help=f"{', '.join(PRECISIONS)} or all; "
         "default: float32")  # fmt: skip
     add("--lanes", metavar="NAMES", default="all", help=f"{', '.join(TITLES)} or all; default: all")
-    add("--batch-size", metavar="N", help="samples of each rank in weak scaling; default: the "
-        "model's")  # fmt: skip
+    add("--batch-size", metavar="N", help="samples of each rank in weak scaling; the default "
+        "depends on the model")  # fmt: skip
     add("--global-batch-size", metavar="N", help="samples of all ranks in strong scaling; default: "
-        "those of the most ranks in weak scaling")  # fmt: skip
-    add("--seconds", metavar="N", default="10", help="that each lane is measured; default: 10")
-    add("--rounds", metavar="N", default="5", help="in which lanes take turns; default: 5")
+        "those that weak scaling has on the most ranks")  # fmt: skip
+    add("--seconds", metavar="N", default="10", help="time to measure each lane; default: 10")
+    add(
+        "--rounds",
+        metavar="N",
+        default="5",
+        help="number of rounds, in which lanes take turns; default: 5",
+    )
     add("--device", choices=["cpu", "cuda"], help="default: cuda if there is one, else cpu")
-    add("--output", metavar="FOLDER", default="farandole-bench", help=f"of {RESULTS} and {PAGE}; "
-        "default: farandole-bench")  # fmt: skip
+    add("--output", metavar="FOLDER", default="farandole-bench", help=f"folder for {RESULTS} and "
+        f"{PAGE}; default: farandole-bench")  # fmt: skip
     add("--restart", action="store_true", help="measure everything again")
     # Of the ranks that this command starts:
     add("--most-ranks", default="0", help=argparse.SUPPRESS)
