@@ -40,6 +40,8 @@
 #include <utility>
 #include <vector>
 
+#include "progress.h"
+
 namespace nn = torch::nn;
 namespace functional = torch::nn::functional;
 using at::Tensor;
@@ -57,6 +59,7 @@ constexpr int64_t kStudentWidth = 32, kStudentLayers = 1;
 constexpr int kSteps = 200;  // unless the command line tells another number
 constexpr int kWarmUp = 20;  // steps
 constexpr int kStepsPerCheckpoint = 50;
+constexpr int kStepsPerLine = 50;
 constexpr int64_t kBatch = 48;          // images with classes in a step, over all ranks
 constexpr double kLearningRate = 3e-3;  // at its peak
 constexpr double kTemperature = 4;
@@ -232,6 +235,7 @@ StepTimes train(const Net& net, const Digits& digits, int steps, int64_t told,
   training.optimizer = &optimizer;
   const int first = checkpoints.empty() ? 0 : steps_done(checkpoints, training);
   StepTimes times;
+  const Progress progress(first, steps);
   for (int step = first; step < steps; ++step) {
     const Tensor mine = share_of_rank(told_batches[step]);
     const Tensor images = digits.images(at::cat({mine, share_of_rank(untold_batches[step])}));
@@ -255,6 +259,10 @@ StepTimes train(const Net& net, const Digits& digits, int steps, int64_t told,
     times.optimizer += times.lap();
     ++times.steps;
     if (step == first) times = StepTimes();  // the first step also sets things up
+    if (farandole::rank() == 0 && (step + 1) % kStepsPerLine == 0) {
+      std::printf("step %d of %d: %.0f images/s, %s left\n", step + 1, steps,
+                  progress.per_second(step + 1, kBatch), progress.left(step + 1).c_str());
+    }
     if (!checkpoints.empty() && ((step + 1) % kStepsPerCheckpoint == 0 || step + 1 == steps)) {
       save(checkpoints, training, step + 1);
     }

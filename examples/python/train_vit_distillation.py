@@ -29,6 +29,7 @@ from typing import Any
 
 import farandole
 import torch
+from progress import Progress
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
@@ -43,6 +44,7 @@ HEADS = 4
 TEACHER_WIDTH, TEACHER_LAYERS = 64, 2
 STUDENT_WIDTH, STUDENT_LAYERS = 32, 1
 
+STEPS_PER_LINE = 50
 STEPS = 200  # unless the command line tells another number
 WARM_UP = 20  # steps
 STEPS_PER_CHECKPOINT = 50
@@ -182,7 +184,7 @@ def train(
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "rng": False}
     found = farandole.resume_or_start(checkpoints, **parts) if checkpoints else None
     first = found["step"] if found else 0
-    times = StepTimes()
+    times, progress = StepTimes(), Progress(first, steps)
     for step in range(first, steps):
         mine = share_of_rank(told_batches[step])
         images = digits.images(torch.cat([mine, share_of_rank(untold_batches[step])]))
@@ -204,6 +206,9 @@ def train(
         times.steps += 1
         if step == first:  # which also sets things up
             times = StepTimes()
+        if farandole.rank() == 0 and (step + 1) % STEPS_PER_LINE == 0:
+            speed, left = progress.per_second(step + 1, BATCH), progress.left(step + 1)
+            print(f"step {step + 1} of {steps}: {speed:.0f} images/s, {left} left", flush=True)
         if checkpoints and ((step + 1) % STEPS_PER_CHECKPOINT == 0 or step + 1 == steps):
             values = {"step": step + 1}
             farandole.save_checkpoint(checkpoints, **parts, values=values, step=step + 1, keep=2)

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "ddp/gradient_hook.h"
+#include "log.h"
 
 namespace farandole {
 namespace {
@@ -100,6 +101,7 @@ std::vector<SlotTensor> GradientStore::slots() const {
 
 at::Tensor GradientStore::take(size_t index, const at::Tensor& gradient, double factor, Use may) {
   ParameterGradient& parameter = *parameters_[index];
+  parameter.note_parameter();
   const bool is_born = parameter.is_born(gradient);
   if (!is_born) {
     copied_bytes_ += static_cast<int64_t>(parameter.parameter().nbytes());
@@ -185,6 +187,20 @@ void GradientStore::average_sparse(const std::vector<BackwardReport>& reports,
     if (work) work->wait();
     if (weights != 0) gradient.div_(weights);
     parameter.parameter().mutable_grad() = gradient;
+  }
+}
+
+void GradientStore::warn_of_written_parameters(int rank) {
+  if (has_warned_of_written_) return;
+  for (size_t index = 0; index < size(); ++index) {
+    if (!parameters_[index]->was_parameter_written()) continue;
+    has_warned_of_written_ = true;
+    return log(
+        LogLevel::kWarning,
+        "parameter '" + names_[index] + "' was changed on rank " + std::to_string(rank) +
+            " within the backward pass, before its gradient was averaged, as by an optimizer "
+            "in a hook. The ranks' parameters may differ from now on. Step the optimizer "
+            "after backward(), or use ZeroRedundancyOptimizer with overlap_with_ddp=True.");
   }
 }
 

@@ -90,6 +90,9 @@ class GradientStore {
   /// Averages sparse gradients, which have no slot, one by one. Collective.
   void average_sparse(const std::vector<BackwardReport>& reports, const ReplicaGroup& group,
                       bool is_joined);
+  /// Says once that the program has written a parameter since its gradient arrived, as an optimizer
+  /// in a hook does, whose gradients are no averages yet.
+  void warn_of_written_parameters(int rank);
   /// The optimizer will find this p.grad; see ParameterGradient::is_other_result().
   void note_results();
   /// The backward is over.
@@ -108,6 +111,7 @@ class GradientStore {
   std::vector<std::unique_ptr<ParameterGradient>> parameters_;
   std::vector<std::string> names_;
   std::vector<bool> was_touched_;
+  bool has_warned_of_written_ = false;
   /// Parameters without a gradient in this backward, and a copy of the p.grad that they had.
   std::vector<std::pair<size_t, at::Tensor>> missing_;
   int64_t copied_bytes_ = 0;

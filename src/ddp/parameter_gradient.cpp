@@ -215,6 +215,11 @@ bool ParameterGradient::is_known_finite() const {
   return finite_version_ >= 0 && is_in_slot() && parameter_.grad()._version() == finite_version_;
 }
 
+bool ParameterGradient::was_parameter_written() {
+  const int64_t before = std::exchange(parameter_version_, -1);
+  return before >= 0 && parameter_._version() != before;
+}
+
 at::Tensor ParameterGradient::saved() const {
   const at::Tensor& gradient = parameter_.grad();
   return gradient.defined() ? gradient.detach().clone() : at::Tensor();

@@ -108,6 +108,11 @@ class ParameterGradient {
   /// Whether it was finite, and the program has not changed it since, by autograd's version
   /// counter.
   bool is_known_finite() const;
+  /// Remembers the parameter as it is when its gradient arrives.
+  void note_parameter() { parameter_version_ = parameter_._version(); }
+  /// Whether the program has written the parameter since, by autograd's version counter. Forgets
+  /// what note_parameter() has remembered.
+  bool was_parameter_written();
   /// A copy of p.grad, undefined if there is none.
   at::Tensor saved() const;
   /// Puts a copy back.
@@ -135,10 +140,11 @@ class ParameterGradient {
   SlotTensor slot_;
   std::vector<int64_t> strides_;  ///< of the slot
   std::shared_ptr<AliasedSlot> aliased_slot_;
-  int64_t version_ = 0;          ///< of p.grad in note_result()
-  int64_t written_version_ = 0;  ///< of p.grad in note_written()
-  int64_t finite_version_ = -1;  ///< of p.grad in note_finite(); -1: it was not finite
-  bool is_outside_ = false;      ///< p.grad was copied into the slot, and stayed outside
+  int64_t version_ = 0;             ///< of p.grad in note_result()
+  int64_t written_version_ = 0;     ///< of p.grad in note_written()
+  int64_t finite_version_ = -1;     ///< of p.grad in note_finite(); -1: it was not finite
+  int64_t parameter_version_ = -1;  ///< in note_parameter(); -1: none
+  bool is_outside_ = false;         ///< p.grad was copied into the slot, and stayed outside
 };
 
 }  // namespace farandole

@@ -237,6 +237,8 @@ void Reducer::end_backward(uint32_t flags) {
     naming_mismatches([&] { make_plan(); });
     start_buckets();
   }
+  // Communication hooks and sharded optimizers write parameters after the averages.
+  if (!hook_ && !sharded_) gradients_->warn_of_written_parameters(group_->rank());
   is_abandoned = true;  // if a hook throws: peers wait
   const bool complete = launch_rest(flags);
   is_abandoned = false;

@@ -219,33 +219,63 @@ def a_regularizer_alone(rank: int, world_size: int) -> None:
     square(ddp(batch(rank, 0, 4, 8))).backward()
 
 
+class Lines(logging.Handler):
+    """What Farandole logs meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def __enter__(self) -> list[str]:
+        logging.getLogger("farandole").addHandler(self)
+        return self.lines
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("farandole").removeHandler(self)
+
+
 def gradients_outside_of_forwards(rank: int, world_size: int) -> None:
     """A module that is called without its wrapper is averaged nowhere, which one warning says."""
-    lines: list[str] = []
-
-    class Lines(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-    handler = Lines()
-    logging.getLogger("farandole").addHandler(handler)
-    ddp = DistributedDataParallel(seeded(Layers))
-    for step in range(3):
-        with ddp.no_sync():
+    with Lines() as lines:
+        ddp = DistributedDataParallel(seeded(Layers))
+        for step in range(3):
+            with ddp.no_sync():
+                plain_loss(ddp, rank, step).backward()
             plain_loss(ddp, rank, step).backward()
-        plain_loss(ddp, rank, step).backward()
-    keeping = DistributedDataParallel(seeded(Keeping), find_unused_parameters=True)
-    for synchronizes in (True, False, True):
-        keeping.require_backward_grad_sync = synchronizes
-        keeping(batch(rank, 0, 4, 8))
-        keeping.module.loss.backward()
-    assert lines == []
-    for step in range(3):
-        plain_loss(ddp.module, rank, step).backward()
-    logging.getLogger("farandole").removeHandler(handler)
+        keeping = DistributedDataParallel(seeded(Keeping), find_unused_parameters=True)
+        for synchronizes in (True, False, True):
+            keeping.require_backward_grad_sync = synchronizes
+            keeping(batch(rank, 0, 4, 8))
+            keeping.module.loss.backward()
+        assert lines == []
+        for step in range(3):
+            plain_loss(ddp.module, rank, step).backward()
     (line,) = lines
     assert "got a gradient on rank" in line
     assert "Call the wrapper" in line
+
+
+def optimizers_in_hooks(rank: int, world_size: int) -> None:
+    """They step with gradients of their rank, which one warning says."""
+    with Lines() as lines:
+        ddp = DistributedDataParallel(seeded(Layers))
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            plain_loss(ddp, rank, step).backward()
+            optimizer.step()
+        for parameter in ddp.parameters():
+            own = torch.optim.SGD([parameter], lr=0.1)
+            parameter.register_post_accumulate_grad_hook(lambda _, own=own: own.step())
+        assert lines == []
+        for step in range(3):
+            plain_loss(ddp, rank, step).backward()
+    (line,) = lines
+    assert f"was changed on rank {rank} within the backward pass" in line
+    assert "Step the optimizer after backward()" in line
 
 
 def unused_parameters(rank: int, world_size: int) -> None:
@@ -413,6 +443,7 @@ CHECKS = [
     two_forwards_with_batch_norm,
     a_regularizer_alone,
     gradients_outside_of_forwards,
+    optimizers_in_hooks,
 ]
 
 
