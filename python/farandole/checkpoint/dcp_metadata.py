@@ -76,7 +76,8 @@ def _no_path(*_parts: object) -> None:
 def _member(enum: object, name: object) -> Enum:
     if isinstance(enum, EnumMeta) and isinstance(name, str) and name in enum.__members__:
         return cast(Enum, enum[name])
-    raise pickle.UnpicklingError("it asks for an attribute of what is no Enum's member")
+    shown = name if isinstance(name, str) else "that is no text"
+    raise pickle.UnpicklingError(f"it asks for the attribute {shown}, which is no Enum's member")
 
 
 def _said(key: object) -> str:
