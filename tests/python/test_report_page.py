@@ -231,6 +231,8 @@ PROBE = """<!DOCTYPE html><iframe id="phone" width="{width}" height="800" style=
       images: [...page.images].filter(each => each.complete && each.naturalWidth).length,
       bars: bars.length, outside: bars.filter(each => each.right > {width} + 1).length,
       reached: links.filter(each => {{ each.focus(); return page.activeElement === each; }}).length,
+      cut: [...page.querySelectorAll(".wide")].filter(
+        each => each.scrollWidth > each.clientWidth + 1).length,
       words: page.querySelector("main").innerText,
     }};
     const out = document.createElement("pre");
@@ -238,16 +240,30 @@ PROBE = """<!DOCTYPE html><iframe id="phone" width="{width}" height="800" style=
   }};</script>"""
 
 
+def probed(text: str, folder: Path) -> dict[str, Any]:
+    """What PROBE finds on a page."""
+    probe = folder / "probe.html"
+    probe.write_text(PROBE.format(width=PHONE_PIXELS, text=html.escape(text)))
+    output = re.search(r'<pre id="found">(.*?)</pre>', dumped(folder, "--dump-dom",
+                       probe.as_uri()), re.DOTALL)  # fmt: skip
+    assert output is not None
+    found: dict[str, Any] = json.loads(html.unescape(output[1]))
+    return found
+
+
+@pytest.mark.system
+def test_before_and_after_are_beside_each_other_on_a_phone_in_chromium(tmp_path: Path) -> None:
+    figures = figures_of(Profile(rich_profile(tmp_path / "p")))
+    found = probed(comparison_page(comparison_of(figures, figures)), tmp_path)
+    assert found["cut"] == 0
+    assert found["width"] <= PHONE_PIXELS
+
+
 @pytest.mark.system
 def test_the_page_is_readable_on_a_phone_and_by_keyboard_in_chromium(
     text: str, tmp_path: Path
 ) -> None:
-    probe = tmp_path / "probe.html"
-    probe.write_text(PROBE.format(width=PHONE_PIXELS, text=html.escape(text)))
-    output = re.search(r'<pre id="found">(.*?)</pre>', dumped(tmp_path, "--dump-dom",
-                       probe.as_uri()), re.DOTALL)  # fmt: skip
-    assert output is not None
-    found = json.loads(html.unescape(output[1]))
+    found = probed(text, tmp_path)
     assert found["width"] <= PHONE_PIXELS  # nothing to scroll sideways
     assert found["font"] >= 16
     assert found["images"] == len(Checked(text).images)
