@@ -173,9 +173,10 @@ def test_a_leak_of_memory(tmp_path: Path) -> None:
     rule = {"HostMemoryLeak_patience": 30, "HostMemoryLeak_increase": percent / 2}
     ranks.run(_leaks, 2, str(before), _LEAK_BYTES)
     found = fired(before, **rule)
-    assert names(found)[:1] == ["HostMemoryLeak"]
-    assert "the memory of algo-1 rose by" in found[0].what
-    assert "what is kept from step to step" in found[0].advice
+    assert "HostMemoryLeak" in names(found)  # after Dataloader, where other programs take its cores
+    leak = found[names(found).index("HostMemoryLeak")]
+    assert "the memory of algo-1 rose by" in leak.what
+    assert "what is kept from step to step" in leak.advice
 
     ranks.run(_leaks, 2, str(after), 0)
     assert "HostMemoryLeak" not in names(fired(after, **rule))
