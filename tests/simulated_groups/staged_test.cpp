@@ -7,9 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <future>
+#include <thread>
 
 #include "farandole/error.h"
 #include "log.h"
@@ -111,6 +113,29 @@ TEST_P(StagedDevices, WorkOnStreamsOfTheCaller) {
     const at::Tensor doubled = tensors.front() * 2;
     EXPECT_TRUE(holds(doubled, 12));
     record_stream(tensors.front().data_ptr(), stream(group.getRank(), 0));
+  });
+}
+
+TEST_P(StagedDevices, AreWaitedForByTwoThreadsOfOneStream) {
+  run_device_ranks(2, [](ProcessGroupFarandole& group) {
+    for (int round = 0; round < 100; ++round) {
+      Tensors tensors{full(group, {5000}, 1)};
+      const auto work = group.allreduce(tensors, queued());
+      std::atomic<int> ready{0};
+      const auto use = [&] {
+        set_current_device(group.getRank());
+        for (++ready; ready < 2;) std::this_thread::yield();
+        try {
+          work->wait();
+          EXPECT_TRUE(holds(tensors.front() * 2, 4));
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << error.what();
+        }
+      };
+      std::thread other(use);
+      use();
+      other.join();
+    }
   });
 }
 

@@ -67,6 +67,10 @@ std::string text_of_errno(int number) {
   return std::string(std::strerror(number)) + " (errno " + std::to_string(number) + ").";
 }
 
+constexpr const char* kWhyEnded =
+    "the connection was closed without a goodbye: that process has ended, or its program has "
+    "closed "
+    "file descriptors that it has not opened.";
 constexpr const char* kWhyReset =
     "the connection was reset: that process has ended, or something between the hosts, as a "
     "firewall, has cut the connection.";
@@ -641,7 +645,7 @@ bool HostLink::fail_for_ended() {
     if (control.was_reset) {
       fail({Failure::Kind::kBroken, control.peer, kWhyReset, -1});
     } else {
-      fail({Failure::Kind::kEnded, control.peer, "its process ended.", -1});
+      fail({Failure::Kind::kEnded, control.peer, kWhyEnded, -1});
     }
   }
   return has_new;
@@ -836,7 +840,7 @@ void HostLink::check_stream(int peer, const ByteStream& stream) {
   if (was_reset) {
     fail({Failure::Kind::kBroken, peer, kWhyReset, -1});
   } else if (has_ended) {
-    fail({Failure::Kind::kEnded, peer, "its process ended.", -1});
+    fail({Failure::Kind::kEnded, peer, kWhyEnded, -1});
   } else if (has_left) {
     fail({Failure::Kind::kLeft, peer, "it left the group, and this rank still needs it.", -1});
   } else {
