@@ -93,7 +93,6 @@ std::unique_ptr<StepRound> ShardedStep::set_round(std::unique_ptr<StepRound> rou
 
 void ShardedStep::step(const UpdateRules& rules) {
   const c10::NoGradGuard no_grad;
-  const size_t changes = changes_.size();
   const bool goes_on = enter([&] {
     check_rules(rules);
     layout_.make_state(
@@ -104,7 +103,7 @@ void ShardedStep::step(const UpdateRules& rules) {
   const bool is_layer_wise =
       std::any_of(rules.begin(), rules.end(), [](const auto& rule) { return rule->sums() > 0; });
   if (is_layer_wise) {
-    if (!measure(rules, changes)) return;
+    if (!measure(rules)) return;
     others_may_store_ = true;
   } else {
     others_may_store_ = true;
@@ -119,9 +118,8 @@ void ShardedStep::step(const UpdateRules& rules) {
 }
 
 /// Measures the sums over whole parameters that layer-wise rules need, for which all ranks wait. If
-/// it fails on a rank, the step ends on all ranks before anything has changed, and all throw; then
-/// the first `changes` of changes_ are kept for a repetition.
-bool ShardedStep::measure(const UpdateRules& rules, size_t changes) {
+/// it fails on a rank, the step ends on all ranks before anything has changed, and all throw.
+bool ShardedStep::measure(const UpdateRules& rules) {
   pass_->reset_sums();
   std::exception_ptr error;
   std::string text;
@@ -139,13 +137,18 @@ bool ShardedStep::measure(const UpdateRules& rules, size_t changes) {
   pass_->clear();
   sources_->release();
   record_.reset();
-  changes_.erase(changes_.begin() + static_cast<ptrdiff_t>(changes), changes_.end());
+  forget_scale();
   if (error) {
     round_->fail(text, /*others_may_store=*/false);
     std::rethrow_exception(error);
   }
   round_->leave();  // throws
   return false;
+}
+
+/// A repetition of the step gets its scale anew, and the changes of clips from this one.
+void ShardedStep::forget_scale() {
+  changes_.erase(changes_.begin() + static_cast<ptrdiff_t>(kept_changes_), changes_.end());
 }
 
 bool ShardedStep::begin(const std::string& description) {
@@ -226,7 +229,9 @@ void ShardedStep::fail(const std::string& error) noexcept {
     if (was_inside && others_may_store_) {
       pass_->store();  // what there is, so that all ranks have the same
       count_step();    // as on the other ranks
-    } else if (!was_inside && ranks_.replica() != nullptr) {
+    } else if (was_inside) {
+      forget_scale();
+    } else if (ranks_.replica() != nullptr) {
       ranks_.replica()->reducer()->end_abandoned();  // peers may still wait in that backward
     }
   } catch (const std::exception&) {  // the group is over, or the others met another error
@@ -274,6 +279,7 @@ bool ShardedStep::enter(const std::function<std::string()>& describe) {
     record_.reset();
     return false;
   }
+  kept_changes_ = changes_.size();
   if (scaled && scaled->factor != 1) {
     changes_.push_back({GradientChange::Kind::kScale, scaled->factor});
   }

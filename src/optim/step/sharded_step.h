@@ -81,7 +81,8 @@ class ShardedStep {
   void prepare();
   void plan_newly_trainable();
   void check_rules(const UpdateRules& rules) const;
-  bool measure(const UpdateRules& rules, size_t changes);
+  bool measure(const UpdateRules& rules);
+  void forget_scale();
   void make_gradient_pieces();
   bool averages_in_step() const;
   bool own_gradients_are_finite();
@@ -100,8 +101,8 @@ class ShardedStep {
   std::vector<GradientChange> changes_;  ///< of averaged gradients, before they are used
   std::optional<ScaledStep> scaled_;     ///< what the next step is
   bool was_left_out_ = false;
-  bool others_may_store_ =
-      false;  ///< this step is past what all ranks do before they change anything
+  size_t kept_changes_ = 0;        ///< of changes_: those before this step added one of its own
+  bool others_may_store_ = false;  ///< ranks are past what they do before they change anything
   bool are_values_known_ = false;
   std::unique_ptr<at::RecordFunction> record_;  ///< of the current step, for a profiler
   ParameterArrival arrival_ = ParameterArrival::kStep;
