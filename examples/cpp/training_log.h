@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -21,8 +22,8 @@ class TrainingLog {
               int64_t steps, int64_t epoch_steps)
       : columns_(std::move(columns)),
         progress_(step, steps),
-        epoch_steps_(epoch_steps),
-        epochs_(steps / epoch_steps) {
+        epoch_steps_(std::max<int64_t>(epoch_steps, 1)),  // 0: less data than one batch
+        epochs_(steps / epoch_steps_) {
     if (folder.empty()) return;
     std::filesystem::create_directories(folder);
     path_ = folder / "log.csv";

@@ -26,7 +26,7 @@ class TrainingLog:
     ) -> None:
         """Goes on after `step` of `steps`: rows of later steps, which will come again, go."""
         self.columns, self.folder, self.board = ["step", *columns], folder, None
-        self.progress, self.epoch_steps = Progress(step, steps), epoch_steps
+        self.progress, self.epoch_steps = Progress(step, steps), max(epoch_steps, 1)
         if folder is None:
             return
         folder.mkdir(parents=True, exist_ok=True)

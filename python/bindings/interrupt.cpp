@@ -21,36 +21,24 @@ namespace py = pybind11;
 // the program never run inside of a wait: they may call collectives.
 
 std::atomic<bool> has_come{false};
-struct sigaction before {};  // ours; written before ours is installed
+/// Python's own, written at import before ours is installed; nullptr: Python does not handle
+/// SIGINT.
+void (*of_python)(int) = nullptr;
 pthread_t main_thread;
 
-void on_interrupt(int number, siginfo_t* info, void* context) {
+void on_interrupt(int number) {
   has_come.store(true, std::memory_order_relaxed);
-  if ((before.sa_flags & SA_SIGINFO) != 0) {
-    before.sa_sigaction(number, info, context);
-  } else {
-    before.sa_handler(number);
-  }
+  of_python(number);
 }
 
-bool is_ours(const struct sigaction& action) {
-  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_interrupt;
-}
-
-/// Installs it again where the program has set another handler since, as notebooks do for each
-/// cell.
-void install() {
+/// Puts our handler before Python's, if that is the one that is called now: not before one that
+/// another library has installed, which may call ours. Returns whether it was not there before.
+bool install() {
   struct sigaction current {};
-  if (::sigaction(SIGINT, nullptr, &current) != 0 || is_ours(current)) return;
-  const bool is_handler = (current.sa_flags & SA_SIGINFO) != 0 ||
-                          (current.sa_handler != SIG_DFL && current.sa_handler != SIG_IGN);
-  if (!is_handler) return;
-  before = current;
-  struct sigaction own = current;
-  own.sa_flags |= SA_SIGINFO;
-  own.sa_sigaction = on_interrupt;
-  ::sigaction(SIGINT, &own, nullptr);
-  has_come.store(true, std::memory_order_relaxed);  // perhaps to the other handler: Python is asked
+  if (of_python == nullptr || ::sigaction(SIGINT, nullptr, &current) != 0) return false;
+  if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler != of_python) return false;
+  current.sa_handler = on_interrupt;
+  return ::sigaction(SIGINT, &current, nullptr) == 0;
 }
 
 /// Whether Python would raise KeyboardInterrupt now; if so, it no longer will. Needs the GIL. It
@@ -64,7 +52,9 @@ bool take_interrupt() {
 
 bool is_python_interrupted() {
   if (::pthread_equal(::pthread_self(), main_thread) == 0) return false;
-  install();
+  // signal.signal() has taken ours away, as notebooks do for each cell. One may have come
+  // meanwhile.
+  if (install()) has_come.store(true, std::memory_order_relaxed);
   if (!has_come.exchange(false, std::memory_order_relaxed)) return false;
   if (Py_IsInitialized() == 0) return false;
   const py::gil_scoped_acquire gil;
@@ -81,6 +71,12 @@ void bind_interrupt() {
   const py::module_ threads = py::module_::import("threading");
   const auto ident = threads.attr("main_thread")().attr("ident").cast<unsigned long>();
   main_thread = static_cast<pthread_t>(ident);
+  const py::object handler = py::module_::import("_signal").attr("getsignal")(SIGINT);
+  struct sigaction current {};
+  if (PyCallable_Check(handler.ptr()) != 0 && ::sigaction(SIGINT, nullptr, &current) == 0 &&
+      (current.sa_flags & SA_SIGINFO) == 0) {
+    of_python = current.sa_handler;
+  }
   install();
   comm::set_interrupt_check(is_python_interrupted);
 }

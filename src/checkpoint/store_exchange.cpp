@@ -33,6 +33,7 @@ std::string StoreExchange::await(const std::string& key, int rank,
     try {
       if (heeds_deaths) check_alive_();
     } catch (const PeerFailure&) {
+      if (store_->check({key})) break;  // it has reported, and ended since
       is_one_missing_ = true;
       throw;
     } catch (const Error&) {  // the program has aborted the group, and each rank still writes

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,8 +16,14 @@ struct FileIdentity {
   dev_t device = 0;
   ino_t number = 0;  ///< eventfds share one with each other; before Linux 6.9 pidfds do, too
 
-  /// That of no file if `descriptor` stands for none. A system call alone.
+  /// That of no file if `descriptor` stands for none. System calls alone. statx() with DONT_SYNC
+  /// first: fstat() on NFS waits until all that was written to the file has reached the server.
   static FileIdentity of(int descriptor) {
+    struct statx told {};
+    if (descriptor >= 0 &&
+        ::statx(descriptor, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &told) == 0) {
+      return {makedev(told.stx_dev_major, told.stx_dev_minor), told.stx_ino};
+    }
     struct stat status {};
     if (descriptor < 0 || ::fstat(descriptor, &status) != 0) return {};
     return {status.st_dev, status.st_ino};

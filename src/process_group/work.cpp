@@ -4,6 +4,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "farandole/comm/interrupt.h"
@@ -13,6 +14,10 @@
 namespace farandole {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+/// A clock cannot count the longest timeouts of Python.
+constexpr std::chrono::hours kLongestTimeout{24 * 365};
 /// How often a wait asks whether it is interrupted.
 constexpr std::chrono::milliseconds kInterruptInterval{50};
 /// How long an interrupted wait waits for the collective, which has been aborted, to end.
@@ -53,21 +58,27 @@ std::exception_ptr WorkFarandole::exception() const {
 
 bool WorkFarandole::wait(std::chrono::milliseconds timeout) {
   if (!done_.load(std::memory_order_acquire)) {
-    const auto begin = std::chrono::steady_clock::now();
+    const bool is_limited = timeout > kNoTimeout;
+    const auto end = Clock::now() + std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
     std::unique_lock<std::mutex> lock(mutex_);
-    while (!cv_.wait_for(lock, kInterruptInterval, [this] { return completed_; })) {
-      if (comm::is_interrupted()) {
-        lock.unlock();
-        abort();
-        lock.lock();
-        cv_.wait_for(lock, kAbortTime, [this] { return completed_; });  // it writes to tensors
-        throw comm::interrupted_error(name() + " in group '" + description_.group + "' on rank " +
-                                          std::to_string(description_.rank),
-                                      {{}, description_.operation});
-      }
-      if (timeout > kNoTimeout && std::chrono::steady_clock::now() - begin >= timeout) {
-        throw_wait_timeout(timeout);
-      }
+    const auto is_done_within = [&](Clock::duration limit) {
+      return cv_.wait_for(lock, limit, [this] { return completed_; });
+    };
+    const auto slice = [&]() -> Clock::duration {
+      return is_limited ? std::min<Clock::duration>(kInterruptInterval, end - Clock::now())
+                        : kInterruptInterval;
+    };
+    while (!is_done_within(slice())) {
+      if (is_limited && Clock::now() >= end) throw_wait_timeout(timeout);
+      lock.unlock();  // the check may need a lock of another language, whose holder may need this
+      const bool gives_up = comm::is_interrupted();
+      if (gives_up) abort();
+      lock.lock();
+      if (!gives_up) continue;
+      is_done_within(kAbortTime);  // it writes to tensors
+      throw comm::interrupted_error(name() + " in group '" + description_.group + "' on rank " +
+                                        std::to_string(description_.rank),
+                                    {{}, description_.operation});
     }
   }
   if (exception_) std::rethrow_exception(exception_);

@@ -22,7 +22,7 @@ _PATIENCE_S = 60
 
 
 def _interrupt_soon() -> None:
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Timer(0.5 * ranks.load(), os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def _backward() -> None:
@@ -124,3 +124,34 @@ def caught(rank: int, world_size: int) -> float:
 
 def test_an_interrupt_that_was_raised_is_over() -> None:
     assert ranks.run(caught, 2) == [2.0, 2.0]
+
+
+def polled(rank: int, world_size: int) -> float:
+    """Another thread, which holds the GIL, asks a transfer whether it is done while one waits."""
+    del world_size
+    first, second = torch.ones(4), torch.ones(4)
+    if rank == 1:
+        time.sleep(1)
+        farandole.send(torch.full((4,), 2.0), dst=0)
+        farandole.send(torch.full((4,), 3.0), dst=0, tag=1)
+        return 0.0
+    work = dist.irecv(second, src=1, tag=1)
+    assert work is not None
+    is_over = threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            work.is_completed()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))  # so that the wait asks Python
+    farandole.recv(first, src=1)
+    work.wait()
+    is_over.set()
+    thread.join()
+    return float(first[0] + second[0])
+
+
+def test_a_wait_does_not_block_a_thread_that_asks() -> None:
+    assert ranks.run(polled, 2)[0] == 5.0

@@ -48,7 +48,7 @@ constexpr size_t kMostText = 4096;
 /// How often a rank looks whether a peer that has not connected still listens, and how many
 /// refusals in a row show that it has ended.
 constexpr milliseconds kLookAtListener{1000};
-constexpr int kMostRefusals = 2;
+constexpr int kMostRefusals = 4;
 /// How often a wait calls while_waiting.
 constexpr milliseconds kSlice{100};
 
@@ -343,7 +343,9 @@ void HostLink::throw_ended(int peer) const {
       "group '" + options_.group + "' did not form: " + topology_.describe(peer) + " ended.",
       "it ended before it had connected to rank " + std::to_string(topology_.rank) +
           ": its address refuses connections.",
-      "look at that rank's own output.", topology_.fault_of({peer}));
+      "look at that rank's own output; if it still runs, a firewall refuses connections to it, or "
+      "FARANDOLE_NETWORK_INTERFACE names a wrong interface there.",
+      topology_.fault_of({peer}));
 }
 
 /// `peer` has closed its connection while the link forms. What it told, or how it ended, says more,

@@ -10,6 +10,7 @@
 #include <new>
 #include <utility>
 
+#include "comm/closed_descriptor.h"
 #include "comm/shm/system/system_call.h"
 #include "comm/start_thread.h"
 #include "farandole/error.h"
@@ -161,6 +162,9 @@ void MessageRelay::run() {
     const int limit = has_moved ? 0 : looks_again ? kLookAgain : kLongestSleep;
     if (::poll(set.data(), set.size(), limit) < 0 && errno != EINTR) {
       shm::throw_errno("poll", "raise the limit of open files.");
+    }
+    if (!wake_.is_intact()) {
+      throw closed_descriptor_error("rank " + std::to_string(options_.own_rank));
     }
     if (set[0].revents != 0) wake_.clear();
     {

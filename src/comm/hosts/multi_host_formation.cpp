@@ -13,6 +13,7 @@
 #include "comm/shm/bootstrap/liveness.h"
 #include "comm/shm/system/reason.h"
 #include "farandole/comm/events.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 #include "log.h"
 
@@ -205,6 +206,7 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
   of_link.while_waiting = [this, &options] {
     options.while_forming();
     island_->check_alive();
+    if (is_interrupted()) throw interrupted_error("the formation of group '" + name() + "'");
   };
   of_link.on_failure = [this](const std::string& reason, int lost_rank, int origin) {
     island_->abort_for(reason, lost_rank, origin);

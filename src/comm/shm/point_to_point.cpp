@@ -536,6 +536,7 @@ void PointToPoint::wait(Operation& operation, Clock::time_point begin, milliseco
   refuse_endless(operation);
   bool spins = spin_.count() != 0;
   bool was_interrupted = false;
+  auto next_question = Clock::now() + kLivenessInterval;
   while (!operation.done.load(std::memory_order_relaxed)) {
     if (spins) spin(operation, deadline, lock);
     if (operation.done.load(std::memory_order_relaxed)) break;
@@ -544,9 +545,16 @@ void PointToPoint::wait(Operation& operation, Clock::time_point begin, milliseco
     spins = sleep(Doorbell::kWaiters, &operation, limit, lock) && spin_.count() != 0;
     if (Clock::now() >= next_look_) look_for_failures();
     if (Clock::now() >= deadline) fail_late(operation, timeout);
-    if (!was_interrupted && !is_over() && is_interrupted()) {
-      was_interrupted = true;
-      fail_interrupted(operation);
+    if (!was_interrupted && Clock::now() >= next_question) {
+      next_question = Clock::now() + kLivenessInterval;
+      lock.unlock();  // the check may need a lock of another language, whose holder may need this
+                      // one
+      const bool is_asked_to_end = is_interrupted();
+      lock.lock();
+      if (is_asked_to_end) {
+        was_interrupted = true;
+        fail_interrupted(operation);
+      }
     }
     tell_group(lock);
   }

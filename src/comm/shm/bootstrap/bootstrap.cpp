@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/shm/system/reason.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 
 namespace farandole::comm::shm {
@@ -86,6 +87,7 @@ std::string Bootstrap::get(const std::string& name, int from) {
 void Bootstrap::await(const std::vector<int>& peers, const Ready& ready) {
   while (!ready(kTry)) {
     if (look_for_failures(peers, ready)) return;
+    if (is_interrupted()) throw interrupted_error("the formation of group '" + group_ + "'");
     if (Clock::now() < deadline_) continue;
     std::string names;
     for (const int peer : peers) names += (names.empty() ? "" : ", ") + topology_.describe(peer);
