@@ -413,7 +413,9 @@ TEST_P(TransferOn, IsAskedWhileItsGroupEnds) {
         const auto transfer = group.send(out.data(), out.size(), 1, 0);
         askers.emplace_back([transfer, i] {
           while (!transfer->is_done()) std::this_thread::yield();
-          if (i == 0) raised<CommError>([&] { transfer->wait(milliseconds(0)); });
+          // The text is not read: ThreadSanitizer does not see that exception_ptr counts its
+          // holders.
+          if (i == 0) EXPECT_THROW(transfer->wait(milliseconds(0)), CommError);
           EXPECT_EQ(transfer->peer(), 1);
         });
       }

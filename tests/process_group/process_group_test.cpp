@@ -223,10 +223,10 @@ TEST(ProcessGroup, LetsACallbackMakeAGroupWhileAllAreShutDown) {
     work->getFuture()->addCallback([&](c10::ivalue::Future&) {
       begins.get_future().wait();
       std::this_thread::sleep_for(milliseconds(100));  // now it is waited for
-      c10::make_intrusive<ProcessGroupFarandole>(
+      const auto made = c10::make_intrusive<ProcessGroupFarandole>(
           c10::make_intrusive<c10d::HashStore>(), 0, 1,
           c10::make_intrusive<ProcessGroupFarandole::Options>(std::chrono::seconds(10)));
-      is_done = true;
+      is_done = made->getSize() == 1;
     });
     is_added.set_value();
     work->wait();
