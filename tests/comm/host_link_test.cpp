@@ -326,6 +326,10 @@ TEST(HostLink, ALinkWhoseThreadCannotStartIsATypedError) {
 
 /// poll() fails with EINVAL if it gets more descriptors than the limit allows.
 TEST(HostLink, APollThatFailsEndsTheLinkAndNotTheProcess) {
+#if defined(FARANDOLE_SANITIZED_ADDRESS)
+  GTEST_SKIP()
+      << "AddressSanitizer's build checks virtual calls with pipes, which need descriptors";
+#endif
   test::ForkedChild child([] {
     const std::string told = told_after([](HostLink&) {
       const rlimit few{1, 1 << 10};
