@@ -415,7 +415,9 @@ TEST_P(TransferOn, IsAskedWhileItsGroupEnds) {
           while (!transfer->is_done()) std::this_thread::yield();
           // The text is not read: ThreadSanitizer does not see that exception_ptr counts its
           // holders.
-          if (i == 0) EXPECT_THROW(transfer->wait(milliseconds(0)), CommError);
+          if (i == 0) {
+            EXPECT_THROW(transfer->wait(milliseconds(0)), CommError);
+          }
           EXPECT_EQ(transfer->peer(), 1);
         });
       }
