@@ -172,6 +172,9 @@ TEST_F(ProfileRecorder, BelongsToTheProcessThatStartedIt) {
 #if defined(FARANDOLE_SANITIZED_THREAD)
   GTEST_SKIP() << "ThreadSanitizer knows no threads in a forked child";
 #endif
+#if defined(FARANDOLE_SANITIZED_ADDRESS)
+  GTEST_SKIP() << "AddressSanitizer's allocator may be locked in a forked child";
+#endif
   start(options());
   const pid_t child = ::fork();
   if (child == 0) {
