@@ -27,19 +27,14 @@ CheckedFile::CheckedFile(const std::string& folder, FileRecord record)
       record_(std::move(record)),
       descriptor_(open_regular_file(path_)) {
   struct stat status {};
-  if (::fstat(descriptor_, &status) != 0) {
-    const int error_number = errno;
-    ::close(descriptor_);
-    throw_file_error(path_, "could not be opened", error_number);
+  if (::fstat(descriptor_.get(), &status) != 0) {
+    throw_file_error(path_, "could not be opened", errno);
   }
   if (static_cast<uint64_t>(status.st_size) != record_.bytes) {
-    ::close(descriptor_);
     throw_damaged(path_, "it has " + std::to_string(status.st_size) + " bytes and had " +
                              std::to_string(record_.bytes) + " when it was saved");
   }
 }
-
-CheckedFile::~CheckedFile() { ::close(descriptor_); }
 
 void CheckedFile::read(uint64_t offset, uint64_t bytes, std::byte* to) const {
   const uint64_t end = offset + bytes;
@@ -95,7 +90,7 @@ void CheckedFile::read_block(uint64_t block, std::byte* to) const {
   const uint64_t bytes = bytes_of_block(block);
   for (uint64_t done = 0; done < bytes;) {
     const ssize_t got =
-        ::pread(descriptor_, to + done, bytes - done, static_cast<off_t>(offset + done));
+        ::pread(descriptor_.get(), to + done, bytes - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_file_error(path_, "could not be read", errno);
     if (got == 0) throw_damaged(path_, "it has become shorter while it was read");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/slice_file.h"
+#include "comm/shm/system/descriptor.h"
 
 namespace farandole::checkpoint {
 
@@ -20,7 +21,6 @@ class CheckedFile {
  public:
   /// Throws CheckpointError if it is not there, or has another size than its record.
   CheckedFile(const std::string& folder, FileRecord record);
-  ~CheckedFile();
   CheckedFile(const CheckedFile&) = delete;
   CheckedFile& operator=(const CheckedFile&) = delete;
 
@@ -46,7 +46,7 @@ class CheckedFile {
 
   const std::string path_;
   const FileRecord record_;
-  const int descriptor_;
+  const comm::shm::Descriptor descriptor_;
   mutable std::mutex mutex_;
   mutable std::vector<std::byte> kept_;  ///< guarded by mutex_, as kept_block_; may be empty
   mutable uint64_t kept_block_ = 0;

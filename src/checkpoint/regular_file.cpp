@@ -12,29 +12,26 @@
 
 namespace farandole::checkpoint {
 
-int open_regular_file(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) throw_file_error(path, "could not be opened", errno);
+comm::shm::Descriptor open_regular_file(const std::string& path) {
+  comm::shm::Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  const int error_number = ::fstat(descriptor, &status) == 0 ? 0 : errno;
-  if (error_number == 0 && S_ISREG(status.st_mode)) return descriptor;
-  ::close(descriptor);
-  if (error_number != 0) throw_file_error(path, "could not be opened", error_number);
+  if (!descriptor.valid() || ::fstat(descriptor.get(), &status) != 0) {
+    throw_file_error(path, "could not be opened", errno);
+  }
+  if (S_ISREG(status.st_mode)) return descriptor;
   throw_damaged(path, "it is a folder, a pipe or a device, and not a file");
 }
 
 std::string text_of_file(const std::string& path) {
-  const int descriptor = open_regular_file(path);
+  const comm::shm::Descriptor descriptor = open_regular_file(path);
   std::string text;
   char part[4096];
   ssize_t got = 0;
   do {
-    got = ::read(descriptor, part, sizeof(part));
+    got = ::read(descriptor.get(), part, sizeof(part));
     if (got > 0) text.append(part, static_cast<size_t>(got));
   } while (got > 0 || (got < 0 && errno == EINTR));
-  const int error_number = got < 0 ? errno : 0;
-  ::close(descriptor);
-  if (error_number != 0) throw_file_error(path, "could not be read", error_number);
+  if (got < 0) throw_file_error(path, "could not be read", errno);
   return text;
 }
 

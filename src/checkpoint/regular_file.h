@@ -3,11 +3,13 @@
 
 #include <string>
 
+#include "comm/shm/system/descriptor.h"
+
 namespace farandole::checkpoint {
 
-/// Opens a file to read it, without waiting: a FIFO would wait for a writer. The caller closes the
-/// descriptor. Throws CheckpointError if there is none, or something else than a file.
-int open_regular_file(const std::string& path);
+/// Opens a file to read it, without waiting: a FIFO would wait for a writer. Throws CheckpointError
+/// if there is none, or something else than a file.
+comm::shm::Descriptor open_regular_file(const std::string& path);
 
 /// All that is in it. Throws as open_regular_file().
 std::string text_of_file(const std::string& path);
