@@ -36,4 +36,8 @@ Interrupted interrupted_error(const std::string& subject, Fault fault) {
           "destroy this group and make a new one to continue.", std::move(fault)};
 }
 
+void check_forming_not_interrupted(const std::string& group) {
+  if (is_interrupted()) throw interrupted_error("the formation of group '" + group + "'");
+}
+
 }  // namespace farandole::comm

@@ -277,7 +277,7 @@ void RollCall::check_alike(int rank, const Presence& first, const Presence& othe
 void RollCall::wait_a_moment() {
   const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - begin_);
   if (while_waiting_) while_waiting_();
-  if (is_interrupted()) throw interrupted_error("the formation of group '" + group_ + "'");
+  check_forming_not_interrupted(group_);
   if (waited >= timeout_) throw_absent();
   if (waited >= std::min(kPatience, timeout_ / 2) && !std::exchange(was_told_, true)) {
     log(LogLevel::kInfo, "rank " + std::to_string(rank_) + " waits for rank " + joined(absent()) +

@@ -33,5 +33,7 @@ FARANDOLE_API std::string interrupted_text(const std::string& subject);
 FARANDOLE_API AbortedError group_interrupted_error(const std::string& subject, Fault fault = {});
 /// What the wait throws. `fault`: the ranks that it has waited for.
 FARANDOLE_API Interrupted interrupted_error(const std::string& subject, Fault fault = {});
+/// For the waits of a group that forms. Throws Interrupted if this rank is to give up.
+FARANDOLE_API void check_forming_not_interrupted(const std::string& group);
 
 }  // namespace farandole::comm

@@ -69,8 +69,7 @@ std::string text_of_errno(int number) {
 
 constexpr const char* kWhyEnded =
     "the connection was closed without a goodbye: that process has ended, or its program has "
-    "closed "
-    "file descriptors that it has not opened.";
+    "closed file descriptors that it has not opened.";
 constexpr const char* kWhyReset =
     "the connection was reset: that process has ended, or something between the hosts, as a "
     "firewall, has cut the connection.";
@@ -237,9 +236,7 @@ PrivateDescriptor HostLink::connect_to(const tcp::NetworkAddress& address, int p
     if (Clock::now() >= formation_deadline_) throw_missing({peer});
     if (options_.while_waiting) options_.while_waiting();
   }
-  int error = 0;
-  socklen_t size = sizeof(error);
-  ::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  const int error = tcp::error_of_connect(made.get());
   if (error != 0) shm::throw_errno(subject, kFixOfConnect, error);
   introduce(made.get(), address, peer, lane);
   return made;
@@ -331,10 +328,7 @@ bool HostLink::refuses_connections(Store& store, int peer) const {
   if (errno != EINPROGRESS) return errno == ECONNREFUSED;
   std::vector<pollfd> set{{made.get(), POLLOUT, 0}};
   if (poll_for(set, Clock::now() + kSlice) <= 0) return false;
-  int error = 0;
-  socklen_t size = sizeof(error);
-  ::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  return error == ECONNREFUSED;
+  return tcp::error_of_connect(made.get()) == ECONNREFUSED;
 }
 
 void HostLink::throw_ended(int peer) const {

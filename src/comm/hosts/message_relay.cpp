@@ -13,6 +13,7 @@
 #include "comm/closed_descriptor.h"
 #include "comm/shm/system/system_call.h"
 #include "comm/start_thread.h"
+#include "comm/tcp/tcp_stream.h"
 #include "farandole/error.h"
 #include "log.h"
 
@@ -160,10 +161,10 @@ void MessageRelay::run() {
       }
     }
     const int limit = has_moved ? 0 : looks_again ? kLookAgain : kLongestSleep;
-    if (::poll(set.data(), set.size(), limit) < 0 && errno != EINTR) {
-      shm::throw_errno("poll", "raise the limit of open files.");
-    }
-    if (!wake_.is_intact()) {
+    const int ready = ::poll(set.data(), set.size(), limit);
+    if (ready < 0 && errno != EINTR) shm::throw_errno("poll", "raise the limit of open files.");
+    // Not while bytes move, which costs no system call more: poll() tells of a closed one at once.
+    if ((ready == 0 || set[0].revents != 0) && !wake_.is_intact()) {
       throw closed_descriptor_error("rank " + std::to_string(options_.own_rank));
     }
     if (set[0].revents != 0) wake_.clear();
@@ -210,9 +211,7 @@ void MessageRelay::advance_connection(Peer& peer) {
   if (way.state == Way::State::kConnecting) {
     pollfd one{way.socket.get(), POLLOUT, 0};
     if (::poll(&one, 1, 0) <= 0) return;
-    int error = 0;
-    socklen_t size = sizeof(error);
-    ::getsockopt(way.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    const int error = tcp::error_of_connect(way.socket.get());
     if (error != 0) return fail(peer, "the connection failed", error);
     way.hello = options_.identity.hello(HostLink::kMessageLane);
     if (!send_at_once(way.socket.get(), &way.hello, sizeof(way.hello))) {

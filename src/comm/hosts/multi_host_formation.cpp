@@ -206,7 +206,7 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
   of_link.while_waiting = [this, &options] {
     options.while_forming();
     island_->check_alive();
-    if (is_interrupted()) throw interrupted_error("the formation of group '" + name() + "'");
+    check_forming_not_interrupted(name());
   };
   of_link.on_failure = [this](const std::string& reason, int lost_rank, int origin) {
     island_->abort_for(reason, lost_rank, origin);

@@ -40,6 +40,13 @@ ByteStream::State state_for(int error) {
 
 }  // namespace
 
+int error_of_connect(int socket) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
 bool is_silence(int error) {
   return error == ETIMEDOUT || error == EHOSTUNREACH || error == EHOSTDOWN ||
          error == ENETUNREACH || error == ENETDOWN;

@@ -12,6 +12,9 @@ namespace farandole::comm::tcp {
 /// Whether a connection has ended with `error` because the other host does not answer.
 bool is_silence(int error);
 
+/// How a connect() that did not wait has ended, when poll() tells that it has: 0, or errno.
+int error_of_connect(int socket);
+
 /// A stream over one TCP connection. What was sent is the kernel's to deliver.
 class FARANDOLE_API TcpStream final : public ByteStream {
  public:

@@ -87,7 +87,7 @@ std::string Bootstrap::get(const std::string& name, int from) {
 void Bootstrap::await(const std::vector<int>& peers, const Ready& ready) {
   while (!ready(kTry)) {
     if (look_for_failures(peers, ready)) return;
-    if (is_interrupted()) throw interrupted_error("the formation of group '" + group_ + "'");
+    check_forming_not_interrupted(group_);
     if (Clock::now() < deadline_) continue;
     std::string names;
     for (const int peer : peers) names += (names.empty() ? "" : ", ") + topology_.describe(peer);
