@@ -14,7 +14,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// A C++ error and the class of farandole.errors by the same name.
+/// A C++ error and a class of farandole.errors, or of Python itself.
 struct Binding {
   bool (*matches)(const Error* error);
   const char* name;
@@ -81,12 +81,10 @@ std::exception_ptr as_python_error(const std::exception_ptr& pointer) {
 
 void bind_errors(py::module_&) {
   const py::module_ classes = py::module_::import("farandole.errors");
+  const py::module_ builtins = py::module_::import("builtins");
   for (Binding& binding : errors) {
-    if (binding.matches == is<comm::Interrupted>) {
-      binding.type = PyExc_KeyboardInterrupt;
-      continue;
-    }
-    binding.type = py::object(classes.attr(binding.name)).release().ptr();
+    const py::module_& module = py::hasattr(classes, binding.name) ? classes : builtins;
+    binding.type = py::object(module.attr(binding.name)).release().ptr();
   }
   py::register_exception_translator(translate);
   set_autograd_error_translator(as_python_error);

@@ -36,6 +36,14 @@ namespace {
 
 using test::error_of;
 
+InitOptions options_through_file(const comm::Communicator& communicator, const std::string& path) {
+  InitOptions options;
+  options.rank = communicator.rank();
+  options.world_size = communicator.world_size();
+  options.init_method = "file://" + path;
+  return options;
+}
+
 class Init : public testing::Test {
  protected:
   void SetUp() override {
@@ -123,10 +131,7 @@ TEST_F(Init, SaysInTimeThatDescriptorsRunOut) {
     const rlim_t most = comm::open_files()->open + 120;
     const rlimit limit{most, most};
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
-    InitOptions options;
-    options.rank = communicator.rank();
-    options.world_size = communicator.world_size();
-    options.init_method = "file://" + path;
+    const InitOptions options = options_through_file(communicator, path);
     init_process_group(options);
     testing::internal::CaptureStderr();
     std::string text;
@@ -159,10 +164,7 @@ void run_beside_pending_work(
   const std::string path =
       testing::TempDir() + "/farandole_init_test_pending_" + std::to_string(::getpid());
   const auto run = [&](comm::Communicator& communicator) {
-    InitOptions options;
-    options.rank = communicator.rank();
-    options.world_size = communicator.world_size();
-    options.init_method = "file://" + path;
+    const InitOptions options = options_through_file(communicator, path);
     const Group world = init_process_group(options);
     if (communicator.rank() == 1) communicator.barrier();
     std::vector<at::Tensor> tensors{at::ones({1})};
@@ -307,10 +309,7 @@ TEST_F(Init, ProcessesMeetOverAFile) {
   const std::string path =
       testing::TempDir() + "/farandole_init_test_" + std::to_string(::getpid());
   test::run_process_ranks(3, [&](comm::Communicator& communicator) {
-    InitOptions options;
-    options.rank = communicator.rank();
-    options.world_size = communicator.world_size();
-    options.init_method = "file://" + path;
+    const InitOptions options = options_through_file(communicator, path);
     init_process_group(options);
     use_api(communicator.rank(), communicator.world_size());
     destroy();
@@ -322,10 +321,7 @@ TEST_F(Init, SurvivorsOfADeadRankShrinkTheDefaultGroup) {
   const std::string path =
       testing::TempDir() + "/farandole_shrink_test_" + std::to_string(::getpid());
   const auto body = [&](comm::Communicator& communicator) {
-    InitOptions options;
-    options.rank = communicator.rank();
-    options.world_size = communicator.world_size();
-    options.init_method = "file://" + path;
+    const InitOptions options = options_through_file(communicator, path);
     init_process_group(options);
     barrier();
     if (rank() == 0) ::kill(::getpid(), SIGKILL);
