@@ -31,6 +31,18 @@ AbortedError group_interrupted_error(const std::string& subject, Fault fault) {
           "destroy this group and make a new one to continue.", std::move(fault)};
 }
 
+std::exception_ptr failure_of_later_calls(const std::exception_ptr& failure,
+                                          const std::string& group) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Interrupted& error) {
+    return std::make_exception_ptr(group_interrupted_error("a collective of group '" + group + "'",
+                                                           {error.ranks(), error.collective()}));
+  } catch (...) {
+    return failure;
+  }
+}
+
 Interrupted interrupted_error(const std::string& subject, Fault fault) {
   return {"interrupted", interrupted_text(subject), "it was waiting for other ranks.",
           "destroy this group and make a new one to continue.", std::move(fault)};

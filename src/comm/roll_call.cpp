@@ -44,7 +44,7 @@ std::string acknowledgement(const std::string& nonce, const std::string& session
 }  // namespace
 
 RollCall::RollCall(Store& store, std::string group, int rank, Presence own, milliseconds timeout,
-                   std::function<void()> while_waiting)
+                   WhileForming while_waiting)
     : store_(store),
       group_(std::move(group)),
       rank_(rank),
@@ -76,7 +76,7 @@ void RollCall::explain_lost_store() {
   if (rank_ == 0) return;
   const auto deadline = Clock::now() + kDying;
   do {
-    if (while_waiting_) while_waiting_();
+    look_elsewhere();
     Known& first = known_[0];
     first.was_alive = true;  // it has served the store
     if (is_there(0)) check_alive(0);
@@ -246,7 +246,7 @@ bool RollCall::is_there(int rank) const {
 void RollCall::check_alive(int rank) const {
   const Known& known = known_[static_cast<size_t>(rank)];
   if (life_of(known) != Life::kDied) return;
-  if (while_waiting_) while_waiting_();
+  look_elsewhere();
   const auto told = rank_ == 0 ? store_.try_get(key("failure", rank)) : std::nullopt;
   if (told && told->substr(0, told->find('\n')) == known.presence.nonce) {
     throw_gave_up(rank, told->substr(told->find('\n') + 1));
@@ -276,7 +276,7 @@ void RollCall::check_alike(int rank, const Presence& first, const Presence& othe
 
 void RollCall::wait_a_moment() {
   const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - begin_);
-  if (while_waiting_) while_waiting_();
+  look_elsewhere();
   check_forming_not_interrupted(group_);
   if (waited >= timeout_) throw_absent();
   if (waited >= std::min(kPatience, timeout_ / 2) && !std::exchange(was_told_, true)) {
@@ -285,6 +285,20 @@ void RollCall::wait_a_moment() {
   }
   const milliseconds pause = std::min({waited / 8, kMostPause, timeout_ - waited});
   std::this_thread::sleep_for(std::max(pause, milliseconds(1)));
+}
+
+/// Throws what the caller of this roll call knows of failures.
+void RollCall::look_elsewhere() const {
+  if (while_waiting_) while_waiting_([this](int rank) { return is_absent(rank); });
+}
+
+/// A rank also counts as absent if the store is gone.
+bool RollCall::is_absent(int rank) const {
+  try {
+    return !is_there(rank) && !store_.try_get(key("hello", rank));
+  } catch (const SystemError&) {
+    return true;
+  }
 }
 
 void RollCall::throw_absent() const {

@@ -10,6 +10,7 @@
 #include "comm/presence.h"
 #include "comm/shm/bootstrap/process_watch.h"
 #include "farandole/comm/store.h"
+#include "farandole/comm/topology.h"
 
 namespace farandole::comm {
 
@@ -39,10 +40,9 @@ class RollCall {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `store` outlives this object. `while_waiting`, which may be empty, is called repeatedly; an
-  /// exception that it throws ends the wait.
+  /// `store` outlives this object. `while_waiting` may be empty.
   RollCall(Store& store, std::string group, int rank, Presence own,
-           std::chrono::milliseconds timeout, std::function<void()> while_waiting = {});
+           std::chrono::milliseconds timeout, WhileForming while_waiting = {});
 
   /// Collective. Throws TimeoutError with the missing ranks, PeerFailure if a rank died,
   /// MismatchError if a rank has another build or world size, AbortedError if a rank gave up.
@@ -73,6 +73,8 @@ class RollCall {
   void check_alive(int rank) const;
   void check_alike(int rank, const Presence& first, const Presence& other) const;
   void wait_a_moment();
+  void look_elsewhere() const;
+  bool is_absent(int rank) const;
   [[noreturn]] void throw_absent() const;
   std::vector<int> absent() const;
   [[noreturn]] void throw_gave_up(int rank, const std::string& reason) const;
@@ -86,7 +88,7 @@ class RollCall {
   int rank_;
   Presence own_;
   std::chrono::milliseconds timeout_;
-  std::function<void()> while_waiting_;
+  WhileForming while_waiting_;
   Clock::time_point begin_ = Clock::now();
   bool was_told_ = false;           ///< the user, who is waited for
   std::vector<Known> known_;        ///< by rank

@@ -11,8 +11,10 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <utility>
 
+#include "comm/queued_call.h"
 #include "ddp/bucket_record.h"
 #include "ddp/finite_check.h"
 #include "farandole/comm/events.h"
@@ -111,9 +113,14 @@ uint64_t HookedReduction::started() const { return group_->started_by_program();
 /// Whether a peer has died, a collective has timed out or a rank has aborted. Then nothing can be
 /// sent.
 bool HookedReduction::is_group_over() const {
-  const auto backend = ProcessGroupFarandole::of(options_.uses_group_apart ? *group_->group()
-                                                                           : *group_->of_program());
+  const auto backend = backend_of_hook();
   return backend && backend->getError() != c10d::ErrorType::SUCCESS;
+}
+
+/// Of the group that the hook uses; null if it is not ours.
+c10::intrusive_ptr<ProcessGroupFarandole> HookedReduction::backend_of_hook() const {
+  return ProcessGroupFarandole::of(options_.uses_group_apart ? *group_->group()
+                                                             : *group_->of_program());
 }
 
 /// Whether the failure was a mismatch in a group of another backend. All ranks have met it there,
@@ -189,6 +196,12 @@ void HookedReduction::await(size_t bucket) {
   try {
     const auto timeout = group_->timeout();
     const auto patience = is_foreign_ ? timeout : patience_for(timeout);
+    std::optional<comm::QueuedCall::Wait> wait;
+    if (!is_foreign_ && !future->completed()) {
+      // This thread does nothing else before all buckets are there.
+      const auto backend = backend_of_hook();
+      if (backend) wait.emplace(backend->name(), backend->getSequenceNumberForGroup());
+    }
     if (!is_done_within(*future, patience)) throw_never_completed(bucket);
     // An exception that Python has set is a value, not a tensor: parsing throws it.
     results_[bucket] = hook_->parseHookResult(future->value());

@@ -77,6 +77,7 @@ class HookedReduction final : public BucketConsumer {
   [[noreturn]] void throw_never_completed(size_t bucket) const;
   void note_failure(size_t bucket, std::exception_ptr error);
   c10::intrusive_ptr<ProcessGroupFarandole> own_backend() const;
+  c10::intrusive_ptr<ProcessGroupFarandole> backend_of_hook() const;
   bool is_group_over() const;
   bool all_ranks_know() const;
   uint64_t started() const;

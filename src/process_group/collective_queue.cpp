@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/shm/crossed_waits.h"
+#include "comm/queued_call.h"
 #include "comm/start_thread.h"
 #include "farandole/error.h"
 
@@ -21,13 +21,19 @@ void refuse_after_shutdown(const std::string& group) {
 }
 
 struct CollectiveQueue::State {
-  explicit State(std::string name) : group(std::move(name)) {}
+  explicit State(std::string name) : calls{std::move(name)} {}
 
-  const std::string group;
+  /// A task, and whose call it is.
+  struct Entry {
+    std::unique_ptr<const comm::QueuedCall> call;
+    Task task;
+  };
+
+  comm::QueuedCall::Queue calls;
   std::mutex mutex;
   std::condition_variable work_there;
   std::condition_variable idle;
-  std::deque<Task> queue;           // guarded by mutex
+  std::deque<Entry> queue;          // guarded by mutex
   std::thread executor;             // guarded by mutex
   bool running = false;             // guarded by mutex; a thread runs a task
   bool closed = false;              // guarded by mutex
@@ -35,17 +41,28 @@ struct CollectiveQueue::State {
   std::atomic<int> unended{0};      // collectives; waiters learn of an end by a Work's mutex
 
   void check_open() const {
-    if (closed) refuse_after_shutdown(group);
+    if (closed) refuse_after_shutdown(calls.group);
   }
 
   /// Runs the first task of the queue without the lock.
   void run_first(std::unique_lock<std::mutex>& lock) {
-    Task task = std::move(queue.front());
+    Entry first = std::move(queue.front());
     queue.pop_front();
     lock.unlock();
-    task();
-    task = nullptr;  // destroyed without the lock, because its contents may lock too
+    {
+      const comm::QueuedCall::Run run(*first.call);
+      first.task();
+    }
+    first.task = nullptr;  // destroyed without the lock, because its contents may lock too
+    first.call.reset();
     lock.lock();
+  }
+
+  /// Queues a call of this thread and returns its number. Needs mutex.
+  uint64_t add(Task task) {
+    const uint64_t number = next_number();
+    queue.push_back({std::make_unique<comm::QueuedCall>(calls, number), std::move(task)});
+    return number;
   }
 
   uint64_t next_number() {
@@ -82,7 +99,6 @@ void CollectiveQueue::State::start(const std::shared_ptr<State>& state) {
   if (state->executor.joinable()) return;
   state->executor =
       comm::start_thread("farandole", "asynchronous collectives", [state] { state->execute(); });
-  comm::shm::CrossedWaits::exclude(state->group);  // before the thread has a task
 }
 
 CollectiveQueue::CollectiveQueue(std::string group)
@@ -136,15 +152,14 @@ uint64_t CollectiveQueue::push(Task task) {
   if (executor_of == &state) {
     // This is a callback of a task that has just ended, and it may wait for this task, which no
     // other thread would run.
-    const uint64_t number = state.next_number();
-    state.queue.push_back(std::move(task));
+    const uint64_t number = state.add(std::move(task));
     while (!state.queue.empty()) state.run_first(lock);
     return number;
   }
   State::start(state_);
-  state.queue.push_back(std::move(task));
+  const uint64_t number = state.add(std::move(task));
   if (!state.running) state.work_there.notify_one();
-  return state.next_number();
+  return number;
 }
 
 void CollectiveQueue::start() {

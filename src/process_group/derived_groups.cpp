@@ -110,8 +110,11 @@ c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::duplicate_on_ho
 c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::make_duplicate(
     const std::string& purpose, const std::string& place, int rank, int size) {
   auto options = options_of({}, *options_, name() + "/" + purpose);
-  options->while_forming = [own = std::weak_ptr(communicators()->host())] {
-    if (const auto communicator = own.lock()) communicator->check_alive();
+  options->while_forming = [own = std::weak_ptr(communicators()->host()),
+                            are_all = size == size_](const comm::IsAbsent& is_absent) {
+    if (const auto communicator = own.lock()) {
+      communicator->check_present([&](int each) { return are_all && is_absent(each); });
+    }
   };
   int number = 0;
   {

@@ -165,7 +165,7 @@ GroupCommunicators::Work GroupCommunicators::enqueue(CollectiveQueue& queue, boo
   auto work = c10::make_intrusive<WorkFarandole>(
       WorkFarandole::Description{rank(), call.operation.type, call.operation.name, group(),
                                  std::move(call.outputs)},
-      [communicator = host_] { communicator->abort("abort() was called on a Work"); }, title);
+      [communicator = host_](const std::string& reason) { communicator->abort(reason); }, title);
   const comm::CollectiveOptions options{call.timeout, /*sleep_at_once=*/true};
   // The task shares what it needs: the group may be gone when it runs.
   const uint64_t sequence =

@@ -63,8 +63,7 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
     std::chrono::milliseconds formation_timeout;
     std::shared_ptr<GroupHooks> hooks;
     std::shared_ptr<FirstError> error;
-    /// Called now and then while the group forms; what it throws ends that. May be empty.
-    std::function<void()> while_forming;
+    comm::WhileForming while_forming;  ///< may be empty
   };
   /// Collective: meets `size` ranks in `store`. Throws TimeoutError naming those that did not
   /// arrive.

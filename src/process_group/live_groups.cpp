@@ -65,7 +65,7 @@ ProcessGroupFarandole* owner_of(const c10d::Backend::Options* options) {
   return nullptr;
 }
 
-std::function<void()> watch_of_default_group(const std::vector<uint64_t>& ranks) {
+comm::WhileForming watch_of_default_group(const std::vector<uint64_t>& ranks) {
   LiveGroups& known = live();
   if (ranks.empty() || is_forked_child(known)) return {};
   std::weak_ptr<comm::Communicator> largest;  // all other groups are parts of the default group
@@ -78,11 +78,14 @@ std::function<void()> watch_of_default_group(const std::vector<uint64_t>& ranks)
       largest = group->communicator(c10::DeviceType::CPU);
     }
   }
-  return [ranks, largest] {
+  return [ranks, largest](const comm::IsAbsent& is_absent) {
     const auto communicator = largest.lock();
     if (!communicator) return;
     try {
-      communicator->check_alive();
+      communicator->check_present([&](int rank) {
+        const auto found = std::find(ranks.begin(), ranks.end(), static_cast<uint64_t>(rank));
+        return found != ranks.end() && is_absent(static_cast<int>(found - ranks.begin()));
+      });
     } catch (const PeerFailure& error) {
       const auto is_of_group = [&](int rank) {
         return std::find(ranks.begin(), ranks.end(), static_cast<uint64_t>(rank)) != ranks.end();

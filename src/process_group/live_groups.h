@@ -15,8 +15,9 @@ namespace farandole {
 void remember(ProcessGroupFarandole& group);
 void forget(ProcessGroupFarandole& group);
 /// For a group of `ranks` of the default group, while it forms: throws PeerFailure if the default
-/// group knows that one of them has ended. Empty if no group of this process can know.
-std::function<void()> watch_of_default_group(const std::vector<uint64_t>& ranks);
+/// group knows that one of them has ended, or that one that is absent has left. Empty if no group
+/// of this process can know.
+comm::WhileForming watch_of_default_group(const std::vector<uint64_t>& ranks);
 /// The live group that owns `options`, or null.
 ProcessGroupFarandole* owner_of(const c10d::Backend::Options* options);
 

@@ -24,6 +24,7 @@
 #include "comm/shm/system/descriptor.h"
 #include "comm/shm/system/system_call.h"
 #include "comm/start_thread.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 #include "log.h"
 #include "process_group/launch.h"
@@ -221,6 +222,7 @@ c10::intrusive_ptr<c10d::Store> store_at(const std::string& file, const Launch& 
                          "see whether rank 0 failed before, or raise the timeout.",
                          {{0}, "init_process_group"});
     }
+    comm::check_forming_not_interrupted("default");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return tcp_store({kThisHost, port}, /*serves=*/false, launch.world_size, timeout, true);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "comm/shm/system/descriptor.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 #include "log.h"
 
@@ -66,6 +67,7 @@ void StoreAddress::resolve(milliseconds timeout) const {
                                   "' has no address (" + error + "). The lookup is repeated.");
       was_told = true;
     }
+    comm::check_forming_not_interrupted("default");
     std::this_thread::sleep_for(std::min(kPause, limit - waited));
   }
 }
@@ -80,6 +82,7 @@ bool StoreAddress::wait_for_listener(milliseconds timeout) const {
       log(LogLevel::kInfo, "waiting for rank 0 at " + text_ + ", where it opens the ranks' store.");
       was_told = true;
     }
+    comm::check_forming_not_interrupted("default");
     std::this_thread::sleep_for(std::min(kPause, timeout - waited));
   }
   return true;

@@ -15,9 +15,9 @@ namespace farandole {
 TransferWork::TransferWork(Description description, Parts parts, const char* profiler_title)
     : WorkFarandole(
           std::move(description),
-          [communicator = std::weak_ptr<comm::Communicator>(parts.communicator)] {
-            if (const auto alive = communicator.lock())
-              alive->abort("abort() was called on a Work");
+          [communicator =
+               std::weak_ptr<comm::Communicator>(parts.communicator)](const std::string& reason) {
+            if (const auto alive = communicator.lock()) alive->abort(reason);
           },
           profiler_title),
       parts_(std::move(parts)),

@@ -5,8 +5,10 @@
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "comm/queued_call.h"
 #include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 #include "farandole/process_group/autograd_error.h"
@@ -33,8 +35,7 @@ WorkFarandole::WorkFarandole(Description description, uint64_t sequence)
   completed_ = true;
 }
 
-WorkFarandole::WorkFarandole(Description description, std::function<void()> abort,
-                             const char* profiler_title)
+WorkFarandole::WorkFarandole(Description description, Abort abort, const char* profiler_title)
     : Work(description.rank, description.type, profiler_title, description.outputs),
       description_(std::move(description)),
       abort_(std::move(abort)) {}
@@ -68,17 +69,19 @@ bool WorkFarandole::wait(std::chrono::milliseconds timeout) {
       return is_limited ? std::min<Clock::duration>(kInterruptInterval, end - Clock::now())
                         : kInterruptInterval;
     };
+    std::optional<comm::QueuedCall::Wait> wait;
     while (!is_done_within(slice())) {
       if (is_limited && Clock::now() >= end) throw_wait_timeout(timeout);
       lock.unlock();  // the check may need a lock of another language, whose holder may need this
+      if (!is_limited && !wait) wait.emplace(description_.group, getSequencenumber());
       const bool gives_up = comm::is_interrupted();
-      if (gives_up) abort();
+      const std::string subject = name() + " in group '" + description_.group + "' on rank " +
+                                  std::to_string(description_.rank);
+      if (gives_up && !isCompleted()) abort_(comm::interrupted_text(subject));
       lock.lock();
       if (!gives_up) continue;
       is_done_within(kAbortTime);  // it writes to tensors
-      throw comm::interrupted_error(name() + " in group '" + description_.group + "' on rank " +
-                                        std::to_string(description_.rank),
-                                    {{}, description_.operation});
+      throw comm::interrupted_error(subject, {{}, description_.operation});
     }
   }
   if (exception_) std::rethrow_exception(exception_);
@@ -123,7 +126,7 @@ uint64_t WorkFarandole::getSequencenumber() const {
 }
 
 void WorkFarandole::abort() {
-  if (!isCompleted()) abort_();
+  if (!isCompleted()) abort_("abort() was called on a Work");
 }
 
 void WorkFarandole::complete(std::exception_ptr error) {

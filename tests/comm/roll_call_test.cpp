@@ -163,7 +163,7 @@ TEST(RollCall, TellsWhyARankGaveUpBeforeItEnded) {
     DirectoryStore store(folder.path());
     CommunicatorOptions options = options_of(1, 3);  // rank 2 does not come
     const auto until = steady_clock::now() + milliseconds(300);
-    options.while_forming = [&] {
+    options.while_forming = [&](const comm::IsAbsent& /*is_absent*/) {
       if (steady_clock::now() > until) throw SystemError("store-failed", "Broken.", "a cause.", "");
     };
     form(store, options);

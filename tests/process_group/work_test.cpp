@@ -19,7 +19,8 @@ WorkFarandole::Description description() {
   return {1, c10d::OpType::ALLREDUCE, "all_reduce", "default", {at::ones({2})}};
 }
 
-c10::intrusive_ptr<WorkFarandole> pending(const std::function<void()>& abort = [] {}) {
+c10::intrusive_ptr<WorkFarandole> pending(const WorkFarandole::Abort& abort =
+                                              [](const std::string&) {}) {
   return c10::make_intrusive<WorkFarandole>(description(), abort, nullptr);
 }
 
@@ -94,7 +95,7 @@ TEST(Work, PassesItsErrorToTheFuture) {
 
 TEST(Work, AbortsItsGroupOnlyWhileItIsPending) {
   int aborts = 0;
-  const auto work = pending([&] { ++aborts; });
+  const auto work = pending([&](const std::string&) { ++aborts; });
   work->abort();
   EXPECT_EQ(aborts, 1);
   work->complete(nullptr);

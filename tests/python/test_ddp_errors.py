@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 
 import farandole
@@ -509,6 +511,40 @@ def groups_at_different_paces(rank: int, world_size: int) -> None:
             work = dist.barrier(first, async_op=True)
             dist.barrier(second)
             work.wait()
+    calls_that_nobody_waits_for_yet(rank, first, second, slow)
+
+
+def calls_that_nobody_waits_for_yet(
+    rank: int, first: dist.ProcessGroup, second: dist.ProcessGroup, slow: float
+) -> None:
+    """Rank 1 is in a collective of one group, but can still enter that of the other."""
+    if rank == 0:
+        dist.barrier(second)
+        dist.barrier(first)
+    else:
+        work = dist.barrier(first, async_op=True)
+        time.sleep(slow)
+        dist.barrier(second)
+        work.wait()
+    if rank == 0:
+        dist.barrier(second)
+        dist.barrier(first)
+    else:
+        work = dist.barrier(first, async_op=True)
+        end = time.monotonic() + slow
+        while time.monotonic() < end:
+            with contextlib.suppress(farandole.TimeoutError):
+                work.wait(timedelta(milliseconds=200))
+        dist.barrier(second)
+        work.wait()
+    if rank == 0:
+        time.sleep(slow)
+        dist.barrier(first)
+        dist.barrier(second)
+    else:
+        works = [dist.barrier(each, async_op=True) for each in (first, second)]
+        works[0].wait()
+        works[1].wait()
 
 
 def one_batch_less(rank: int, world_size: int, operation: str) -> str:
@@ -524,23 +560,36 @@ def one_batch_less(rank: int, world_size: int, operation: str) -> str:
         last = square(ddp(torch.ones(1, 8))).backward
     elif operation == "barrier":
         last = dist.barrier
-    else:
+    elif operation == "all_reduce":
         last = partial(dist.all_reduce, torch.ones(1))
+    elif operation == "caught, all_reduce":  # an exception leaves the backward of rank 1
+        with contextlib.suppress(ZeroDivisionError):
+            output = ddp(torch.ones(1, 8))
+            output.register_hook(lambda gradient: 1 // 0)
+            square(output).backward()
+        last = partial(dist.all_reduce, torch.ones(1))
+    else:
+        last = dist.all_reduce(torch.ones(1), async_op=True).wait
     with pytest.raises(farandole.CommError) as error:
         last()
     assert type(error.value) is farandole.CommError
     return str(error.value)
 
 
-@pytest.mark.parametrize("operation", ["barrier", "all_reduce"])
-def test_ranks_that_wait_for_each_other_in_two_groups_are_told(operation: str) -> None:
-    texts = ranks.run(one_batch_less, 2, operation)
+@pytest.mark.parametrize("backend", ["farandole", "hosts"])
+@pytest.mark.parametrize(
+    "operation", ["barrier", "all_reduce", "caught, all_reduce", "asynchronous all_reduce"]
+)
+def test_ranks_that_wait_for_each_other_in_two_groups_are_told(
+    operation: str, backend: str
+) -> None:
+    texts = ranks.run(one_batch_less, 2, operation, setup=ranks.Setup(backend=backend))
     for rank, text in enumerate(texts):
         assert "wait for each other" in text, text
         assert f"rank {1 - rank} (pid" in text
         assert "of group 'default'" in text or "in group 'default' " in text
         assert "group 'default/ddp'" in text
-        assert operation in text
+        assert operation.split()[-1] in text
         assert "drop_last=True" in text
         assert "join()" in text
 

@@ -148,20 +148,30 @@ CALLS: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("call", "backend"),
-    [*((call, "farandole") for call in CALLS), ("all_reduce()", "hosts"), ("barrier()", "hosts")],
-)
+@pytest.mark.parametrize("backend", ["farandole", "hosts"])
+@pytest.mark.parametrize("call", CALLS)
 def test_a_rank_that_ends_without_a_call_of_the_others_is_told_of(call: str, backend: str) -> None:
     ranks.run(_calls_alone, 2, call, setup=ranks.Setup(backend=backend), may_die=[1])
 
 
-def _calls_alone(rank: int, size: int, call: str) -> None:
+@pytest.mark.parametrize("backend", ["farandole", "hosts"])
+def test_a_rank_that_has_left_and_runs_on_is_told_of(backend: str, tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    ranks.run(_calls_alone, 2, "new_group()", str(done), setup=ranks.Setup(backend=backend))
+
+
+def _calls_alone(rank: int, size: int, call: str, runs_until: str = "") -> None:
     if rank == 1:
         farandole.destroy()
-        os._exit(0)
+        while runs_until and not Path(runs_until).exists():
+            time.sleep(0.05)
+        if not runs_until:
+            os._exit(0)
+        return
     with pytest.raises(farandole.PeerFailure) as caught:
         CALLS[call]()
+    if runs_until:
+        Path(runs_until).touch()
     assert f"rank 1 ended without calling {call}" in str(caught.value)
     assert f"fix: call {call} on every rank" in str(caught.value)
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 import ranks
+from cmake_projects import free_port
 
 _PATIENCE_S = 60
 
@@ -59,6 +60,9 @@ def interrupted(rank: int, world_size: int, name: str, done: str) -> str:
     if rank == 0:
         with pytest.raises(KeyboardInterrupt) as error:
             WAITS[name]()
+        if name not in ("new_group", "backward"):  # those have a group of their own
+            with pytest.raises(farandole.AbortedError):
+                farandole.barrier()
         Path(done).touch()
         return str(error.value)
     model = farandole.DistributedDataParallel(nn.Linear(4, 4)) if name == "backward" else None
@@ -102,6 +106,18 @@ def handled(rank: int, world_size: int) -> tuple[float, bool]:
         time.sleep(0.01)
     farandole.all_reduce(tensor)
     return float(tensor[0]), bool(came)
+
+
+def first_to_come(rank: int, world_size: int, port: int) -> None:
+    """Nobody opens the store of the ranks."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="1", WORLD_SIZE="2")
+    _interrupt_soon()
+    with pytest.raises(KeyboardInterrupt, match="the formation of group 'default'"):
+        farandole.init_process_group()
+
+
+def test_ctrl_c_ends_the_wait_for_rank_0() -> None:
+    ranks.run(first_to_come, 1, free_port(), setup=ranks.Setup(backend=None))
 
 
 def test_a_handler_of_the_program_does_not_end_a_wait() -> None:

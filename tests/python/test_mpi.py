@@ -163,3 +163,40 @@ def test_torchrun_is_told_to_be_mpirun(tmp_path: Path, settings: dict[str, str])
     expected = "not processes of one MPI job" if has_mpi() else "pip install farandole[mpi]"
     assert done.stdout.count("refused") == 2, done.stdout + done.stderr
     assert expected in done.stdout
+
+
+INTERRUPTED = """
+import os, pathlib, signal, threading, time
+import farandole, torch
+
+farandole.init_process_group(timeout=60)
+done = pathlib.Path("{done}")
+farandole.barrier()
+if farandole.rank() == 0:
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        {wait}
+    except KeyboardInterrupt as error:
+        print("told", error, flush=True)
+    try:
+        farandole.barrier()
+    except farandole.AbortedError:
+        print("is over", flush=True)
+    done.touch()
+else:
+    while not done.exists():
+        time.sleep(0.01)
+    try:
+        farandole.barrier()
+    except farandole.CommError:
+        print("peer knows", flush=True)
+"""
+
+
+@pytest.mark.parametrize("wait", ["farandole.barrier()", "farandole.recv(torch.ones(1), src=1)"])
+def test_ctrl_c_ends_a_wait(wait: str, mpirun: list[str], tmp_path: Path) -> None:
+    code = INTERRUPTED.format(done=tmp_path / "done", wait=wait)
+    result = run(tmp_path, code, *mpirun)
+    assert "was interrupted by Ctrl-C" in result.stdout, result.stdout + result.stderr
+    assert "is over" in result.stdout
+    assert "peer knows" in result.stdout, result.stdout + result.stderr

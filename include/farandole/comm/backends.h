@@ -26,9 +26,8 @@ struct CommunicatorOptions {
   std::string build;
   /// How often the launcher has restarted the job, as text; empty if it does not tell.
   std::string attempt;
-  /// Called now and then while this rank waits for others to come; what it throws ends the wait.
   /// May be empty.
-  std::function<void()> while_forming;
+  WhileForming while_forming;
   /// Called on this rank when it aborts the group, for whatever reason, before a call of this rank
   /// fails of that; peers have been told, so they do not wait for it. On the thread that met the
   /// reason, without a lock. Must not throw or call a collective. May be empty.

@@ -127,6 +127,11 @@ class FARANDOLE_API Communicator {
   /// Throws likewise, and PeerFailure if the process of a rank has ended. Asks the kernel. Local;
   /// any thread.
   virtual void check_alive() const { check_usable(); }
+  /// Throws likewise, and PeerFailure if a rank for which `is_missed` has left the group. Local;
+  /// any thread.
+  virtual void check_present(const std::function<bool(int rank)>& /*is_missed*/) const {
+    check_alive();
+  }
   /// Makes every call of this group, on all ranks, throw AbortedError with `reason`; waiting calls
   /// within 100 ms. Any thread; may be called more than once.
   virtual void abort(const std::string& reason) = 0;

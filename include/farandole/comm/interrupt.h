@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <string>
 
 #include "farandole/error.h"
@@ -31,6 +32,10 @@ FARANDOLE_API bool is_interrupted();
 FARANDOLE_API std::string interrupted_text(const std::string& subject);
 /// What later calls in the group throw on this rank.
 FARANDOLE_API AbortedError group_interrupted_error(const std::string& subject, Fault fault = {});
+/// What later calls in `group` throw on this rank if a call has thrown `failure`: an interrupt
+/// comes once.
+FARANDOLE_API std::exception_ptr failure_of_later_calls(const std::exception_ptr& failure,
+                                                        const std::string& group);
 /// What the wait throws. `fault`: the ranks that it has waited for.
 FARANDOLE_API Interrupted interrupted_error(const std::string& subject, Fault fault = {});
 /// For the waits of a group that forms. Throws Interrupted if this rank is to give up.

@@ -50,6 +50,11 @@ struct FARANDOLE_API Topology {
   Fault fault_of(std::vector<int> peers, std::string collective = {}) const;
 };
 
+/// Whether a rank of a group that forms has not come yet. It asks the store.
+using IsAbsent = std::function<bool(int rank)>;
+/// Called now and then while a group forms; what it throws ends that.
+using WhileForming = std::function<void(const IsAbsent& is_absent)>;
+
 /// Who meets, and for how long.
 struct MeetingOptions {
   std::string group;  ///< for messages and keys
@@ -59,7 +64,7 @@ struct MeetingOptions {
   std::string build;                     ///< versions and sizes in which ranks must be the same
   std::string attempt;                   ///< the launcher's count of restarts; may be empty
   std::chrono::milliseconds timeout{0};  ///< for the others to come
-  std::function<void()> while_waiting;   ///< called now and then; what it throws ends the wait
+  WhileForming while_waiting;            ///< may be empty
 };
 
 /// Meets the ranks that are there now, whatever earlier ones have left in `store`, and derives the

@@ -65,8 +65,8 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   struct FARANDOLE_API Options : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout);
     ~Options() override;
-    /// Called now and then while the ranks meet; what it throws ends that. May be empty.
-    std::function<void()> while_forming;
+    /// May be empty.
+    comm::WhileForming while_forming;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
     c10::intrusive_ptr<c10d::Backend::Options> clone() const override;
 #endif

@@ -30,11 +30,13 @@ class FARANDOLE_API WorkFarandole : public c10d::Work {
     std::string group;           ///< for messages; may stay empty for a finished one
     std::vector<at::Tensor> outputs;
   };
+  /// Ends a group for this reason.
+  using Abort = std::function<void(const std::string& reason)>;
   /// One that is done, with its number in the group.
   WorkFarandole(Description description, uint64_t sequence);
   /// One that complete() will finish. `abort` ends its group; `profiler_title` is what
   /// torch.profiler shows from now until then, if it watches (nullptr: nothing).
-  WorkFarandole(Description description, std::function<void()> abort, const char* profiler_title);
+  WorkFarandole(Description description, Abort abort, const char* profiler_title);
   ~WorkFarandole() override;
 
   bool isCompleted() override;
@@ -76,7 +78,7 @@ class FARANDOLE_API WorkFarandole : public c10d::Work {
   void fulfil(const c10::intrusive_ptr<c10::ivalue::Future>& future) const;
 
   const Description description_;
-  const std::function<void()> abort_;
+  const Abort abort_;
   const uint64_t completion_key_ = next_completion_key();
   std::atomic<uint64_t> sequence_{0};
   std::atomic<bool> done_{false};  // completed_ of the base, readable without its mutex

@@ -602,6 +602,11 @@ bool HostLink::is_message_connection_pending(int rank) const {
   return std::find(pending_.begin(), pending_.end(), rank) != pending_.end();
 }
 
+bool HostLink::has_left(int peer) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return left_.count(peer) != 0;
+}
+
 /// Reads what a peer says, and notices its end.
 void HostLink::hear_control(Control& control) {
   char bytes[4096];
@@ -667,6 +672,7 @@ void HostLink::read_messages(Control& control) {
     if (head.kind == ControlHead::kAbort) {
       fail({Failure::Kind::kAborted, control.peer, text, head.lost_rank});
     }
+    if (head.kind == ControlHead::kNote && options_.on_note) options_.on_note(control.peer, text);
   }
 }
 
@@ -704,6 +710,8 @@ void HostLink::abort(const std::string& reason, int lost_rank) {
   failed_.signal();
   tell(ControlHead::kAbort, reason, lost_rank);
 }
+
+void HostLink::note(const std::string& text) { tell(ControlHead::kNote, text, -1); }
 
 void HostLink::leave(const std::string& reason) {
   if (!fork_guard_.in_creator()) return;
@@ -809,7 +817,7 @@ std::vector<int> HostLink::unfinished(int lane) {
 /// connection says why: that is waited for.
 void HostLink::check_stream(int peer, const ByteStream& stream) {
   if (stream.is_idle() || stream.state() == ByteStream::State::kOpen) return;
-  if (!stream.is_intact()) {
+  if (!stream.is_intact() || !failed_.is_intact()) {
     const CommError error = closed_descriptor();
     return fail_for(error.what(), std::make_exception_ptr(error));
   }

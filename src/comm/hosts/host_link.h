@@ -44,6 +44,9 @@ struct LinkOptions {
   /// Called with the connection of a rank that begins to send messages, on the thread of the link.
   /// Must not block. Empty: no rank may.
   std::function<void(int rank, PrivateDescriptor socket)> on_messages;
+  /// Called with what a peer has told by note(), on the thread of the link. Must not block. May be
+  /// empty.
+  std::function<void(int peer, const std::string& text)> on_note;
   /// Opens the streams of the lanes; empty: they are TCP connections.
   std::shared_ptr<StreamSource> streams;
 };
@@ -115,6 +118,11 @@ class FARANDOLE_API HostLink {
   /// AbortedError if a rank has aborted, TimeoutError with the peers whose bytes are missing.
   void drive(int lane, const Wait& wait);
 
+  /// Tells all peers `text`, of at most 4096 bytes, which they get unless the link fails first. The
+  /// thread that drives a lane.
+  void note(const std::string& text);
+  /// Whether `peer` has said goodbye. Any thread.
+  bool has_left(int peer) const;
   /// Says goodbye while the link lives: this rank uses it no more. Any thread.
   void leave(const std::string& reason);
   /// Fails the link on this rank and tells the peers. Only the first reason counts.
@@ -126,7 +134,7 @@ class FARANDOLE_API HostLink {
  private:
   /// Begins a message on a control connection; `bytes` of text follow.
   struct ControlHead {
-    enum Kind : uint32_t { kGoodbye = 1, kAbort = 2 };
+    enum Kind : uint32_t { kGoodbye = 1, kAbort = 2, kNote = 3 };
     uint32_t kind;
     int32_t lost_rank;
     uint32_t bytes;

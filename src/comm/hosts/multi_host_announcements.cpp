@@ -15,6 +15,7 @@ MultiHostCommunicator::Announcement MultiHostCommunicator::own_announcement(cons
   own.sequence = island_->lockstep().sequence();
   own.call = differs ? island_->signature_of(0) : call.signature;
   own.differing = -1;
+  own.thread = waits_->thread();
   for (int local = 1; differs && local < map_.size_of(host_); ++local) {
     const shm::Signature other = island_->signature_of(local);
     if (shm::is_same_call(own.call, other)) continue;
@@ -29,6 +30,7 @@ MultiHostCommunicator::Announcement MultiHostCommunicator::own_announcement(cons
 std::vector<MultiHostCommunicator::Mark> MultiHostCommunicator::announce(Call& call,
                                                                          const Moves& sends,
                                                                          bool differs) {
+  waits_->enter(island_->lockstep().sequence(), call.signature);
   std::vector<Mark> marks;
   announced_.clear();
   announced_.reserve(link_->peers().size());  // streams keep addresses
@@ -55,7 +57,11 @@ void MultiHostCommunicator::hear_announcements(const Call& call, bool differs) {
     ByteStream& stream = link_->stream(peer, kCollectives);
     marks.push_back({peer, 0, stream.receive(&heard[index_of(host)], sizeof(Announcement))});
   }
-  drive(call, [&] { return has_moved(marks); });
+  await_announcements(call, marks);
+  for (const Mark& mark : marks) {
+    const uint64_t thread = heard[index_of(map_.host_of(mark.peer))].thread;
+    waits_->note_thread(mark.peer, static_cast<uint32_t>(thread));
+  }
   const Announcement& own = heard[index_of(host_)];
   for (const Announcement& each : heard) {
     if (each.sequence == own.sequence && each.bytes <= area_bytes_ * index_of(world_size()))
@@ -72,6 +78,34 @@ void MultiHostCommunicator::hear_announcements(const Call& call, bool differs) {
   if (all_agree) return;
   drop(call, heard);
   throw_mismatch(call, heard);
+}
+
+/// Waits for the other hosts to enter. `marks`: of their announcements.
+void MultiHostCommunicator::await_announcements(const Call& call, const std::vector<Mark>& marks) {
+  try {
+    drive(
+        call, [&] { return has_moved(marks); }, [&] { look_for_crossing(call, marks); });
+  } catch (const PeerFailure&) {
+    look_for_crossing(call, marks);  // which may be why that rank has ended
+    throw;
+  }
+}
+
+/// Throws if a rank of a missing host waits for this rank in another group; see shm::CrossedWaits.
+void MultiHostCommunicator::look_for_crossing(const Call& call, const std::vector<Mark>& marks) {
+  const auto is_missing = [&](int rank) {
+    return map_.host_of(rank) != host_ &&
+           std::any_of(marks.begin(), marks.end(), [&](const Mark& mark) {
+             return map_.host_of(mark.peer) == map_.host_of(rank) && !has_moved({mark});
+           });
+  };
+  const auto crossing = waits_->look(is_missing);
+  const std::string news = waits_->news();
+  if (!news.empty()) link_->note(news);
+  if (!crossing) return;
+  throw waits_->error_for(
+      *crossing, text_of(call),
+      topology().fault_of({crossing->peer}, comm::name_of(call.signature.operation)));
 }
 
 /// Reads what follows the announcements, and has all sent that is queued.

@@ -8,10 +8,12 @@
 #include "comm/arguments.h"
 #include "comm/diagnosis.h"
 #include "comm/hosts/parts.h"
+#include "comm/lost_rank.h"
 #include "comm/shm/signature_text.h"
 #include "comm/shm/system/reason.h"
 #include "comm/shrink.h"
 #include "farandole/comm/events.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 
 namespace farandole::comm::hosts {
@@ -59,7 +61,7 @@ void MultiHostCommunicator::run(Call& call, const std::function<void()>& body) {
   } catch (const MismatchError&) {
     throw;
   } catch (const Error& error) {
-    failure_ = std::current_exception();
+    failure_ = failure_of_later_calls(std::current_exception(), name());
     const auto* lost = dynamic_cast<const PeerFailure*>(&error);
     island_->abort_for(topology().name_of(rank()) + " gave up: " + shm::reason_of(error.what()),
                        lost == nullptr ? -1 : lost->rank().value_or(-1));
@@ -142,10 +144,15 @@ bool MultiHostCommunicator::has_moved(const std::vector<Mark>& marks) const {
   });
 }
 
-void MultiHostCommunicator::drive(const Call& call, const std::function<bool()>& is_done) const {
+/// `look`: called every 50 ms.
+void MultiHostCommunicator::drive(const Call& call, const std::function<bool()>& is_done,
+                                  const std::function<void()>& look) const {
   link_->drive(kCollectives, {call.timeout, call.deadline, is_done, [&] { return text_of(call); },
                               comm::name_of(call.signature.operation),
-                              [&] { island_->lockstep().check_peers_in_collective(); }});
+                              [&] {
+                                island_->lockstep().check_peers_in_collective();
+                                if (look) look();
+                              }});
 }
 
 std::string MultiHostCommunicator::text_of(const Call& call) const {
@@ -232,6 +239,19 @@ void MultiHostCommunicator::check_usable() const {
 void MultiHostCommunicator::check_alive() const {
   check_usable();
   island_->check_alive();
+}
+
+void MultiHostCommunicator::check_present(const std::function<bool(int rank)>& is_missed) const {
+  check_usable();
+  island_->check_present([&](int local) { return is_missed(map_.rank_of(host_, local)); });
+  for (const int peer : link_->peers()) {
+    if (!link_->has_left(peer) || !is_missed(peer)) continue;
+    throw PeerFailure(
+        "peer-ended",
+        "group '" + name() + "' cannot continue: " + topology().describe(peer) + " left the group.",
+        topology().name_of(peer) + " ended without calling " + missing_call("") + ".",
+        fix_of_absence(""), topology().fault_of({peer}));
+  }
 }
 
 void MultiHostCommunicator::abort(const std::string& reason) { island_->abort(reason); }

@@ -16,6 +16,7 @@
 #include "comm/hosts/host_link.h"
 #include "comm/hosts/host_map.h"
 #include "comm/hosts/host_reduction.h"
+#include "comm/hosts/link_waits.h"
 #include "comm/hosts/message_relay.h"
 #include "comm/shm/control_block.h"
 #include "comm/shm/shared_memory_communicator.h"
@@ -90,6 +91,7 @@ class MultiHostCommunicator final : public Communicator {
 
   void check_usable() const override;
   void check_alive() const override;
+  void check_present(const std::function<bool(int rank)>& is_missed) const override;
   void abort(const std::string& reason) override;
   void set_timeout(std::chrono::milliseconds timeout) override;
   std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, Store& store) override;
@@ -148,6 +150,7 @@ class MultiHostCommunicator final : public Communicator {
     shm::Signature call;   ///< of the host's first rank
     int64_t differing;     ///< a rank of the host that has called something else; -1: none
     shm::Signature other;  ///< what it has called
+    uint64_t thread;       ///< of the sender; see LinkWaits
   };
   /// The end of the island tells the link.
   struct LinkOfIsland;
@@ -166,9 +169,12 @@ class MultiHostCommunicator final : public Communicator {
   void step(const Call& call) const;
   void queue(Call& call, Chunk& chunk, const Moves& sends, const Moves& receives);
   void await(const Call& call, const Chunk& chunk) const;
-  void drive(const Call& call, const std::function<bool()>& is_done) const;
+  void drive(const Call& call, const std::function<bool()>& is_done,
+             const std::function<void()>& look = {}) const;
   std::vector<Mark> announce(Call& call, const Moves& sends, bool differs);
   void hear_announcements(const Call& call, bool differs);
+  void await_announcements(const Call& call, const std::vector<Mark>& marks);
+  void look_for_crossing(const Call& call, const std::vector<Mark>& marks);
   void drop(const Call& call, const std::vector<Announcement>& heard);
   [[noreturn]] void throw_mismatch(const Call& call, const std::vector<Announcement>& heard) const;
   Announcement own_announcement(const Call& call, bool differs) const;
@@ -205,6 +211,7 @@ class MultiHostCommunicator final : public Communicator {
   std::unique_ptr<MessageRelay> relay_;  ///< outlives the island's transfers
   std::unique_ptr<shm::SharedMemoryCommunicator> island_;
   std::shared_ptr<SymmetricMemory> areas_;
+  std::unique_ptr<LinkWaits> waits_;  ///< outlives the link
   std::unique_ptr<HostLink> link_;
   std::vector<Announcement> announced_;             ///< what is on its way to peers
   std::array<std::vector<std::byte>, 2> partials_;  ///< by turn: what this rank sends

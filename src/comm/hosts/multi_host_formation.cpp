@@ -111,6 +111,7 @@ struct MultiHostCommunicator::LinkOfIsland {
   std::mutex mutex;
   HostLink* link = nullptr;  ///< guarded by mutex; null before and after its life
   shm::SharedMemoryCommunicator* island = nullptr;  ///< likewise
+  LinkWaits* waits = nullptr;                       ///< likewise
 };
 
 std::unique_ptr<Communicator> MultiHostCommunicator::make(Store& store,
@@ -142,8 +143,8 @@ std::unique_ptr<Communicator> MultiHostCommunicator::make(Store& store,
   }
   std::unique_ptr<MultiHostCommunicator> made;
   try {
-    options.while_forming = [&] {
-      if (asked.while_forming) asked.while_forming();
+    options.while_forming = [&](const IsAbsent& is_absent) {
+      if (asked.while_forming) asked.while_forming(is_absent);
       bootstrap.check();
     };
     made.reset(new MultiHostCommunicator(store, options, topology, std::move(streams)));
@@ -179,6 +180,7 @@ MultiHostCommunicator::MultiHostCommunicator(Store& store, const CommunicatorOpt
       if (ends->link != nullptr) {
         const auto [text, lost_rank] = ends->island->own_abort();
         ends->link->abort(text, lost_rank);
+        ends->waits->end();
       }
     }
     if (next) next();
@@ -204,7 +206,7 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
   of_link.silence = options.config.link_timeout;
   of_link.timeout = shm::formation_timeout(options);
   of_link.while_waiting = [this, &options] {
-    options.while_forming();
+    options.while_forming([](int /*rank*/) { return false; });  // all have come
     island_->check_alive();
     check_forming_not_interrupted(name());
   };
@@ -214,7 +216,9 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
   of_link.on_messages = [this](int from, PrivateDescriptor socket) {
     relay_->accept(from, std::move(socket));
   };
+  of_link.on_note = [this](int peer, const std::string& news) { waits_->hear(peer, news); };
   of_link.streams = std::move(streams);
+  waits_ = std::make_unique<LinkWaits>(name(), topology());
   try {
     link_ = std::make_unique<HostLink>(store, topology(), map_.peers_of(rank()), kLanes, of_link);
   } catch (const std::exception& error) {
@@ -224,6 +228,7 @@ void MultiHostCommunicator::connect(Store& store, const CommunicatorOptions& opt
   const std::lock_guard<std::mutex> lock(link_of_island_->mutex);
   link_of_island_->island = island_.get();
   link_of_island_->link = link_.get();
+  link_of_island_->waits = waits_.get();
 }
 
 /// Every rank learns where all others take messages. The first collective, so all ranks have come.

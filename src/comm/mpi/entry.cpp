@@ -11,6 +11,7 @@
 #include "comm/shm/bootstrap/liveness.h"
 #include "comm/shm/signature_text.h"
 #include "comm/shm/system/pause.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 
 namespace farandole::comm::mpi {
@@ -142,6 +143,10 @@ void Entry::sleep(Round& round, const Wait& wait) {
     }
     if (now >= next_look) {
       look(round, wait);
+      if (is_interrupted()) {
+        throw interrupted_error(describe(),
+                                group_.topology().fault_of({}, name_of(signature_.operation)));
+      }
       next_look = now + shm::kLivenessInterval;
     }
     if (now < deadline || wait.confirms || is_done(round)) continue;

@@ -7,6 +7,7 @@
 #include "comm/mpi/messages.h"
 #include "comm/mpi/runtime.h"
 #include "comm/transfer_errors.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 
 namespace farandole::comm::mpi {
@@ -37,6 +38,13 @@ void Messages::fail_late(Operation& operation, milliseconds timeout) {
                          operation.name};
   const std::string what = late_transfer_text(topology_, text, timeout.count());
   give_up(what, late_transfer_error(topology_, text, what), -1);
+}
+
+/// Ends the group because the user has interrupted the wait for `operation`. Needs mutex_.
+void Messages::fail_interrupted(const Operation& operation) {
+  if (operation.done.load(std::memory_order_relaxed)) return;
+  const std::string subject = "a wait for a transfer on " + topology_.name_of(topology_.rank);
+  give_up(interrupted_text(subject), std::make_exception_ptr(group_interrupted_error(subject)), -1);
 }
 
 /// All transfers will fail with `error` once the group has been told why. Needs mutex_.

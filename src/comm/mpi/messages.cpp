@@ -13,7 +13,9 @@
 #include "comm/mpi/message_parts.h"
 #include "comm/mpi/runtime.h"
 #include "comm/mpi/wide_collectives.h"
+#include "comm/shm/bootstrap/liveness.h"
 #include "comm/transfer_errors.h"
+#include "farandole/comm/interrupt.h"
 
 namespace farandole::comm::mpi {
 namespace {
@@ -259,6 +261,8 @@ void Messages::wait(Operation& operation, milliseconds timeout) {
   Lock lock(mutex_);
   advance();
   refuse_endless(operation);
+  auto next_question = begin + shm::kLivenessInterval;
+  bool was_interrupted = false;
   for (int look = 1; !operation.done.load(std::memory_order_relaxed); ++look) {
     lock.unlock();
     const bool spins = look % kLooksPerClock != 0 || Clock::now() < spins_until;
@@ -276,8 +280,17 @@ void Messages::wait(Operation& operation, milliseconds timeout) {
     if (look % kLooksPerClock != 0) continue;
     if (Clock::now() >= next_look_) look_for_failures();
     if (Clock::now() >= deadline) fail_late(operation, timeout);
+    if (!was_interrupted && Clock::now() >= next_question) {
+      next_question = Clock::now() + shm::kLivenessInterval;
+      lock.unlock();  // the check may need a lock of another language, whose holder may need this
+                      // one
+      was_interrupted = is_interrupted();
+      lock.lock();
+      if (was_interrupted) fail_interrupted(operation);
+    }
     tell_group(lock);
   }
+  if (was_interrupted) throw interrupted_error("a wait for a transfer");
 }
 
 }  // namespace farandole::comm::mpi

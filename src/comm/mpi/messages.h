@@ -83,6 +83,7 @@ class Messages final : public Progressing, public std::enable_shared_from_this<M
   void look_for_failures();
   int find_lost() const;
   void fail_late(Operation& operation, std::chrono::milliseconds timeout);
+  void fail_interrupted(const Operation& operation);
   void give_up(const std::string& why, std::exception_ptr error, int lost_rank);
   void tell_group(Lock& lock);
   void fail_all(const std::exception_ptr& error);

@@ -15,6 +15,7 @@
 #include "comm/shrink.h"
 #include "comm/split_sizes.h"
 #include "farandole/comm/events.h"
+#include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
 #include "log.h"
 
@@ -105,7 +106,7 @@ void MpiCommunicator::run(Call& call, size_t bytes, const Body& body) {
   } catch (const MismatchError&) {
     throw;
   } catch (const std::exception& error) {
-    failure_ = std::current_exception();
+    failure_ = failure_of_later_calls(std::current_exception(), name());
     give_up(error);
     throw;
   }

@@ -9,14 +9,17 @@
 #include <set>
 
 #include "comm/fork_safe_mutex.h"
+#include "comm/queued_call.h"
+#include "comm/shm/signature_text.h"
 #include "comm/start_thread.h"
-#include "farandole/error.h"
 
 namespace farandole::comm::shm {
 namespace {
 
 /// RankBlock::thread of a rank on which several threads have called the group.
 constexpr uint32_t kSeveralThreads = ~uint32_t{0};
+/// So many looks in a row have to find the same.
+constexpr int kLooks = 20;
 
 /// The groups of this process.
 std::vector<const CrossedWaits*>& registry() {
@@ -28,19 +31,16 @@ std::mutex& registry_mutex() { return fork_safe_mutex<CrossedWaits>(); }
 
 std::atomic<bool (*)(int thread)> may_others_call{nullptr};
 
-/// The number of this thread, from 1; no other thread of the process ever has it.
-uint32_t this_thread() {
-  static std::atomic<uint32_t> last{0};
-  thread_local const uint32_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
-  return own;
-}
-
 }  // namespace
 
 CrossedWaits::CrossedWaits(std::string group, const Topology& topology, RankBlock* ranks)
-    : group_(std::move(group)), rank_(topology.rank), ranks_(ranks) {
+    : group_(std::move(group)), topology_(topology), rank_(topology.rank), ranks_(ranks) {
   for (size_t rank = 0; rank < topology.pids.size(); ++rank) {
-    processes_.emplace_back(topology.pids[rank], topology.processes[rank]);
+    std::string process = topology.processes[rank];
+    if (rank < topology.host_of_rank.size()) {
+      process += " on " + topology.host_names[static_cast<size_t>(topology.host_of_rank[rank])];
+    }
+    processes_.emplace_back(topology.pids[rank], std::move(process));
   }
   const std::set<std::pair<int, std::string>> different(processes_.begin(), processes_.end());
   if (different.size() != processes_.size()) processes_.clear();  // ranks that are threads
@@ -56,24 +56,17 @@ CrossedWaits::~CrossedWaits() {
 
 void CrossedWaits::note_call() {
   std::atomic<uint32_t>& thread = ranks_[rank_].thread;
-  const uint32_t own = this_thread();
+  const uint32_t own = QueuedCall::current_caller().number;
   uint32_t before = thread.load(std::memory_order_relaxed);
   if (before == own || (before == 0 && thread.compare_exchange_strong(before, own))) return;
   thread.store(kSeveralThreads, std::memory_order_relaxed);
-}
-
-void CrossedWaits::exclude(const std::string& group) {
-  const std::lock_guard lock(registry_mutex());
-  for (const CrossedWaits* each : registry()) {
-    if (each->group_ == group) each->ranks_[each->rank_].thread.store(kSeveralThreads);
-  }
 }
 
 void CrossedWaits::ask_about_threads(bool (*ask)(int thread)) { may_others_call.store(ask); }
 
 void CrossedWaits::look_at_threads() {
   const uint64_t sequence = entered(rank_);
-  const int caller = ::gettid();
+  const int caller = QueuedCall::current_caller().thread;
   const auto ask = may_others_call.load();
   if (ask == nullptr) {
     if (caller == ::getpid()) alone_->store(sequence);
@@ -89,9 +82,39 @@ void CrossedWaits::look_at_threads() {
   }
 }
 
+std::optional<CrossedWaits::Crossing> CrossedWaits::look(
+    const std::function<bool(int rank)>& is_missing) {
+  const auto found = find(is_missing);
+  looks_ = found && last_ == found ? looks_ + 1 : 0;
+  last_ = found;
+  if (!found) return std::nullopt;
+  if (!found->was_told) {
+    if (looks_ % kLooks == 0) look_at_threads();
+    if (looks_ < kLooks || !found->is_sure) return std::nullopt;
+  }
+  ranks_[rank_].crossed.store(1, std::memory_order_seq_cst);
+  return found;
+}
+
+CommError CrossedWaits::error_for(const Crossing& crossing, const std::string& collective,
+                                  Fault fault) const {
+  return CommError(
+      "crossed-waits",
+      collective + " and " + topology_.describe(crossing.peer) +
+          " wait for each other: that rank is in collective #" + std::to_string(crossing.sequence) +
+          " " + text_of(crossing.call) + " of group '" + crossing.group +
+          "', which this rank has not called.",
+      "the ranks call the collectives of these groups in different orders. Most often one rank had "
+      "a batch less and has left the training loop.",
+      "give every rank the same number of batches (drop_last=True), or train within join(); call "
+      "the collectives of different groups in the same order on every rank.",
+      std::move(fault));
+}
+
 std::optional<CrossedWaits::Crossing> CrossedWaits::find(
     const std::function<bool(int rank)>& is_missing) const {
-  ranks_[rank_].alone.store(alone_->load(), std::memory_order_seq_cst);
+  const uint64_t alone = QueuedCall::is_caller_stuck() ? alone_->load() : 0;
+  ranks_[rank_].alone.store(alone, std::memory_order_seq_cst);
   const std::lock_guard lock(registry_mutex());
   for (int peer = 0; peer < static_cast<int>(processes_.size()); ++peer) {
     if (peer == rank_ || !is_missing(peer)) continue;
@@ -119,7 +142,7 @@ std::optional<CrossedWaits::Crossing> CrossedWaits::crossing_in(const CrossedWai
   const bool waits = block.state.load(std::memory_order_acquire) == RankState::kActive;
   if (!waits && !was_told) return std::nullopt;
 
-  const uint32_t own_thread = this_thread();
+  const uint32_t own_thread = QueuedCall::current_caller().number;
   const uint32_t peer_thread = block.thread.load(std::memory_order_relaxed);
   const bool own_is_known = other.is_called_by(own_thread, own_there);
   const bool peer_is_known = is_called_by(peer_thread, peer);

@@ -12,6 +12,7 @@
 
 #include "comm/shm/control_block.h"
 #include "farandole/comm/topology.h"
+#include "farandole/error.h"
 #include "farandole/export.h"
 
 namespace farandole::comm::shm {
@@ -22,27 +23,31 @@ namespace farandole::comm::shm {
 ///
 /// Rule. This rank waits in group G for a peer that has not entered its collective. The two are
 /// deadlocked if
-///   1. the peer has entered a collective of another group L that this rank has not entered, and
-///   2. on both ranks the thread that calls G and the thread that calls L are one thread.
-/// By 1 the peer's thread stays in L until this rank enters there, and by 2 the thread that would
-/// is the one that waits here. A rank that computes, however long, is in no collective, so 1 does
-/// not hold. A group that several threads of a rank have called, or that has asynchronous calls,
-/// fails 2 from then on. A group that a rank has not called yet passes 2 there, if the other rank
-/// has called both.
+///   1. the peer has entered a collective of another group L that this rank has not entered,
+///   2. on both ranks the thread that calls G and the thread that calls L are one thread, and
+///   3. on both ranks that thread waits for the collective that the rank is in.
+/// By 1 the peer stays in L until this rank enters there, and by 2 and 3 the thread that would is
+/// the one that waits here. A rank that computes, however long, is in no collective, so 1 does not
+/// hold. A group that several threads of a rank have called fails 2 from then on. A group that a
+/// rank has not called yet passes 2 there, if the other rank has called both. Asynchronous calls
+/// are those of the thread that has queued them (queued_call.h). 3 holds for them while it waits
+/// for them without a limit, and nothing is queued in another group.
 ///
 /// What threads have called says nothing of a thread that has yet to make its first call. So both
 /// ranks look at the threads of their programs, once 1 and 2 hold: where another one may call
 /// collectives, nothing is found. Without ask_about_threads() the main thread counts as the only
 /// one.
 ///
-/// What 1 and 2 are read from stays as it is while both ranks wait, and after one of them has given
-/// up. Who uses it reads it for a while before it gives up; then it calls tell(), so that the other
-/// rank gives up for the same reason and not for the end of this one.
+/// What 1 to 3 are read from stays as it is while both ranks wait, and after one of them has given
+/// up. So look() has to find it for a while before it says so; then it tells the peers, so that the
+/// other rank gives up for the same reason and not for the end of this one.
 ///
-/// Ranks of one host that are processes; others are never found.
+/// Ranks of one host that are processes read each other's control memory. Ranks of different hosts
+/// tell each other what is in it (hosts/link_waits.h). Ranks that are threads are never found, nor
+/// are three that wait in a circle.
 ///
-/// Threads: note_call(), find() and tell() come from the thread that calls collectives. The
-/// registry of all groups of the process has a lock, which is held while their memory is read.
+/// Threads: note_call() and look() come from the thread that runs collectives. The registry of all
+/// groups of the process has a lock, which is held while their memory is read.
 /// Fork: a child may destroy this.
 class FARANDOLE_API CrossedWaits {
  public:
@@ -52,7 +57,7 @@ class FARANDOLE_API CrossedWaits {
     std::string group;
     Signature call;
     uint64_t sequence;
-    bool is_sure;   ///< on both ranks no other thread may call collectives
+    bool is_sure;   ///< on both ranks the thread waits, and no other may call collectives
     bool was_told;  ///< the peer has given up for this reason
 
     bool operator==(const Crossing& other) const {
@@ -66,34 +71,36 @@ class FARANDOLE_API CrossedWaits {
   CrossedWaits(const CrossedWaits&) = delete;
   CrossedWaits& operator=(const CrossedWaits&) = delete;
 
-  /// Another thread than the caller will make calls of the groups with this name, which are then
-  /// never found. Any thread.
-  static void exclude(const std::string& group);
   /// Sets what tells whether another thread than this one, as gettid() has it, may call
   /// collectives. It is called in a thread of its own, because it may have to wait for an
   /// interpreter.
   static void ask_about_threads(bool (*ask)(int thread));
-  /// This thread enters a collective. Call it before the post.
+  /// This rank enters a collective. Call it before the post.
   void note_call();
-  /// The first of the peers for which `is_missing` that waits for this rank in another group.
-  std::optional<Crossing> find(const std::function<bool(int rank)>& is_missing) const;
-  /// Begins to look at the threads of this process, whose peers learn the answer in find().
-  void look_at_threads();
-  /// Tells the peers that this rank gives up because of a crossing.
-  void tell() { ranks_[rank_].crossed.store(1, std::memory_order_seq_cst); }
+  /// Call it every kLivenessInterval while this rank waits for the peers for which `is_missing`. It
+  /// returns the first that waits for this rank in another group, and has for a while or has told
+  /// so. From then on this rank tells so too.
+  std::optional<Crossing> look(const std::function<bool(int rank)>& is_missing);
+  /// The error of `crossing` for this rank, which is in `collective` (what begins texts).
+  CommError error_for(const Crossing& crossing, const std::string& collective, Fault fault) const;
 
  private:
+  std::optional<Crossing> find(const std::function<bool(int rank)>& is_missing) const;
   std::optional<Crossing> crossing_in(const CrossedWaits& other, int peer) const;
+  void look_at_threads();
   int rank_of(const std::pair<int, std::string>& process) const;
   bool is_called_by(uint32_t thread, int rank) const;
   uint64_t entered(int rank) const;
 
   const std::string group_;
+  const Topology topology_;
   const int rank_;
   std::vector<std::pair<int, std::string>> processes_;  ///< by rank; empty: not one each
   RankBlock* const ranks_;
   /// The collective in which no other thread was seen; 0: none.
   std::shared_ptr<std::atomic<uint64_t>> alone_ = std::make_shared<std::atomic<uint64_t>>(0);
+  std::optional<Crossing> last_;  ///< that look() has found
+  int looks_ = 0;                 ///< that have found it, after the first
 };
 
 }  // namespace farandole::comm::shm

@@ -11,6 +11,7 @@
 #include "comm/lost_rank.h"
 #include "comm/shm/signature_text.h"
 #include "comm/shm/system/pause.h"
+#include "comm/shm/system/reason.h"
 #include "farandole/comm/events.h"
 #include "farandole/comm/interrupt.h"
 #include "farandole/error.h"
@@ -28,9 +29,6 @@ constexpr int kLooksPerClock = 64;
 constexpr int kYields = 32;
 /// The longest sleep of a rank that has work to do meanwhile, for which no rank wakes it.
 constexpr microseconds kNap{500};
-/// Ranks that wait for each other in two groups give up when they have been found so often, one
-/// look every kLivenessInterval, after the first time.
-constexpr int kCrossingLooks = 20;
 
 /// The memory order of reading peers' posts, which makes visible what they wrote before. A copy of
 /// this library, built only for ThreadSanitizer's tests, reads with a weaker order: that race must
@@ -226,9 +224,9 @@ void Lockstep::look_for_failures(Post post, bool look_at_processes) {
   const auto is_lost = [&](int rank, bool lost) {
     return rank != topology_.rank && !has_posted(rank, post) && lost && !has_posted(rank, post);
   };
-  for (int rank = 0; look_at_processes && rank < topology_.world_size; ++rank) {
-    if (has_posted(rank, post) || !is_lost(rank, is_dead(rank))) continue;
-    fail_lost(rank);
+  if (look_at_processes) {
+    const int dead = first_dead([&](int rank) { return is_lost(rank, is_dead(rank)); });
+    if (dead >= 0) fail_lost(dead);
   }
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     if (is_lost(rank, state_of(rank) == RankState::kLeft)) fail_lost(rank);
@@ -237,29 +235,12 @@ void Lockstep::look_for_failures(Post post, bool look_at_processes) {
 
 /// Throws if a missing peer waits for this rank in another group, and has for a while.
 void Lockstep::look_for_crossing() {
-  const auto found =
-      crossed_waits_.find([&](int rank) { return !has_posted(rank, Post::kHeader); });
-  crossing_looks_ = found && crossing_ == found ? crossing_looks_ + 1 : 0;
-  crossing_ = found;
-  if (!found) return;
-  if (!found->was_told) {
-    if (crossing_looks_ % kCrossingLooks == 0) crossed_waits_.look_at_threads();
-    if (crossing_looks_ < kCrossingLooks || !found->is_sure) return;
-  }
-  crossed_waits_.tell();
-  const std::string what = describe_current() + " and " + topology_.describe(found->peer) +
-                           " wait for each other: that rank is in collective #" +
-                           std::to_string(found->sequence) + " " + text_of(found->call) +
-                           " of group '" + found->group + "', which this rank has not called.";
-  const std::string why =
-      "the ranks call the collectives of these groups in different orders. Most often one rank had "
-      "a batch less and has left the training loop.";
-  fail(std::make_exception_ptr(CommError(
-           "crossed-waits", what, why,
-           "give every rank the same number of batches (drop_last=True), or train within join(); "
-           "call the collectives of different groups in the same order on every rank.",
-           fault_of({found->peer}))),
-       what);
+  const auto crossing =
+      crossed_waits_.look([&](int rank) { return !has_posted(rank, Post::kHeader); });
+  if (!crossing) return;
+  const CommError error =
+      crossed_waits_.error_for(*crossing, describe_current(), fault_of({crossing->peer}));
+  fail(std::make_exception_ptr(error), reason_of(error.what()));
 }
 
 void Lockstep::look_for_interrupt() {
@@ -398,6 +379,18 @@ bool Lockstep::is_dead(int rank) const {
   return exec_watch_.has_exec_ed(rank) && state_of(rank) != RankState::kLeft;
 }
 
+/// The first rank for which `is_lost`; -1: none. One that an error has ended comes before others,
+/// which may have ended because of it.
+int Lockstep::first_dead(const std::function<bool(int rank)>& is_lost) const {
+  int first = -1;
+  for (int rank = 0; rank < topology_.world_size; ++rank) {
+    if ((first >= 0 && ended_without_error(rank)) || !is_lost(rank)) continue;
+    if (!ended_without_error(rank)) return rank;
+    first = rank;
+  }
+  return first;
+}
+
 /// Of a rank that is_gone().
 std::string Lockstep::how_lost(int rank) const {
   if (liveness_.is_dead(rank)) return liveness_.cause_of_death(rank);
@@ -459,17 +452,27 @@ void Lockstep::check_usable() const {
 void Lockstep::check_alive() const {
   check_in_creator();
   check_peers();
+  const int rank = first_dead([this](int each) { return is_dead(each); });
+  if (rank >= 0) throw_gone(rank);
+}
+
+void Lockstep::check_present(const std::function<bool(int rank)>& is_missed) const {
+  check_alive();
   for (int rank = 0; rank < topology_.world_size; ++rank) {
-    if (!is_dead(rank)) continue;
-    const bool is_absent = ended_without_error(rank);
-    throw PeerFailure(
-        "peer-ended",
-        "group '" + options_.group + "' cannot continue: " + topology_.describe(rank) + " " +
-            how_lost(rank) + ".",
-        is_absent ? topology_.name_of(rank) + " ended without calling " + missing_call("") + "."
-                  : "the group needs all of its ranks.",
-        is_absent ? fix_of_absence("") : kFixOfDeath, topology_.fault_of({rank}));
+    const bool has_left = rank != topology_.rank && state_of(rank) == RankState::kLeft;
+    if (has_left && is_missed(rank)) throw_gone(rank);
   }
+}
+
+void Lockstep::throw_gone(int rank) const {
+  const bool is_absent = ended_without_error(rank);
+  throw PeerFailure(
+      "peer-ended",
+      "group '" + options_.group + "' cannot continue: " + topology_.describe(rank) + " " +
+          how_lost(rank) + ".",
+      is_absent ? topology_.name_of(rank) + " ended without calling " + missing_call("") + "."
+                : "the group needs all of its ranks.",
+      is_absent ? fix_of_absence("") : kFixOfDeath, topology_.fault_of({rank}));
 }
 
 /// The first rank that has aborted because it had lost a peer, else the first that has aborted; -1:

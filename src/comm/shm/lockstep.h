@@ -122,6 +122,8 @@ class Lockstep {
   void check_usable() const;
   /// Throws if a rank has aborted or its process has ended. Any thread.
   void check_alive() const;
+  /// Throws likewise, and if a rank for which `is_missed` has left. Any thread.
+  void check_present(const std::function<bool(int rank)>& is_missed) const;
   /// Throws if a rank has aborted: PeerFailure if the reason was a peer that ended or left,
   /// otherwise AbortedError. Any thread.
   void check_peers() const;
@@ -149,6 +151,8 @@ class Lockstep {
   bool is_dead(int rank) const;
   std::string how_lost(int rank) const;
   bool ended_without_error(int rank) const;
+  int first_dead(const std::function<bool(int rank)>& is_lost) const;
+  [[noreturn]] void throw_gone(int rank) const;
   [[noreturn]] void fail_lost(int rank);
   [[noreturn]] void fail_missing(Post post, std::chrono::milliseconds timeout);
   [[noreturn]] void fail_late(const std::string& names, const std::string& whys,
@@ -182,8 +186,6 @@ class Lockstep {
   int first_missing_ = 0;                ///< all ranks below have posted
   int latest_rank_ = -1;
   std::chrono::steady_clock::time_point deadline_{};  ///< zero: no wait has slept yet
-  std::optional<CrossedWaits::Crossing> crossing_;    ///< that the last look has found
-  int crossing_looks_ = 0;                            ///< that have found it
   uint64_t posted_ticks_ = 0;
   bool has_waited_ = false;
   std::exception_ptr failure_;  ///< why the group is over, as thrown on this rank

@@ -36,7 +36,7 @@ std::string DeviceLane::own_position() const {
 
 c10::intrusive_ptr<WorkFarandole> DeviceLane::make_work(
     const Call& call, const std::shared_ptr<DeviceOperation>& operation,
-    std::function<void()> abort) const {
+    WorkFarandole::Abort abort) const {
   auto work = c10::make_intrusive<DeviceWork>(
       WorkFarandole::Description{parts_.rank, call.operation.type, call.operation.name,
                                  parts_.group, call.outputs},

@@ -75,7 +75,7 @@ class DeviceLane : public Watched, public std::enable_shared_from_this<DeviceLan
   /// Its Work; `abort` is that of a Work.
   c10::intrusive_ptr<WorkFarandole> make_work(const Call& call,
                                               const std::shared_ptr<DeviceOperation>& operation,
-                                              std::function<void()> abort) const;
+                                              WorkFarandole::Abort abort) const;
   /// "group 'g' on rank 1"
   std::string own_position() const;
   /// Has the watchdog look after it until it has ended.

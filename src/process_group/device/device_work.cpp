@@ -42,7 +42,7 @@ void settle(c10::ivalue::Future& future, const std::vector<at::Tensor>& outputs,
 }  // namespace
 
 DeviceWork::DeviceWork(Description description, std::shared_ptr<DeviceOperation> operation,
-                       std::function<void()> abort, int peer)
+                       Abort abort, int peer)
     : WorkFarandole(std::move(description), std::move(abort), /*profiler_title=*/nullptr),
       operation_(std::move(operation)),
       peer_(peer) {

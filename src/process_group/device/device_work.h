@@ -20,8 +20,8 @@ namespace farandole {
 class DeviceWork final : public WorkFarandole {
  public:
   /// `abort` ends the group. `peer`: of a send or receive, else -1.
-  DeviceWork(Description description, std::shared_ptr<DeviceOperation> operation,
-             std::function<void()> abort, int peer);
+  DeviceWork(Description description, std::shared_ptr<DeviceOperation> operation, Abort abort,
+             int peer);
   ~DeviceWork() override;
 
   /// Whether the device has done it, or it has failed; of a captured one, whether it is enqueued.

@@ -84,8 +84,8 @@ c10::intrusive_ptr<c10d::Work> DirectLane::launch(Call& call, Body body,
     operation->end();
     operation->note_enqueued();
   }
-  auto work = make_work(call, operation, [lane = weak_from_this()] {
-    if (const auto alive = lane.lock()) alive->abort("abort() was called on a Work");
+  auto work = make_work(call, operation, [lane = weak_from_this()](const std::string& reason) {
+    if (const auto alive = lane.lock()) alive->abort(reason);
   });
   if (call.async) {
     operation->keep(std::move(body));

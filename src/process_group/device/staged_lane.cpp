@@ -75,8 +75,8 @@ std::shared_ptr<DeviceOperation> StagedLane::begin(const Call& call,
 c10::intrusive_ptr<c10d::Work> StagedLane::launch(Call& call, Body body,
                                                   std::chrono::milliseconds timeout) {
   const auto operation = begin(call, timeout);
-  auto work =
-      make_work(call, operation, [host = host_] { host->abort("abort() was called on a Work"); });
+  auto work = make_work(call, operation,
+                        [host = host_](const std::string& reason) { host->abort(reason); });
   count(1);
   try {
     if (call.transfers) {

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/hosts/link_waits.h"
+
+#include <cstring>
+
+#include "comm/hosts/parts.h"
+
+namespace farandole::comm::hosts {
+namespace {
+
+/// Shorter waits are told to nobody.
+constexpr int kLooksBeforeNews = 5;
+
+void post(shm::RankBlock& block, uint64_t sequence, const shm::Signature& call) {
+  shm::Header& header = block.headers[sequence % 2];
+  std::array<uint64_t, shm::kSignatureWords> words;
+  std::memcpy(words.data(), &call, sizeof(call));
+  for (size_t i = 0; i < words.size(); ++i) {
+    header.signature[i].store(words[i], std::memory_order_relaxed);
+  }
+  header.sequence.store(sequence, std::memory_order_seq_cst);
+}
+
+}  // namespace
+
+LinkWaits::LinkWaits(const std::string& group, const Topology& topology)
+    : rank_(topology.rank),
+      world_size_(topology.world_size),
+      blocks_(std::make_unique<shm::RankBlock[]>(index_of(topology.world_size))),
+      waits_(group, topology, blocks_.get()) {}
+
+void LinkWaits::enter(uint64_t sequence, const shm::Signature& call) {
+  sequence_ = sequence;
+  call_ = call;
+  looks_ = 0;
+  told_.clear();
+  waits_.note_call();
+  post(blocks_[index_of(rank_)], sequence, call);
+}
+
+std::optional<shm::CrossedWaits::Crossing> LinkWaits::look(
+    const std::function<bool(int rank)>& is_missing) {
+  ++looks_;
+  return waits_.look(is_missing);
+}
+
+LinkWaits::News LinkWaits::own_news() const {
+  const shm::RankBlock& own = blocks_[index_of(rank_)];
+  News news{};
+  news.sequence = sequence_;
+  news.call = call_;
+  news.alone = own.alone.load();
+  news.thread = own.thread.load();
+  news.crossed = own.crossed.load();
+  return news;
+}
+
+std::string LinkWaits::news() {
+  const News own = own_news();
+  if (looks_ < kLooksBeforeNews && own.crossed == 0) return {};
+  std::string text(reinterpret_cast<const char*>(&own), sizeof(own));
+  if (text == told_) return {};
+  told_ = text;
+  return text;
+}
+
+void LinkWaits::hear(int peer, const std::string& text) {
+  News news{};
+  if (text.size() != sizeof(news) || peer < 0 || peer >= world_size_) return;
+  std::memcpy(&news, text.data(), sizeof(news));
+  shm::RankBlock& block = blocks_[index_of(peer)];
+  block.thread.store(news.thread);
+  post(block, news.sequence, news.call);
+  block.alone.store(news.alone);
+  block.crossed.store(news.crossed);
+}
+
+void LinkWaits::end() {
+  for (int rank = 0; rank < world_size_; ++rank) {
+    blocks_[index_of(rank)].state.store(shm::RankState::kAborted);
+  }
+}
+
+}  // namespace farandole::comm::hosts

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/shm/control_block.h"
+#include "comm/shm/crossed_waits.h"
+#include "farandole/comm/topology.h"
+#include "farandole/export.h"
+
+namespace farandole::comm::hosts {
+
+/// CrossedWaits between ranks of different hosts: ranks that wait for a while tell their peers in
+/// which collective. Each rank keeps what it has heard of all ranks of the group in memory of its
+/// own, laid out as the control memory that ranks of one host share.
+///
+/// Which thread calls a group on a peer, ranks learn in each collective (MultiHostCommunicator).
+/// What a rank has told stays true until the peer enters that collective, so it is told once, and
+/// again when it has found more.
+///
+/// Memory order: as for the headers of control memory; see lockstep.h.
+///
+/// Threads: enter(), look() and news() as CrossedWaits; hear() and end() from the thread of the
+/// link.
+class FARANDOLE_API LinkWaits {
+ public:
+  LinkWaits(const std::string& group, const Topology& topology);
+
+  /// This rank enters collective `sequence`, which is `call`.
+  void enter(uint64_t sequence, const shm::Signature& call);
+  /// The thread that calls the group on this rank, for peers to learn in each collective.
+  uint32_t thread() const { return blocks_[static_cast<size_t>(rank_)].thread.load(); }
+  void note_thread(int peer, uint32_t thread) {
+    blocks_[static_cast<size_t>(peer)].thread.store(thread);
+  }
+  /// See CrossedWaits::look().
+  std::optional<shm::CrossedWaits::Crossing> look(const std::function<bool(int rank)>& is_missing);
+  CommError error_for(const shm::CrossedWaits::Crossing& crossing, const std::string& collective,
+                      Fault fault) const {
+    return waits_.error_for(crossing, collective, std::move(fault));
+  }
+  /// What to tell the peers after look(); empty: they know it, or this rank has not waited for
+  /// long.
+  std::string news();
+  /// What `peer` has told.
+  void hear(int peer, const std::string& news);
+  /// The group is over: no rank waits in it any more.
+  void end();
+
+ private:
+  /// What a rank tells.
+  struct News {
+    uint64_t sequence;
+    shm::Signature call;
+    uint64_t alone;  ///< as in RankBlock, like the others
+    uint32_t thread;
+    uint32_t crossed;
+  };
+
+  News own_news() const;
+
+  const int rank_;
+  const int world_size_;
+  const std::unique_ptr<shm::RankBlock[]> blocks_;  ///< by rank
+  shm::CrossedWaits waits_;
+  shm::Signature call_{};
+  uint64_t sequence_ = 0;
+  int looks_ = 0;     ///< in the present collective
+  std::string told_;  ///< in the present collective
+};
+
+}  // namespace farandole::comm::hosts

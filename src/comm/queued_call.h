@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "farandole/export.h"
+
+namespace farandole::comm {
+
+/// A call of a group that another thread than its caller's runs. It tells whose call it is, and
+/// whether the caller waits for it: what crossed_waits.h has to know of it.
+///
+/// Threads: any; one at a time for each object.
+class FARANDOLE_API QueuedCall {
+ public:
+  /// A thread of this process.
+  struct Caller {
+    uint32_t number;  ///< from 1; no other thread of the process ever has it
+    int thread;       ///< as gettid() has it
+
+    static Caller this_thread();
+  };
+  /// What calls are put into; lives longer than they.
+  struct Queue {
+    const std::string group;
+    std::atomic<int> calls{0};  ///< that have not ended
+  };
+
+  /// A call of this thread, that `queue` counts as `number`. It ends when it is destroyed.
+  QueuedCall(Queue& queue, uint64_t number);
+  ~QueuedCall();
+  QueuedCall(const QueuedCall&) = delete;
+  QueuedCall& operator=(const QueuedCall&) = delete;
+
+  const Caller& caller() const { return caller_; }
+  /// Whether the caller waits, without a limit, until this call or a later one of the queue ends.
+  bool is_awaited() const;
+
+  /// Makes this thread the one that runs `call`, for the life of the object.
+  class FARANDOLE_API Run {
+   public:
+    explicit Run(const QueuedCall& call);
+    ~Run();
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+
+   private:
+    const QueuedCall* outer_;
+  };
+  /// Says that this thread waits, without a limit, until call `number` of the queue of `group` has
+  /// ended, for the life of the object. Takes a lock: make it once the wait takes long.
+  class FARANDOLE_API Wait {
+   public:
+    Wait(std::string group, uint64_t number);
+    ~Wait();
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    const uint32_t thread_;
+  };
+
+  /// The call that this thread runs; null: it runs none but its own.
+  static const QueuedCall* running();
+  /// Whose calls this thread makes: those of the call that it runs, or its own.
+  static Caller current_caller();
+  /// Whether this thread's caller does nothing before the present collective has ended: it waits
+  /// for it, and nothing else that was queued in this process, by whomever, has not ended.
+  static bool is_caller_stuck();
+
+ private:
+  Queue& queue_;
+  const uint64_t number_;
+  const Caller caller_ = Caller::this_thread();
+};
+
+}  // namespace farandole::comm
