@@ -124,6 +124,7 @@ ReplicaClass bind_passes(py::module_& module) {
            "Forward passes so far whose backward has reached a parameter.")
       .def("set_loss_weight", &Replica::set_loss_weight, py::arg("weight"), NoGil(),
            "What the loss is a mean over; None: nothing.")
+      .def("pass_weight", &Replica::pass_weight, "That weight, as it is at any time.")
       .def(
           "set_python_hook",
           [](Replica& self, py::object state, py::object hook) {
@@ -163,16 +164,20 @@ void bind_replica(ReplicaClass& replica) {
 
 void bind_normalization(py::module_& module) {
   using Optional = std::optional<at::Tensor>;
+  py::class_<PassWeight, std::shared_ptr<PassWeight>>(
+      module, "PassWeight", "What the loss of a wrapper's passes counts for on this rank.");
   module.def(
       "sync_batch_norm",
       [](const at::Tensor& input, const Optional& weight, const Optional& bias, double eps,
-         const Group& group) {
-        const NormalizedBatch all = sync_batch_norm(input, weight.value_or(at::Tensor()),
-                                                    bias.value_or(at::Tensor()), eps, group);
+         const Group& group, const std::optional<std::shared_ptr<PassWeight>>& pass_weight) {
+        const NormalizedBatch all =
+            sync_batch_norm(input, weight.value_or(at::Tensor()), bias.value_or(at::Tensor()), eps,
+                            group, pass_weight.value_or(nullptr));
         return std::tuple(all.output, all.mean, all.variance, all.count);
       },
       py::arg("input"), py::arg("weight"), py::arg("bias"), py::arg("eps"), py::arg("group"),
-      NoGil(), "A normalized batch of all ranks: output, mean, variance, count. Collective.");
+      py::arg("pass_weight"), NoGil(),
+      "A normalized batch of all ranks: output, mean, variance, count. Collective.");
 }
 
 /// Copies of a std::function are made without the GIL, so they share one reference.

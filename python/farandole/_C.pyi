@@ -11,7 +11,7 @@ import torch
 import torch._C._distributed_c10d
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['ArrivalCounter', 'BackendInfo', 'BackwardStats', 'BucketPlan', 'CalledFunction', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'GradientHome', 'Launch', 'NonfinitePolicy', 'OpenAnnotation', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'remove_after_success', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'watch_data_loaders', 'world_size']
+__all__: list[str] = ['ArrivalCounter', 'BackendInfo', 'BackwardStats', 'BucketPlan', 'CalledFunction', 'CheckpointEntry', 'CheckpointReader', 'CheckpointWriter', 'Config', 'EpochShare', 'Event', 'GradScaler', 'GradScalerState', 'GradientHome', 'Launch', 'NonfinitePolicy', 'OpenAnnotation', 'PassWeight', 'PendingCheckpoint', 'Piece', 'ProcessGroupFarandole', 'Replica', 'ReplicaOptions', 'SegmentBacking', 'ShardedOptimizer', 'SliceList', 'TensorSlice', 'UpdateRule', 'WorkFarandole', 'abort', 'adam_rule', 'address_of_this_host', 'all_gather', 'all_reduce', 'all_to_all', 'backends', 'barrier', 'broadcast', 'check_apart', 'check_tensor', 'emit_garbage', 'end_step', 'find_launch', 'gather', 'go_alone', 'is_recording', 'lamb_rule', 'lars_rule', 'linear_scaled_lr', 'local_rank', 'local_world_size', 'meet', 'monitored_barrier', 'now_ns', 'obstacle_to', 'rank', 'recent_events', 'recv', 'reduce', 'reduce_scatter', 'remove_after_success', 'scatter', 'send', 'sgd_rule', 'shut_down_all_groups', 'source_rank', 'start_recording', 'stop_recording', 'symmetric_empty', 'sync_batch_norm', 'torch_version_built', 'update_parameters', 'version', 'watch_data_loaders', 'world_size']
 class SegmentBacking:
     """
     Where the pages of shared segments come from.
@@ -410,6 +410,10 @@ class EpochShare:
         """
         Those of all ranks.
         """
+class PassWeight:
+    """
+    What the loss of a wrapper's passes counts for on this rank.
+    """
 class BucketPlan:
     """
     Which gradient lies in which bucket.
@@ -693,6 +697,10 @@ class Replica:
     def join_backward(self, weight: typing.SupportsFloat = 0) -> bool:
         """
         Take part in one backward of the others; whether one had inputs. Collective.
+        """
+    def pass_weight(self) -> PassWeight:
+        """
+        That weight, as it is at any time.
         """
     def passes(self) -> int:
         """
@@ -1391,7 +1399,7 @@ def symmetric_empty(sizes: collections.abc.Sequence[typing.SupportsInt], dtype: 
     """
     A tensor in memory that all ranks map.
     """
-def sync_batch_norm(input: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: typing.SupportsFloat, group: torch.distributed.distributed_c10d.ProcessGroup) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def sync_batch_norm(input: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: typing.SupportsFloat, group: torch.distributed.distributed_c10d.ProcessGroup, pass_weight: PassWeight | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """
     A normalized batch of all ranks: output, mean, variance, count. Collective.
     """

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 _HELPERS = (
@@ -24,8 +25,13 @@ def may_others_call(thread: int) -> bool:
     Args:
         thread: As threading.get_native_id() has it.
     """
-    others = (each for each in threading.enumerate() if each.native_id != thread)
+    others = (each for each in threading.enumerate() if _native_id(each) != thread)
     return any(not _is_helper(each) for each in others)
+
+
+def _native_id(thread: threading.Thread) -> int | None:
+    # os.fork() leaves that of the parent in the main thread's object
+    return os.getpid() if thread is threading.main_thread() else thread.native_id
 
 
 def _is_helper(thread: threading.Thread) -> bool:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/queued_call.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <map>
@@ -26,12 +27,18 @@ Waits& waits() {
 
 std::mutex& waits_mutex() { return fork_safe_mutex<QueuedCall>(); }
 
+/// A forked child has none of the parent's calls and waits. Its mutex is free by then.
+[[maybe_unused]] const int forgets_in_child = ::pthread_atfork(nullptr, nullptr, [] {
+  all_calls.store(0);
+  waits().clear();
+});
+
 }  // namespace
 
 QueuedCall::Caller QueuedCall::Caller::this_thread() {
   static std::atomic<uint32_t> last{0};
-  thread_local const Caller own{last.fetch_add(1, std::memory_order_relaxed) + 1, ::gettid()};
-  return own;
+  thread_local const uint32_t own = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return {own, ::gettid()};  // which is another one after a fork
 }
 
 QueuedCall::QueuedCall(Queue& queue, uint64_t number) : queue_(queue), number_(number) {
@@ -54,6 +61,10 @@ bool QueuedCall::is_awaited() const {
 QueuedCall::Run::Run(const QueuedCall& call) : outer_(std::exchange(running_call, &call)) {}
 
 QueuedCall::Run::~Run() { running_call = outer_; }
+
+QueuedCall::Callbacks::Callbacks() { all_calls.fetch_add(1); }
+
+QueuedCall::Callbacks::~Callbacks() { all_calls.fetch_sub(1); }
 
 QueuedCall::Wait::Wait(std::string group, uint64_t number) : thread_(Caller::this_thread().number) {
   const std::lock_guard lock(waits_mutex());

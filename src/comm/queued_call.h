@@ -49,8 +49,19 @@ class FARANDOLE_API QueuedCall {
    private:
     const QueuedCall* outer_;
   };
-  /// Says that this thread waits, without a limit, until call `number` of the queue of `group` has
-  /// ended, for the life of the object. Takes a lock: make it once the wait takes long.
+  /// Counts as a call in another queue, for the life of the object: what runs callbacks when it is
+  /// done, which may call collectives.
+  class FARANDOLE_API Callbacks {
+   public:
+    Callbacks();
+    ~Callbacks();
+    Callbacks(const Callbacks&) = delete;
+    Callbacks& operator=(const Callbacks&) = delete;
+  };
+  /// Says that this thread waits until call `number` of the queue of `group` has ended, for the
+  /// life of the object. A limit of the wait is longer than that of the call. A queue of another
+  /// group may have the same name, as one that was made again: what is awaited there is a call that
+  /// has not ended in another queue. Takes a lock: make it once the wait takes long.
   class FARANDOLE_API Wait {
    public:
     Wait(std::string group, uint64_t number);
@@ -67,7 +78,7 @@ class FARANDOLE_API QueuedCall {
   /// Whose calls this thread makes: those of the call that it runs, or its own.
   static Caller current_caller();
   /// Whether this thread's caller does nothing before the present collective has ended: it waits
-  /// for it, and nothing else that was queued in this process, by whomever, has not ended.
+  /// for it, and no call in another queue of this process has not ended, by whomever.
   static bool is_caller_stuck();
 
  private:

@@ -28,6 +28,8 @@ constexpr milliseconds kMostPause{100};
 constexpr milliseconds kDying{1000};
 /// After such a wait, or half of the timeout, the user learns who is waited for.
 constexpr milliseconds kPatience{5000};
+/// Ranks that come within this time are not asked whether they have given up meanwhile.
+constexpr milliseconds kHurry{300};
 /// The first word of a `go` that has the reason why rank 0 gives up.
 constexpr char kFailed = '!';
 
@@ -137,7 +139,10 @@ bool RollCall::look_for_acknowledgements() {
       check_alike(peer, own_, presence);
       acknowledged_[rank] = *text == acknowledgement(presence.nonce, session_);
     }
-    if (!presence.is_absent()) check_alive(peer);
+    if (!presence.is_absent()) {
+      check_alive(peer);
+      if (Clock::now() - begin_ > kHurry) hear_failure(peer);
+    }
     all = all && acknowledged_[rank];
   }
   return all;
@@ -247,15 +252,21 @@ void RollCall::check_alive(int rank) const {
   const Known& known = known_[static_cast<size_t>(rank)];
   if (life_of(known) != Life::kDied) return;
   look_elsewhere();
-  const auto told = rank_ == 0 ? store_.try_get(key("failure", rank)) : std::nullopt;
-  if (told && told->substr(0, told->find('\n')) == known.presence.nonce) {
-    throw_gave_up(rank, told->substr(told->find('\n') + 1));
-  }
+  if (rank_ == 0) hear_failure(rank);
   throw PeerFailure("peer-ended-while-forming",
                     "group '" + group_ + "' did not form: " + known.presence.describe(rank) + " " +
                         known.watch->how_it_ended() + ".",
                     "it ended before all ranks had joined.", "look at that rank's own output.",
                     {{rank}, ""});
+}
+
+/// Throws if `rank` has given up this attempt.
+void RollCall::hear_failure(int rank) const {
+  const auto told = store_.try_get(key("failure", rank));
+  const std::string& nonce = known_[static_cast<size_t>(rank)].presence.nonce;
+  if (told && told->substr(0, told->find('\n')) == nonce) {
+    throw_gave_up(rank, told->substr(told->find('\n') + 1));
+  }
 }
 
 /// Throws the same error on rank 0 and on `rank`.
@@ -294,6 +305,7 @@ void RollCall::look_elsewhere() const {
 
 /// A rank also counts as absent if the store is gone.
 bool RollCall::is_absent(int rank) const {
+  if (static_cast<size_t>(rank) >= known_.size()) return false;
   try {
     return !is_there(rank) && !store_.try_get(key("hello", rank));
   } catch (const SystemError&) {

@@ -32,8 +32,8 @@ struct Roll {
 ///
 /// A hello whose process has ended belongs to an earlier attempt if its count of restarts is
 /// different. Otherwise that rank has died, and the others do not wait for it for long. A rank that
-/// gives up publishes why before it ends (rank 0 as `go`, others as `failure` with their nonce), so
-/// the first cause is reported and not the end of a rank that followed from it.
+/// gives up publishes why (rank 0 as `go`, others as `failure` with their nonce, which rank 0 looks
+/// for), so the first cause is reported and not the end of a rank that followed from it.
 ///
 /// Threads: one call at a time.
 class RollCall {
@@ -71,6 +71,7 @@ class RollCall {
   Life life_of(const Known& known) const;
   bool is_there(int rank) const;
   void check_alive(int rank) const;
+  void hear_failure(int rank) const;
   void check_alike(int rank, const Presence& first, const Presence& other) const;
   void wait_a_moment();
   void look_elsewhere() const;

@@ -274,6 +274,7 @@ void Replica::forward_failed() {
 void Replica::set_loss_weight(std::optional<double> weight) {
   reducer_->set_loss_weight(weight);
   loss_weight_ = weight;
+  pass_weight_->value.store(weight.value_or(1));
 }
 
 void Replica::set_sharded(std::optional<ShardedGradients> sharded) {

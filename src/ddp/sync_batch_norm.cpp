@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/custom_class.h>
 
 #include <algorithm>
 #include <exception>
@@ -50,6 +51,12 @@ at::Tensor by_channel(const at::Tensor& values, const at::Tensor& x) {
   shape[1] = -1;
   return values.view(shape);
 }
+
+/// A PassWeight in the context of a backward.
+struct KeptWeight : torch::CustomClassHolder {
+  explicit KeptWeight(std::shared_ptr<const PassWeight> kept) : weight(std::move(kept)) {}
+  const std::shared_ptr<const PassWeight> weight;  // may be null
+};
 
 struct Statistics {
   at::Tensor mean, variance, count;
@@ -95,12 +102,14 @@ class Normalize : public torch::autograd::Function<Normalize> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x,
                                const std::optional<at::Tensor>& weight,
                                const std::optional<at::Tensor>& bias, double eps,
-                               const Group& group) {
+                               const Group& group,
+                               const c10::intrusive_ptr<KeptWeight>& pass_weight) {
     const Statistics all = statistics_of(x, group);
     const at::Tensor inverse = at::rsqrt(all.variance + eps);
     context->save_for_backward({x, weight.value_or(at::Tensor()), all.mean, inverse, all.count});
     context->saved_data["has_bias"] = bias.has_value();
     context->saved_data["group"] = at::IValue::make_capsule(group);
+    context->saved_data["pass_weight"] = at::IValue::make_capsule(pass_weight);
     context->set_materialize_grads(false);
     context->mark_non_differentiable({all.mean, all.variance, all.count});
     const at::Tensor scale = weight ? inverse * *weight : inverse;
@@ -133,7 +142,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const std::vector<int64_t> dimensions = all_but_channels(x);
     const at::Tensor sum_gradient = exact.sum(dimensions);
     const at::Tensor sum_product = (exact * centered).sum(dimensions);
-    variable_list result(5);
+    variable_list result(6);
     // Of this rank's batch: the wrapper averages them.
     const auto of = weight.defined() ? weight.scalar_type() : dtype;
     size_t input = 1;  // autograd counts tensors that are there
@@ -148,7 +157,14 @@ class Normalize : public torch::autograd::Function<Normalize> {
     ReductionOptions options;
     options.group = c10::static_intrusive_pointer_cast<c10d::ProcessGroup>(
         context->saved_data["group"].toCapsule());
+    // The wrapper multiplies the gradients of each rank by its weight, also what other ranks have
+    // added here.
+    const auto kept = c10::static_intrusive_pointer_cast<KeptWeight>(
+        context->saved_data["pass_weight"].toCapsule());
+    const double own = kept->weight ? kept->weight->value.load() : 1;
+    sums.mul_(own);
     all_reduce(sums, options);
+    sums.mul_(own == 0 ? 0 : 1 / own);
     const at::Tensor slope = sums[1] * inverse * inverse;
     exact = exact - by_channel(sums[0], x) - centered * by_channel(slope, x);
     const at::Tensor scale = weight.defined() ? inverse * weight : inverse;
@@ -164,11 +180,13 @@ std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
 }  // namespace
 
 NormalizedBatch sync_batch_norm(const at::Tensor& input, const at::Tensor& weight,
-                                const at::Tensor& bias, double eps, const Group& group) {
+                                const at::Tensor& bias, double eps, const Group& group,
+                                std::shared_ptr<const PassWeight> pass_weight) {
   check_dimensions(input);
   const Group ranks = group ? group : default_group();
   const variable_list all =
-      Normalize::apply(input, if_defined(weight), if_defined(bias), eps, ranks);
+      Normalize::apply(input, if_defined(weight), if_defined(bias), eps, ranks,
+                       c10::make_intrusive<KeptWeight>(std::move(pass_weight)));
   return {all[0], all[1], all[2], all[3]};
 }
 
@@ -184,7 +202,8 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   check_dimensions(input);
   const bool is_alone = !(group_ || is_initialized()) || world_size(group_) == 1;
   if (!is_training() || is_alone) return normalize_alone(input);
-  const NormalizedBatch batch = sync_batch_norm(input, weight, bias, options.eps(), group_);
+  const NormalizedBatch batch =
+      sync_batch_norm(input, weight, bias, options.eps(), group_, pass_weight_);
   if (options.track_running_stats()) {
     const at::NoGradGuard no_grad;
     const double momentum = count_batch();
@@ -219,6 +238,16 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
   }
   stream << ", affine=" << options.affine()
          << ", track_running_stats=" << options.track_running_stats() << ")";
+}
+
+void SyncBatchNormImpl::set_pass_weight(std::shared_ptr<const PassWeight> pass_weight) {
+  pass_weight_ = std::move(pass_weight);
+}
+
+void set_pass_weight(torch::nn::Module& module, const std::shared_ptr<const PassWeight>& weight) {
+  module.apply([&](torch::nn::Module& each) {
+    if (auto* norm = each.as<SyncBatchNormImpl>()) norm->set_pass_weight(weight);
+  });
 }
 
 }  // namespace farandole

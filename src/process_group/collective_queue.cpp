@@ -60,9 +60,10 @@ struct CollectiveQueue::State {
 
   /// Queues a call of this thread and returns its number. Needs mutex.
   uint64_t add(Task task) {
-    const uint64_t number = next_number();
+    // What may throw comes first.
+    const uint64_t number = issued.load(std::memory_order_relaxed) + 1;
     queue.push_back({std::make_unique<comm::QueuedCall>(calls, number), std::move(task)});
-    return number;
+    return next_number();
   }
 
   uint64_t next_number() {

@@ -113,7 +113,8 @@ c10::intrusive_ptr<ProcessGroupFarandole> ProcessGroupFarandole::make_duplicate(
   options->while_forming = [own = std::weak_ptr(communicators()->host()),
                             are_all = size == size_](const comm::IsAbsent& is_absent) {
     if (const auto communicator = own.lock()) {
-      communicator->check_present([&](int each) { return are_all && is_absent(each); });
+      communicator->check_alive();
+      if (are_all) communicator->check_joins(is_absent);
     }
   };
   int number = 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -69,29 +70,37 @@ comm::WhileForming watch_of_default_group(const std::vector<uint64_t>& ranks) {
   LiveGroups& known = live();
   if (ranks.empty() || is_forked_child(known)) return {};
   std::weak_ptr<comm::Communicator> largest;  // all other groups are parts of the default group
-  int size = 1;
+  std::weak_ptr<comm::Communicator> whole;    // the default group, if it is ours
   {
     const std::lock_guard<std::mutex> lock(known.mutex);
+    int size = 1;
+    int wholes = 0;
     for (ProcessGroupFarandole* group : known.groups) {
+      const auto communicator = group->communicator(c10::DeviceType::CPU);
+      if (!communicator) continue;
+      if (group->is_whole() && wholes++ == 0) whole = communicator;
       if (group->getSize() <= size) continue;
       size = group->getSize();
-      largest = group->communicator(c10::DeviceType::CPU);
+      largest = communicator;
     }
+    if (wholes != 1) whole.reset();  // which one the ranks are counted in is not known
   }
-  return [ranks, largest](const comm::IsAbsent& is_absent) {
-    const auto communicator = largest.lock();
-    if (!communicator) return;
+  return [ranks, largest, whole](const comm::IsAbsent& is_absent) {
+    const auto place_of = [&](int rank) {
+      return std::find(ranks.begin(), ranks.end(), static_cast<uint64_t>(rank)) - ranks.begin();
+    };
+    const auto is_among = [&](int rank) {
+      return place_of(rank) < static_cast<std::ptrdiff_t>(ranks.size());
+    };
     try {
-      communicator->check_present([&](int rank) {
-        const auto found = std::find(ranks.begin(), ranks.end(), static_cast<uint64_t>(rank));
-        return found != ranks.end() && is_absent(static_cast<int>(found - ranks.begin()));
-      });
+      if (const auto communicator = largest.lock()) communicator->check_alive();
     } catch (const PeerFailure& error) {
-      const auto is_of_group = [&](int rank) {
-        return std::find(ranks.begin(), ranks.end(), static_cast<uint64_t>(rank)) != ranks.end();
-      };
-      if (std::any_of(error.ranks().begin(), error.ranks().end(), is_of_group)) throw;
+      if (std::any_of(error.ranks().begin(), error.ranks().end(), is_among)) throw;
     } catch (const CommError&) {  // the default group is over for another reason
+    }
+    if (const auto communicator = whole.lock()) {
+      communicator->check_joins(
+          [&](int rank) { return is_among(rank) && is_absent(static_cast<int>(place_of(rank))); });
     }
   };
 }

@@ -52,11 +52,12 @@ ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Stor
 #endif
 {
   options_->group_name = name_;
+  is_whole_ = !options_->while_forming && options_->global_ranks_in_group.empty();
   if (!options_->while_forming) {
     options_->while_forming = watch_of_default_group(options_->global_ranks_in_group);
   }
   if (!waits_for_ranks(*options_)) {
-    communicators_ = form(store, rank, size, kNoTimeout);
+    communicators_ = form(store, rank, size, kNoTimeout, options_->while_forming);
     topology_ = communicators_->host()->topology();
   }
   remember(*this);
@@ -98,10 +99,10 @@ bool ProcessGroupFarandole::in_creator() const { return fork_guard_->in_creator(
 
 std::shared_ptr<GroupCommunicators> ProcessGroupFarandole::form(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-    std::chrono::milliseconds formation_timeout) {
+    std::chrono::milliseconds formation_timeout, comm::WhileForming while_forming) {
   return GroupCommunicators::form(
       store, rank, size,
-      {name_, options_->timeout, formation_timeout, hooks_, error_, options_->while_forming});
+      {name_, options_->timeout, formation_timeout, hooks_, error_, std::move(while_forming)});
 }
 
 /// Null without ranks.

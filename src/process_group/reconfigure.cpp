@@ -59,7 +59,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reconfigure(
   end_membership("the group was reconfigured with operations pending");
   error_->store(c10d::ErrorType::SUCCESS);
   auto formed = form(store, rank, static_cast<int>(handles.size()),
-                     std::max(opts.timeout.value_or(kNoTimeout), kNoTimeout));
+                     std::max(opts.timeout.value_or(kNoTimeout), kNoTimeout), {});
   rank_ = rank;
   size_ = static_cast<int>(handles.size());
   generation_ = uuid;

@@ -74,6 +74,7 @@ void TransferWork::watch() {
     if (watched_ || !parts_.transfer) return;
     TransfersInFlight::start_watching(parts_.in_flight);  // which may throw
     watched_ = true;
+    callbacks_.emplace();
     held = parts_;
   }
   held.transfer->when_done([in_flight = held.in_flight] { in_flight->wake(); });
@@ -101,6 +102,10 @@ void TransferWork::settle() {
     complete(failure);
   } catch (const std::exception& error) {
     log(LogLevel::kError, std::string("a callback of a transfer's future threw: ") + error.what());
+  }
+  {
+    const std::lock_guard<std::mutex> lock(parts_mutex_);
+    callbacks_.reset();
   }
   held.in_flight->remove(this);
 }

@@ -4,7 +4,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 
+#include "comm/queued_call.h"
 #include "farandole/comm/communicator.h"
 #include "farandole/process_group/work.h"
 
@@ -50,6 +52,7 @@ class TransferWork final : public WorkFarandole {
   Parts parts_;           // guarded by parts_mutex_; empty once it is done
   int peer_ = -1;         // guarded by parts_mutex_
   bool watched_ = false;  // guarded by parts_mutex_
+  std::optional<comm::QueuedCall::Callbacks> callbacks_;  // guarded by parts_mutex_; it is watched
 };
 
 }  // namespace farandole

@@ -100,8 +100,8 @@ TEST_F(LinkWaitsOfTwoRanks, TellThatTheyGiveUp) {
   Found found;
   for (int i = 0; i < kLooks; ++i) {
     if (!found) found = look(0);
-    default_[1].look(all_are_missing);
-    default_[0].hear(1, default_[1].news());
+    if (i > kLooks / 2) continue;  // not for long enough to find it by itself
+    EXPECT_FALSE(look(1));
   }
   ASSERT_TRUE(found);
   training_[1].end();

@@ -4,13 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "ddp/replica_ranks.h"
+#include "farandole/ddp/distributed_data_parallel.h"
 #include "farandole/error.h"
 #include "farandole/process_group/collectives.h"
 
@@ -100,6 +104,35 @@ TEST(SyncBatchNorm, KeepsTheDtypeOfItsInput) {
     EXPECT_EQ(output.scalar_type(), at::kBFloat16);
     EXPECT_EQ(x.grad().scalar_type(), at::kBFloat16);
     EXPECT_EQ(norm->weight.grad().scalar_type(), at::kFloat);
+  });
+}
+
+/// Batches of different sizes that count by their items, as in one process.
+TEST(SyncBatchNorm, CountsGradientsByTheWeightsOfItsWrapper) {
+  run_replicas("shm", 2, [](const Group& group) {
+    const auto rank = static_cast<size_t>(group->getRank());
+    const std::vector<at::Tensor> all = batches(2, 0, {3});
+    const torch::nn::Linear first(3, 3);
+    {
+      const at::NoGradGuard no_grad;
+      first->weight.copy_(at::arange(9).view({3, 3}).to(at::kFloat).sin());
+      first->bias.fill_(0.5);
+    }
+    const auto copy = std::dynamic_pointer_cast<torch::nn::LinearImpl>(first->clone());
+    torch::nn::Sequential plain(torch::nn::Linear(copy), torch::nn::BatchNorm1d(3));
+    torch::nn::Sequential net(first, SyncBatchNorm(3, group));
+    plain->to(at::kDouble);
+    net->to(at::kDouble);
+    const auto loss_of = [](const at::Tensor& output) {
+      return (output * at::arange(1, 4).to(at::kDouble)).sin().mean();
+    };
+    DistributedDataParallel ddp(net, group);
+    ddp.set_loss_weight(all[rank].size(0));
+    loss_of(ddp.forward(all[rank])).backward();
+    loss_of(plain->forward(at::cat(all))).backward();
+    for (const auto& parameter : net->named_parameters()) {
+      expect_close(parameter->grad(), plain->named_parameters()[parameter.key()].grad());
+    }
   });
 }
 

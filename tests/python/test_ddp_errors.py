@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 import farandole
 import pytest
@@ -485,7 +486,7 @@ def first_call_of_a_thread(rank: int, slow: float) -> None:
 def groups_at_different_paces(rank: int, world_size: int) -> None:
     """Ranks wait for each other in two groups, and none is in the way of another."""
     ddp, beside = DistributedDataParallel(Layers()), dist.new_group([0, 1])
-    slow = 1.6  # longer than ranks look on before they give up
+    slow = 2.5  # longer than ranks look on before they give up
 
     def other_thread() -> None:
         for step in range(2):
@@ -538,13 +539,20 @@ def calls_that_nobody_waits_for_yet(
         dist.barrier(second)
         work.wait()
     if rank == 0:
-        time.sleep(slow)
-        dist.barrier(first)
         dist.barrier(second)
-    else:
-        works = [dist.barrier(each, async_op=True) for each in (first, second)]
-        works[0].wait()
-        works[1].wait()
+        dist.barrier(first)
+    else:  # a thread that starts late makes the call that is missing
+        work = dist.barrier(first, async_op=True)
+        time.sleep(0.5)
+        thread = threading.Thread(target=_after, args=(slow, partial(dist.barrier, second)))
+        thread.start()
+        work.wait()
+        thread.join()
+
+
+def _after(seconds: float, call: Callable[[], object]) -> None:
+    time.sleep(seconds)
+    call()
 
 
 def one_batch_less(rank: int, world_size: int, operation: str) -> str:
@@ -574,6 +582,70 @@ def one_batch_less(rank: int, world_size: int, operation: str) -> str:
         last()
     assert type(error.value) is farandole.CommError
     return str(error.value)
+
+
+FORMATIONS: dict[str, Callable[[Path], object]] = {
+    "new_group()": lambda _: dist.new_group([0, 1]),
+    "save_checkpoint()": lambda path: farandole.save_checkpoint(path),
+    "DistributedDataParallel()": lambda _: DistributedDataParallel(nn.Linear(2, 2)),
+}
+
+
+def one_batch_less_before_a_group(rank: int, world_size: int, call: str, path: str) -> str:
+    """Rank 1 leaves the loop one batch early and goes on to a function that makes a group."""
+    ddp = DistributedDataParallel(Layers())
+    for _ in range(2):
+        square(ddp(torch.ones(1, 8))).backward()
+    if rank == 0:
+        last = square(ddp(torch.ones(1, 8))).backward
+    else:
+        last = partial(FORMATIONS[call], Path(path))
+    with pytest.raises(farandole.CommError) as error:
+        last()
+    assert type(error.value) is farandole.CommError, error.value
+    return str(error.value)
+
+
+@pytest.mark.parametrize("backend", ["farandole", "hosts"])
+@pytest.mark.parametrize("call", FORMATIONS)
+def test_ranks_of_which_one_makes_a_group_are_told(call: str, backend: str, tmp_path: Path) -> None:
+    setup = ranks.Setup(backend=backend)
+    texts = ranks.run(
+        one_batch_less_before_a_group, 2, call, str(tmp_path / "checkpoint"), setup=setup
+    )
+    for rank, text in enumerate(texts):
+        assert "wait for each other" in text, text
+        assert f"rank {1 - rank} (pid" in text
+        assert "group 'default/ddp'" in text
+    assert f"{call} on rank 1 of 2" in texts[1]
+    assert "a call that forms a group" in texts[0]
+
+
+def group_beside_a_thread(rank: int, world_size: int) -> None:
+    """Rank 0 waits for rank 1 in a formation; a thread of it makes the call that rank 1 is in."""
+    both = dist.new_group([0, 1])
+    dist.barrier(both)
+    if rank == 0:
+        thread = threading.Thread(target=_after, args=(2.5, partial(dist.barrier, both)))
+        thread.start()
+        dist.new_group([0, 1])
+        thread.join()
+    else:
+        dist.barrier(both)
+        dist.new_group([0, 1])
+    # A group of all ranks that has been left is no sign that a rank will not join another one.
+    if rank == 1:
+        dist.destroy_process_group(both)
+        time.sleep(0.5)
+    third = dist.new_group([0, 1])
+    if rank == 0:
+        dist.destroy_process_group(both)
+    dist.barrier(third)
+
+
+@pytest.mark.parametrize("backend", ["farandole", "hosts"])
+def test_a_group_may_form_while_a_rank_is_in_a_collective(backend: str) -> None:
+    ranks.run(group_beside_a_thread, 2, setup=ranks.Setup(backend=backend))
 
 
 @pytest.mark.parametrize("backend", ["farandole", "hosts"])

@@ -64,6 +64,10 @@ def interrupted(rank: int, world_size: int, name: str, done: str) -> str:
             with pytest.raises(farandole.AbortedError):
                 farandole.barrier()
         Path(done).touch()
+        until = time.monotonic() + _PATIENCE_S * ranks.load()
+        while name not in ("new_group", "backward") and not Path(done + ".told").exists():
+            assert time.monotonic() < until, "rank 1 was not told"
+            time.sleep(0.01)
         return str(error.value)
     model = farandole.DistributedDataParallel(nn.Linear(4, 4)) if name == "backward" else None
     farandole.barrier()
@@ -71,8 +75,13 @@ def interrupted(rank: int, world_size: int, name: str, done: str) -> str:
     while not Path(done).exists():
         assert time.monotonic() < until, "rank 0 still waits"
         time.sleep(0.01)
-    with pytest.raises(farandole.CommError):  # it has given up, or has ended
-        farandole.barrier()
+    if name in ("new_group", "backward"):  # which abort groups of their own
+        with pytest.raises(farandole.CommError):  # rank 0 has ended
+            farandole.barrier()
+    else:
+        with pytest.raises(farandole.AbortedError, match="interrupted by Ctrl-C"):
+            farandole.barrier()
+        Path(done + ".told").touch()
     del model  # its group lives until here
     return ""
 
@@ -171,3 +180,28 @@ def polled(rank: int, world_size: int) -> float:
 
 def test_a_wait_does_not_block_a_thread_that_asks() -> None:
     assert ranks.run(polled, 2)[0] == 5.0
+
+
+def interrupted_formation(rank: int, world_size: int, told: str) -> str:
+    """Rank 1 gives up and lives on, as in a notebook; rank 2 does not come before rank 0 knows."""
+    del world_size
+    if rank == 1:
+        _interrupt_soon()
+        with pytest.raises(KeyboardInterrupt):
+            farandole.new_group([0, 1, 2])
+    until = time.monotonic() + _PATIENCE_S * ranks.load()
+    while rank != 0 and not Path(told).exists():
+        assert time.monotonic() < until, "rank 0 was not told"
+        time.sleep(0.01)
+    if rank == 0:
+        with pytest.raises(farandole.AbortedError) as error:
+            farandole.new_group([0, 1, 2])
+        Path(told).touch()
+        return str(error.value)
+    return ""
+
+
+def test_an_interrupt_of_a_rank_that_forms_a_group_is_told(tmp_path: Path) -> None:
+    text = ranks.run(interrupted_formation, 3, str(tmp_path / "told"))[0]
+    assert "rank 1" in text
+    assert "interrupted by Ctrl-C" in text

@@ -188,7 +188,8 @@ else:
         time.sleep(0.01)
     try:
         farandole.barrier()
-    except farandole.CommError:
+    except farandole.AbortedError as error:
+        assert "interrupted by Ctrl-C" in str(error), error
         print("peer knows", flush=True)
 """
 

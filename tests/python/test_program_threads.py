@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 
 import pytest
@@ -57,3 +58,10 @@ def test_a_thread_that_feeds_a_queue_may_not() -> None:
     queue.close()
     queue.join_thread()
     assert may_others_call(-1)  # the caller is another one for it
+
+
+def test_a_forked_child_knows_its_main_thread() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(int(may_others_call(threading.get_native_id())))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -113,7 +114,35 @@ def parts_frozen(rank: int, world_size: int) -> None:
         assert torch.equal(again.get_parameter(other).grad, norm.get_parameter(other).grad)
 
 
+def weighted(rank: int, world_size: int) -> None:
+    """Batches of different sizes that count by their items, also accumulated ones."""
+    model = seeded(Convolutional)
+    alone = copy.deepcopy(model)
+    ddp = DistributedDataParallel(SyncBatchNorm.convert_sync_batchnorm(model))
+    passes = 2
+    for step in range(2):
+        alone.zero_grad()
+        ddp.zero_grad()
+        batches = [
+            [batch(r, step * passes + k, 2 + 3 * r + k, 192) for r in range(world_size)]
+            for k in range(passes)
+        ]
+        total = sum(len(each) for of_pass in batches for each in of_pass)
+        for k, of_pass in enumerate(batches):
+            whole = alone(torch.cat(of_pass))
+            (whole.square().mean(1).sum() / total).backward()
+            with contextlib.nullcontext() if k == passes - 1 else ddp.no_sync():
+                ddp.set_loss_weight(len(of_pass[rank]))
+                ddp(of_pass[rank]).square().mean().backward()
+        for own, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(own.grad, wanted.grad, rtol=1e-8, atol=1e-10)
+    ddp.set_loss_weight(None)
+    copied = copy.deepcopy(ddp.module)
+    assert torch.equal(copied.eval()(batch(0, 0, 4, 192)), model.eval()(batch(0, 0, 4, 192)))
+
+
 def run_checks(rank: int, world_size: int) -> None:
+    weighted(rank, world_size)
     like_torchs(rank, world_size)
     low_precision(rank, world_size)
     parts_frozen(rank, world_size)

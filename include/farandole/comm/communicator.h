@@ -127,11 +127,10 @@ class FARANDOLE_API Communicator {
   /// Throws likewise, and PeerFailure if the process of a rank has ended. Asks the kernel. Local;
   /// any thread.
   virtual void check_alive() const { check_usable(); }
-  /// Throws likewise, and PeerFailure if a rank for which `is_missed` has left the group. Local;
-  /// any thread.
-  virtual void check_present(const std::function<bool(int rank)>& /*is_missed*/) const {
-    check_alive();
-  }
+  /// For a new group of ranks of this one, while this rank waits for those for which `is_missed`.
+  /// Throws PeerFailure if one has left this group, CommError if one waits for this rank in a
+  /// collective. Local; any thread.
+  virtual void check_joins(const std::function<bool(int rank)>& /*is_missed*/) {}
   /// Makes every call of this group, on all ranks, throw AbortedError with `reason`; waiting calls
   /// within 100 ms. Any thread; may be called more than once.
   virtual void abort(const std::string& reason) = 0;

@@ -14,6 +14,7 @@
 
 #include "farandole/ddp/outputs.h"
 #include "farandole/ddp/replica.h"
+#include "farandole/ddp/sync_batch_norm.h"
 #include "farandole/export.h"
 
 namespace farandole {
@@ -79,7 +80,9 @@ class DistributedDataParallel {
   explicit DistributedDataParallel(Holder module, const Group& group = {}, Options options = {})
       : module_(std::move(module)),
         replica_(named_parameters_of(plain()), named_buffers_of(plain()), group,
-                 with_sparse_embeddings(std::move(options), plain())) {}
+                 with_sparse_embeddings(std::move(options), plain())) {
+    set_pass_weight(plain(), replica_.pass_weight());
+  }
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "farandole/config.h"
+#include "farandole/ddp/pass_weight.h"
 #include "farandole/ddp/reducer.h"
 #include "farandole/ddp/replica_check.h"
 #include "farandole/ddp/replica_group.h"
@@ -90,6 +91,8 @@ class FARANDOLE_API Replica {
   uint64_t passes() const { return earlier_passes_ + reducer_->passes(); }
   /// See Reducer::set_loss_weight().
   void set_loss_weight(std::optional<double> weight);
+  /// Follows set_loss_weight().
+  std::shared_ptr<PassWeight> pass_weight() const { return pass_weight_; }
   void set_hook(std::shared_ptr<c10d::CommHookInterface> hook);
 
   /// Sends parameters and buffers of `root` to all.
@@ -150,6 +153,7 @@ class FARANDOLE_API Replica {
   NamedTensors buffers_;     ///< likewise
   bool synchronize_ = true;
   std::optional<double> loss_weight_;
+  const std::shared_ptr<PassWeight> pass_weight_ = std::make_shared<PassWeight>();
   std::shared_ptr<c10d::CommHookInterface> hook_;
   std::optional<ShardedGradients> sharded_;
   std::map<const void*, std::function<void()>> awaits_;  ///< by owner

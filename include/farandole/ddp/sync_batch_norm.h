@@ -6,8 +6,10 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <memory>
 #include <ostream>
 
+#include "farandole/ddp/pass_weight.h"
 #include "farandole/export.h"
 #include "farandole/process_group/init.h"
 
@@ -27,9 +29,12 @@ struct NormalizedBatch {
 /// `bias`: [C], or undefined. Gradients of weight and bias are of this rank's batch. A second
 /// derivative raises an error. Throws InvalidArgument for less than two dimensions, and what
 /// collectives throw. Collective.
+/// `pass_weight`: of the wrapper that averages the gradients. The gradients of a rank count by it
+/// where they pass through the statistics. A rank whose weight is 0 gives its own batch none.
 FARANDOLE_API NormalizedBatch sync_batch_norm(const at::Tensor& input, const at::Tensor& weight,
                                               const at::Tensor& bias, double eps,
-                                              const Group& group);
+                                              const Group& group,
+                                              std::shared_ptr<const PassWeight> pass_weight = {});
 
 /// SyncBatchNorm of torch's Python, for tensors of any device and inputs [N, C, ...] of any number
 /// of dimensions, with the names and options of torch::nn::BatchNorm2d. Outside training, and in a
@@ -45,6 +50,8 @@ class FARANDOLE_API SyncBatchNormImpl
   /// [N, C, ...] to the same. Collective in training. Throws as sync_batch_norm().
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;
+  /// Gradients count by the weights of this wrapper; see sync_batch_norm(). The wrapper calls it.
+  void set_pass_weight(std::shared_ptr<const PassWeight> pass_weight);
 
  private:
   void _check_input_dim(const at::Tensor& input) override;
@@ -52,7 +59,11 @@ class FARANDOLE_API SyncBatchNormImpl
   double count_batch();
 
   Group group_;
+  std::shared_ptr<const PassWeight> pass_weight_;
 };
+/// Calls set_pass_weight() of each SyncBatchNormImpl in `module`.
+FARANDOLE_API void set_pass_weight(torch::nn::Module& module,
+                                   const std::shared_ptr<const PassWeight>& weight);
 /// See SyncBatchNormImpl.
 TORCH_MODULE(SyncBatchNorm);
 

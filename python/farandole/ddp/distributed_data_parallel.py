@@ -31,6 +31,7 @@ from farandole.ddp.delayed_reduction import DelayedReduction
 from farandole.ddp.logging_data import logging_data
 from farandole.ddp.outputs import find_tensors
 from farandole.ddp.reducer_interface import ReducerInterface
+from farandole.ddp.sync_batch_norm import set_pass_weight
 from farandole.errors import InvalidArgument, sentences
 
 _DEFAULT_BUCKET_CAP_MB = 25.0
@@ -243,6 +244,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             replica.set_python_hook(state, hook)
         if self._loss_weight is not None:
             replica.set_loss_weight(self._loss_weight)
+        set_pass_weight(self.module, replica.pass_weight())
         return replica
 
     def _replica_of_now(self) -> _C.Replica | None:

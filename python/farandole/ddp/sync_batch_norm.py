@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from farandole import _C, arguments
 from farandole.errors import InvalidArgument, sentences
+
+_pass_weights: WeakKeyDictionary[nn.Module, _C.PassWeight] = WeakKeyDictionary()
+"""Of the wrapper of each layer. Copies of a layer, and saved ones, have none."""
+
+
+def set_pass_weight(module: nn.Module, weight: _C.PassWeight) -> None:
+    """Let gradients of the layers in ``module`` count by the weights of their wrapper."""
+    for each in module.modules():
+        if isinstance(each, SyncBatchNorm):
+            _pass_weights[each] = weight
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -65,7 +76,7 @@ class SyncBatchNorm(_BatchNorm):
             return self._normalize_alone(input, uses_batch)
         group = arguments.group_of("SyncBatchNorm", self.process_group)
         output, mean, variance, count = _C.sync_batch_norm(
-            input, self.weight, self.bias, self.eps, group
+            input, self.weight, self.bias, self.eps, group, _pass_weights.get(self)
         )
         if self.track_running_stats:
             with torch.no_grad():

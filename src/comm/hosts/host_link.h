@@ -118,8 +118,8 @@ class FARANDOLE_API HostLink {
   /// AbortedError if a rank has aborted, TimeoutError with the peers whose bytes are missing.
   void drive(int lane, const Wait& wait);
 
-  /// Tells all peers `text`, of at most 4096 bytes, which they get unless the link fails first. The
-  /// thread that drives a lane.
+  /// Tells all peers `text`, of at most 4096 bytes. A peer that reads nothing may not get it. Any
+  /// thread.
   void note(const std::string& text);
   /// Whether `peer` has said goodbye. Any thread.
   bool has_left(int peer) const;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/hosts/link_waits.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "comm/hosts/parts.h"
@@ -30,8 +32,6 @@ LinkWaits::LinkWaits(const std::string& group, const Topology& topology)
       waits_(group, topology, blocks_.get()) {}
 
 void LinkWaits::enter(uint64_t sequence, const shm::Signature& call) {
-  sequence_ = sequence;
-  call_ = call;
   looks_ = 0;
   told_.clear();
   waits_.note_call();
@@ -47,21 +47,32 @@ std::optional<shm::CrossedWaits::Crossing> LinkWaits::look(
 LinkWaits::News LinkWaits::own_news() const {
   const shm::RankBlock& own = blocks_[index_of(rank_)];
   News news{};
-  news.sequence = sequence_;
-  news.call = call_;
+  news.sequence = std::max(own.headers[0].sequence.load(), own.headers[1].sequence.load());
+  news.call = shm::call_in(own.headers[news.sequence % 2]);
   news.alone = own.alone.load();
   news.thread = own.thread.load();
   news.crossed = own.crossed.load();
+  news.forming = own.forming.load();
   return news;
+}
+
+std::string LinkWaits::text_of(const News& news) {
+  return {reinterpret_cast<const char*>(&news), sizeof(news)};
 }
 
 std::string LinkWaits::news() {
   const News own = own_news();
   if (looks_ < kLooksBeforeNews && own.crossed == 0) return {};
-  std::string text(reinterpret_cast<const char*>(&own), sizeof(own));
+  std::string text = text_of(own);
   if (text == told_) return {};
   told_ = text;
   return text;
+}
+
+std::string LinkWaits::news_of_formation() {
+  const News own = own_news();
+  const uint64_t told = uint64_t{own.forming} << 32 | own.crossed;
+  return told_of_formation_.exchange(told) == told ? std::string() : text_of(own);
 }
 
 void LinkWaits::hear(int peer, const std::string& text) {
@@ -72,6 +83,7 @@ void LinkWaits::hear(int peer, const std::string& text) {
   block.thread.store(news.thread);
   post(block, news.sequence, news.call);
   block.alone.store(news.alone);
+  block.forming.store(news.forming);
   block.crossed.store(news.crossed);
 }
 

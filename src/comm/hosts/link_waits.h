@@ -40,6 +40,11 @@ class FARANDOLE_API LinkWaits {
   }
   /// See CrossedWaits::look().
   std::optional<shm::CrossedWaits::Crossing> look(const std::function<bool(int rank)>& is_missing);
+  /// See CrossedWaits::look_while_forming(). Any thread.
+  std::optional<shm::CrossedWaits::Crossing> look_while_forming(
+      const std::function<bool(int rank)>& is_missing) {
+    return waits_.look_while_forming(is_missing);
+  }
   CommError error_for(const shm::CrossedWaits::Crossing& crossing, const std::string& collective,
                       Fault fault) const {
     return waits_.error_for(crossing, collective, std::move(fault));
@@ -47,6 +52,8 @@ class FARANDOLE_API LinkWaits {
   /// What to tell the peers after look(); empty: they know it, or this rank has not waited for
   /// long.
   std::string news();
+  /// What to tell the peers after look_while_forming(); empty: they know it. Any thread.
+  std::string news_of_formation();
   /// What `peer` has told.
   void hear(int peer, const std::string& news);
   /// The group is over: no rank waits in it any more.
@@ -60,18 +67,20 @@ class FARANDOLE_API LinkWaits {
     uint64_t alone;  ///< as in RankBlock, like the others
     uint32_t thread;
     uint32_t crossed;
+    uint32_t forming;
+    uint32_t unused;
   };
 
   News own_news() const;
+  static std::string text_of(const News& news);
 
   const int rank_;
   const int world_size_;
   const std::unique_ptr<shm::RankBlock[]> blocks_;  ///< by rank
   shm::CrossedWaits waits_;
-  shm::Signature call_{};
-  uint64_t sequence_ = 0;
-  int looks_ = 0;     ///< in the present collective
-  std::string told_;  ///< in the present collective
+  int looks_ = 0;                               ///< in the present collective
+  std::string told_;                            ///< in the present collective
+  std::atomic<uint64_t> told_of_formation_{0};  ///< News::forming and News::crossed
 };
 
 }  // namespace farandole::comm::hosts

@@ -70,7 +70,8 @@ struct alignas(kNoSharing) RankBlock {
   alignas(kNoSharing) std::atomic<uint64_t> steps;  ///< barriers passed within collectives
   std::atomic<int> core;  ///< 1 + where the rank last entered a collective; a hint, 0: unknown
   std::atomic<uint32_t> thread;   ///< that enters collectives; see crossed_waits.h
-  std::atomic<uint32_t> crossed;  ///< 1: the rank gives up; see crossed_waits.h
+  std::atomic<uint32_t> crossed;  ///< why the rank gives up; see crossed_waits.h
+  std::atomic<uint32_t> forming;  ///< whom it waits for to form a group; see crossed_waits.h
   std::atomic<uint64_t> alone;    ///< collective in which no other thread was; see crossed_waits.h
   alignas(kNoSharing) std::atomic<RankState> state;
   std::array<char, 512> reason;  ///< why kAborted; written before it

@@ -6,19 +6,20 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <set>
 
 #include "comm/fork_safe_mutex.h"
 #include "comm/queued_call.h"
+#include "comm/shm/bootstrap/liveness.h"
 #include "comm/shm/signature_text.h"
 #include "comm/start_thread.h"
+#include "farandole/comm/fingerprint.h"
 
 namespace farandole::comm::shm {
 namespace {
 
 /// RankBlock::thread of a rank on which several threads have called the group.
 constexpr uint32_t kSeveralThreads = ~uint32_t{0};
-/// So many looks in a row have to find the same.
+/// So many looks in a row have to find the same, after the first one.
 constexpr int kLooks = 20;
 
 /// The groups of this process.
@@ -42,8 +43,10 @@ CrossedWaits::CrossedWaits(std::string group, const Topology& topology, RankBloc
     }
     processes_.emplace_back(topology.pids[rank], std::move(process));
   }
-  const std::set<std::pair<int, std::string>> different(processes_.begin(), processes_.end());
-  if (different.size() != processes_.size()) processes_.clear();  // ranks that are threads
+  for (size_t rank = 0; rank < processes_.size(); ++rank) {
+    numbers_.emplace(processes_[rank], static_cast<int>(rank));
+  }
+  if (numbers_.size() != processes_.size()) processes_.clear();  // ranks that are threads
   const std::lock_guard lock(registry_mutex());
   registry().push_back(this);
 }
@@ -64,36 +67,58 @@ void CrossedWaits::note_call() {
 
 void CrossedWaits::ask_about_threads(bool (*ask)(int thread)) { may_others_call.store(ask); }
 
-void CrossedWaits::look_at_threads() {
-  const uint64_t sequence = entered(rank_);
+/// Asks whether another thread of the program may call collectives. The answer comes later.
+void CrossedWaits::look_at_threads(Search& search) {
   const int caller = QueuedCall::current_caller().thread;
   const auto ask = may_others_call.load();
-  if (ask == nullptr) {
-    if (caller == ::getpid()) alone_->store(sequence);
-    return;
-  }
+  if (ask == nullptr) return search.is_alone->store(caller == ::getpid());
   try {
     start_thread("farandole ask", "a look at other threads",
-                 [ask, caller, sequence, alone = alone_] {
-                   if (!ask(caller)) alone->store(sequence);
-                 })
+                 [ask, caller, is_alone = search.is_alone] { is_alone->store(!ask(caller)); })
         .detach();
   } catch (const SystemError&) {  // nothing is known
   }
 }
 
-std::optional<CrossedWaits::Crossing> CrossedWaits::look(
-    const std::function<bool(int rank)>& is_missing) {
-  const auto found = find(is_missing);
-  looks_ = found && last_ == found ? looks_ + 1 : 0;
-  last_ = found;
-  if (!found) return std::nullopt;
-  if (!found->was_told) {
-    if (looks_ % kLooks == 0) look_at_threads();
-    if (looks_ < kLooks || !found->is_sure) return std::nullopt;
-  }
-  ranks_[rank_].crossed.store(1, std::memory_order_seq_cst);
+std::optional<CrossedWaits::Crossing> CrossedWaits::look(const IsMissing& is_missing) {
+  if (processes_.empty()) return std::nullopt;
+  const uint32_t own = token_of(rank_);
+  bool is_asked = false;
+  std::optional<Crossing> found = find_told(own, is_missing, &is_asked);
+  if (!found) found = find(is_missing, /*is_forming=*/false);
+  // A peer that forms a group finds this rank, if it knows that no other thread here may join it.
+  const bool is_over =
+      is_confirmed(search_, found ? *found : Crossing{-1, "", is_asked ? own : 0, false, false});
+  const bool is_alone = search_.token != 0 && search_.is_alone->load();
+  ranks_[rank_].alone.store(is_alone ? entered(rank_) : 0, std::memory_order_seq_cst);
+  if (!is_over) return std::nullopt;
+  ranks_[rank_].crossed.store(found->token, std::memory_order_seq_cst);
   return found;
+}
+
+std::optional<CrossedWaits::Crossing> CrossedWaits::look_while_forming(
+    const IsMissing& is_missing) {
+  const std::unique_lock lock(forming_mutex_, std::try_to_lock);
+  if (!lock || processes_.empty() || Clock::now() < next_forming_look_) return std::nullopt;
+  next_forming_look_ = Clock::now() + kLivenessInterval;
+  const std::optional<Crossing> found = find(is_missing, /*is_forming=*/true);
+  ranks_[rank_].forming.store(found ? found->token : 0, std::memory_order_seq_cst);
+  if (!is_confirmed(forming_search_, found.value_or(Crossing{}))) return std::nullopt;
+  ranks_[rank_].crossed.store(found->token, std::memory_order_seq_cst);
+  return found;
+}
+
+/// Whether `found`, with token 0 if nothing was, has been found for long enough and is sure.
+bool CrossedWaits::is_confirmed(Search& search, const Crossing& found) {
+  if (found.was_told) return true;
+  const bool is_stuck = found.token != 0 && QueuedCall::is_caller_stuck();
+  if (!is_stuck || search.token != found.token) {
+    search = {};  // answers to earlier questions go nowhere
+    if (!is_stuck) return false;
+    search.token = found.token;
+  }
+  if (search.looks++ % kLooks == 0 && !search.is_alone->load()) look_at_threads(search);
+  return search.looks > kLooks && search.is_alone->load() && found.is_sure;
 }
 
 CommError CrossedWaits::error_for(const Crossing& crossing, const std::string& collective,
@@ -101,9 +126,8 @@ CommError CrossedWaits::error_for(const Crossing& crossing, const std::string& c
   return CommError(
       "crossed-waits",
       collective + " and " + topology_.describe(crossing.peer) +
-          " wait for each other: that rank is in collective #" + std::to_string(crossing.sequence) +
-          " " + text_of(crossing.call) + " of group '" + crossing.group +
-          "', which this rank has not called.",
+          " wait for each other: that rank is in " + crossing.what +
+          ", which this rank has not called.",
       "the ranks call the collectives of these groups in different orders. Most often one rank had "
       "a batch less and has left the training loop.",
       "give every rank the same number of batches (drop_last=True), or train within join(); call "
@@ -111,56 +135,94 @@ CommError CrossedWaits::error_for(const Crossing& crossing, const std::string& c
       std::move(fault));
 }
 
-std::optional<CrossedWaits::Crossing> CrossedWaits::find(
-    const std::function<bool(int rank)>& is_missing) const {
-  const uint64_t alone = QueuedCall::is_caller_stuck() ? alone_->load() : 0;
-  ranks_[rank_].alone.store(alone, std::memory_order_seq_cst);
+/// A peer that has given up because of the wait of this rank that has the token `own`. Sets
+/// `is_asked` if there is none, but one that forms a group waits for this rank.
+std::optional<CrossedWaits::Crossing> CrossedWaits::find_told(uint32_t own,
+                                                              const IsMissing& is_missing,
+                                                              bool* is_asked) const {
   const std::lock_guard lock(registry_mutex());
-  for (int peer = 0; peer < static_cast<int>(processes_.size()); ++peer) {
-    if (peer == rank_ || !is_missing(peer)) continue;
-    for (const CrossedWaits* other : registry()) {
-      if (other == this) continue;
-      const auto crossing = crossing_in(*other, peer);
-      if (crossing && is_missing(peer)) return crossing;
+  for (const CrossedWaits* other : registry()) {
+    for (int there = 0; there < static_cast<int>(other->processes_.size()); ++there) {
+      const RankBlock& block = other->ranks_[there];
+      const bool was_told = block.crossed.load(std::memory_order_seq_cst) == own;
+      if (!was_told && block.forming.load(std::memory_order_seq_cst) != own) continue;
+      const int peer = rank_of(other->processes_[static_cast<size_t>(there)]);
+      if (peer < 0 || peer == rank_ || !is_missing(peer)) continue;
+      if (!was_told) {
+        *is_asked = true;
+        continue;
+      }
+      const auto crossing = crossing_in(*other, there, /*is_forming=*/false);
+      const std::string what =
+          crossing ? crossing->what
+                   : "a call that forms a group, as new_group() or the first save_checkpoint()";
+      return Crossing{peer, what, own, false, true};
     }
   }
   return std::nullopt;
 }
 
+std::optional<CrossedWaits::Crossing> CrossedWaits::find(const IsMissing& is_missing,
+                                                         bool is_forming) const {
+  const std::lock_guard lock(registry_mutex());
+  for (const CrossedWaits* other : registry()) {
+    if (other == this && !is_forming) continue;
+    for (int there = 0; there < static_cast<int>(other->processes_.size()); ++there) {
+      const auto crossing = crossing_in(*other, there, is_forming);
+      if (crossing && other->is_active(there) && is_missing(crossing->peer)) return crossing;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Of rank `there` of the group of `other`.
 std::optional<CrossedWaits::Crossing> CrossedWaits::crossing_in(const CrossedWaits& other,
-                                                                int peer) const {
+                                                                int there, bool is_forming) const {
   const int own_there = other.rank_;
-  const int peer_there = other.rank_of(processes_[static_cast<size_t>(peer)]);
-  if (peer_there < 0 ||
+  const uint64_t sequence = other.entered(there);
+  if (there == own_there || sequence <= other.entered(own_there) || processes_.empty()) {
+    return std::nullopt;
+  }
+  const int peer = rank_of(other.processes_[static_cast<size_t>(there)]);
+  const RankBlock& block = other.ranks_[there];
+  if (peer < 0 || peer == rank_ ||
       other.processes_[static_cast<size_t>(own_there)] != processes_[static_cast<size_t>(rank_)]) {
     return std::nullopt;
   }
-  const uint64_t sequence = other.entered(peer_there);
-  if (sequence <= other.entered(own_there)) return std::nullopt;
-  const RankBlock& block = other.ranks_[peer_there];
-  const bool was_told = block.crossed.load(std::memory_order_seq_cst) != 0;
-  const bool waits = block.state.load(std::memory_order_acquire) == RankState::kActive;
-  if (!waits && !was_told) return std::nullopt;
-
   const uint32_t own_thread = QueuedCall::current_caller().number;
   const uint32_t peer_thread = block.thread.load(std::memory_order_relaxed);
   const bool own_is_known = other.is_called_by(own_thread, own_there);
   const bool peer_is_known = is_called_by(peer_thread, peer);
-  const bool is_one_thread =
-      is_called_by(own_thread, rank_) && peer_thread != 0 && peer_thread != kSeveralThreads &&
-      (own_is_known || other.is_called_by(0, own_there)) &&
-      (peer_is_known || is_called_by(0, peer)) && (own_is_known || peer_is_known);
+  bool is_one_thread = peer_thread != 0 && peer_thread != kSeveralThreads &&
+                       (own_is_known || other.is_called_by(0, own_there));
+  if (!is_forming) {
+    is_one_thread = is_one_thread && is_called_by(own_thread, rank_) &&
+                    (peer_is_known || is_called_by(0, peer)) && (own_is_known || peer_is_known);
+  }
   if (!is_one_thread) return std::nullopt;
-  const bool is_sure = ranks_[rank_].alone.load(std::memory_order_seq_cst) == entered(rank_) &&
-                       block.alone.load(std::memory_order_seq_cst) == sequence;
-  return Crossing{peer,     other.group_, call_in(block.headers[sequence % 2]),
-                  sequence, is_sure,      was_told};
+  return Crossing{
+      peer,
+      "collective #" + std::to_string(sequence) + " " +
+          text_of(call_in(block.headers[sequence % 2])) + " of group '" + other.group_ + "'",
+      other.token_of(there), block.alone.load(std::memory_order_seq_cst) == sequence, false};
+}
+
+/// Names the present collective of `rank`, alike on all ranks. Not 0.
+uint32_t CrossedWaits::token_of(int rank) const {
+  const std::string text = topology_.session + " " + std::to_string(topology_.rank_in_group(rank)) +
+                           " " + std::to_string(entered(rank));
+  return static_cast<uint32_t>(fingerprint_of(group_ + " " + text).first) | 1U;
 }
 
 /// -1: it is not among these.
 int CrossedWaits::rank_of(const std::pair<int, std::string>& process) const {
-  const auto found = std::find(processes_.begin(), processes_.end(), process);
-  return found == processes_.end() ? -1 : static_cast<int>(found - processes_.begin());
+  const auto found = numbers_.find(process);
+  return found == numbers_.end() ? -1 : found->second;
+}
+
+/// Whether `rank` has neither aborted nor left.
+bool CrossedWaits::is_active(int rank) const {
+  return ranks_[rank].state.load(std::memory_order_acquire) == RankState::kActive;
 }
 
 /// Whether `thread` alone has called this group on `rank`; 0: none has.

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,30 +42,33 @@ namespace farandole::comm::shm {
 /// one.
 ///
 /// What 1 to 3 are read from stays as it is while both ranks wait, and after one of them has given
-/// up. So look() has to find it for a while before it says so; then it tells the peers, so that the
+/// up. So look() has to find it for a while before it says so; then it tells the peer, so that the
 /// other rank gives up for the same reason and not for the end of this one.
+///
+/// Groups that form. A rank that waits for a peer to join a new group is in no collective. It looks
+/// for a collective in which the peer waits for it, by the same rule, and shows the peer that it
+/// does (RankBlock::forming). The peer then looks at its threads, and gives up when it is told.
 ///
 /// Ranks of one host that are processes read each other's control memory. Ranks of different hosts
 /// tell each other what is in it (hosts/link_waits.h). Ranks that are threads are never found, nor
-/// are three that wait in a circle.
+/// are three that wait in a circle, ranks whose caller waits with a timeout or for a Future, and
+/// ranks with a call in the queue of another group.
 ///
-/// Threads: note_call() and look() come from the thread that runs collectives. The registry of all
-/// groups of the process has a lock, which is held while their memory is read.
+/// Threads: note_call() and look() come from the thread that runs collectives, look_while_forming()
+/// from any. The registry of all groups of the process has a lock, which is held while their memory
+/// is read.
 /// Fork: a child may destroy this.
 class FARANDOLE_API CrossedWaits {
  public:
-  /// The peer and its collective in the other group.
-  struct Crossing {
-    int peer;  ///< its rank in this group
-    std::string group;
-    Signature call;
-    uint64_t sequence;
-    bool is_sure;   ///< on both ranks the thread waits, and no other may call collectives
-    bool was_told;  ///< the peer has given up for this reason
+  using IsMissing = std::function<bool(int rank)>;
 
-    bool operator==(const Crossing& other) const {
-      return peer == other.peer && group == other.group && sequence == other.sequence;
-    }
+  /// The peer and what it waits in.
+  struct Crossing {
+    int peer = -1;          ///< its rank in this group
+    std::string what;       ///< "collective #4 barrier() of group 'g'"
+    uint32_t token = 0;     ///< of what it waits in; see token_of()
+    bool is_sure = false;   ///< the peer's thread waits, and no other may call collectives
+    bool was_told = false;  ///< the peer has given up for this reason
   };
 
   /// `ranks`: the control memory of the group, which must outlive this object.
@@ -80,15 +86,32 @@ class FARANDOLE_API CrossedWaits {
   /// Call it every kLivenessInterval while this rank waits for the peers for which `is_missing`. It
   /// returns the first that waits for this rank in another group, and has for a while or has told
   /// so. From then on this rank tells so too.
-  std::optional<Crossing> look(const std::function<bool(int rank)>& is_missing);
+  std::optional<Crossing> look(const IsMissing& is_missing);
+  /// The same while this rank waits for ranks of this group to join a new one.
+  std::optional<Crossing> look_while_forming(const IsMissing& is_missing);
   /// The error of `crossing` for this rank, which is in `collective` (what begins texts).
   CommError error_for(const Crossing& crossing, const std::string& collective, Fault fault) const;
 
  private:
-  std::optional<Crossing> find(const std::function<bool(int rank)>& is_missing) const;
-  std::optional<Crossing> crossing_in(const CrossedWaits& other, int peer) const;
-  void look_at_threads();
+  using Clock = std::chrono::steady_clock;
+
+  /// What looks in a row have found.
+  struct Search {
+    uint32_t token = 0;  ///< 0: nothing
+    int looks = 0;
+    /// Whether no other thread of this process was seen that may call collectives.
+    std::shared_ptr<std::atomic<bool>> is_alone = std::make_shared<std::atomic<bool>>(false);
+  };
+
+  static void look_at_threads(Search& search);
+  static bool is_confirmed(Search& search, const Crossing& found);
+  std::optional<Crossing> find_told(uint32_t own, const IsMissing& is_missing,
+                                    bool* is_asked) const;
+  std::optional<Crossing> find(const IsMissing& is_missing, bool is_forming) const;
+  std::optional<Crossing> crossing_in(const CrossedWaits& other, int there, bool is_forming) const;
+  uint32_t token_of(int rank) const;
   int rank_of(const std::pair<int, std::string>& process) const;
+  bool is_active(int rank) const;
   bool is_called_by(uint32_t thread, int rank) const;
   uint64_t entered(int rank) const;
 
@@ -96,11 +119,12 @@ class FARANDOLE_API CrossedWaits {
   const Topology topology_;
   const int rank_;
   std::vector<std::pair<int, std::string>> processes_;  ///< by rank; empty: not one each
+  std::map<std::pair<int, std::string>, int> numbers_;  ///< ranks by process
   RankBlock* const ranks_;
-  /// The collective in which no other thread was seen; 0: none.
-  std::shared_ptr<std::atomic<uint64_t>> alone_ = std::make_shared<std::atomic<uint64_t>>(0);
-  std::optional<Crossing> last_;  ///< that look() has found
-  int looks_ = 0;                 ///< that have found it, after the first
+  Search search_;
+  std::mutex forming_mutex_;
+  Search forming_search_;                  ///< guarded by forming_mutex_
+  Clock::time_point next_forming_look_{};  ///< likewise
 };
 
 }  // namespace farandole::comm::shm

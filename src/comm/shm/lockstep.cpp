@@ -456,12 +456,16 @@ void Lockstep::check_alive() const {
   if (rank >= 0) throw_gone(rank);
 }
 
-void Lockstep::check_present(const std::function<bool(int rank)>& is_missed) const {
-  check_alive();
+void Lockstep::check_joins(const std::function<bool(int rank)>& is_missed) {
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     const bool has_left = rank != topology_.rank && state_of(rank) == RankState::kLeft;
     if (has_left && is_missed(rank)) throw_gone(rank);
   }
+  const auto crossing = crossed_waits_.look_while_forming(is_missed);
+  if (!crossing) return;
+  throw crossed_waits_.error_for(*crossing,
+                                 missing_call("new_group") + " on " + topology_.own_position(),
+                                 topology_.fault_of({crossing->peer}));
 }
 
 void Lockstep::throw_gone(int rank) const {

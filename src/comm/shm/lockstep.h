@@ -122,8 +122,8 @@ class Lockstep {
   void check_usable() const;
   /// Throws if a rank has aborted or its process has ended. Any thread.
   void check_alive() const;
-  /// Throws likewise, and if a rank for which `is_missed` has left. Any thread.
-  void check_present(const std::function<bool(int rank)>& is_missed) const;
+  /// See Communicator::check_joins(). Any thread.
+  void check_joins(const std::function<bool(int rank)>& is_missed);
   /// Throws if a rank has aborted: PeerFailure if the reason was a peer that ended or left,
   /// otherwise AbortedError. Any thread.
   void check_peers() const;

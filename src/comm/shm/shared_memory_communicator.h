@@ -83,8 +83,8 @@ class SharedMemoryCommunicator final : public Communicator, public SharedMemory 
                                                          size_t report_bytes) override;
   void check_usable() const override;
   void check_alive() const override { lockstep_.check_alive(); }
-  void check_present(const std::function<bool(int rank)>& is_missed) const override {
-    lockstep_.check_present(is_missed);
+  void check_joins(const std::function<bool(int rank)>& is_missed) override {
+    lockstep_.check_joins(is_missed);
   }
   void abort(const std::string& reason) override;
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_.store(timeout); }

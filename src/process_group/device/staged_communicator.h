@@ -63,8 +63,8 @@ class StagedCommunicator final : public comm::Communicator {
 
   void check_usable() const override { host_->check_usable(); }
   void check_alive() const override { host_->check_alive(); }
-  void check_present(const std::function<bool(int rank)>& is_missed) const override {
-    host_->check_present(is_missed);
+  void check_joins(const std::function<bool(int rank)>& is_missed) override {
+    host_->check_joins(is_missed);
   }
   void abort(const std::string& reason) override { host_->abort(reason); }
   void set_timeout(std::chrono::milliseconds timeout) override { host_->set_timeout(timeout); }
