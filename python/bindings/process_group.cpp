@@ -36,7 +36,9 @@ void bind_backend(py::module_& module) {
       backend, "Options", "What a group is made with.")
       .def(py::init<Milliseconds>(), py::arg("timeout") = Milliseconds(kBackendDefaultTimeout),
            "Options with the timeout of every collective.")
-      .def_readwrite("timeout", &Options::timeout, "How long a collective waits for a late rank.");
+      .def_readwrite("timeout", &Options::timeout, "How long a collective waits for a late rank.")
+      .def_readwrite("is_default", &Options::is_default,
+                     "Whether it is the default group, in which ranks of others are counted.");
   backend
       .def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int,
                     const c10::intrusive_ptr<Options>&>(),

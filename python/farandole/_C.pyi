@@ -246,6 +246,14 @@ class ProcessGroupFarandole(torch._C._distributed_c10d.Backend):
             Options with the timeout of every collective.
             """
         @property
+        def is_default(self) -> bool:
+            """
+            Whether it is the default group, in which ranks of others are counted.
+            """
+        @is_default.setter
+        def is_default(self, arg0: bool) -> None:
+            ...
+        @property
         def timeout(self) -> datetime.timedelta:
             """
             How long a collective waits for a late rank.

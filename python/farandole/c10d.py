@@ -27,6 +27,7 @@ def create_backend(
         own.group_name = options.group_name
     elif place.global_ranks_in_group:  # empty for the default group
         own.group_name = place.group_id
+    own.is_default = not place.global_ranks_in_group
     if place.global_ranks_in_group:  # where a death is known to the default group
         own.global_ranks_in_group = list(place.global_ranks_in_group)
     if getattr(place, "enable_reconfigure", False):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 _HELPERS = (
@@ -25,8 +26,16 @@ def may_others_call(thread: int) -> bool:
     Args:
         thread: As threading.get_native_id() has it.
     """
+    if _runs_functions_of_peers():
+        return True
     others = (each for each in threading.enumerate() if _native_id(each) != thread)
     return any(not _is_helper(each) for each in others)
+
+
+def _runs_functions_of_peers() -> bool:
+    # on threads that Python does not list
+    rpc = sys.modules.get("torch.distributed.rpc")
+    return rpc is not None and bool(rpc._is_current_rpc_agent_set())
 
 
 def _native_id(thread: threading.Thread) -> int | None:

@@ -36,8 +36,8 @@ std::exception_ptr failure_of_later_calls(const std::exception_ptr& failure,
   try {
     std::rethrow_exception(failure);
   } catch (const Interrupted& error) {
-    return std::make_exception_ptr(group_interrupted_error("a collective of group '" + group + "'",
-                                                           {error.ranks(), error.collective()}));
+    return std::make_exception_ptr(group_interrupted_error(
+        "an earlier collective in group '" + group + "'", {error.ranks(), error.collective()}));
   } catch (...) {
     return failure;
   }

@@ -59,9 +59,10 @@ class FARANDOLE_API QueuedCall {
     Callbacks& operator=(const Callbacks&) = delete;
   };
   /// Says that this thread waits until call `number` of the queue of `group` has ended, for the
-  /// life of the object. A limit of the wait is longer than that of the call. A queue of another
-  /// group may have the same name, as one that was made again: what is awaited there is a call that
-  /// has not ended in another queue. Takes a lock: make it once the wait takes long.
+  /// life of the object. If the wait has a timeout, it must be longer than that of the call. A
+  /// queue of another group may have the same name, as one that was made again: what is awaited
+  /// there is a call that has not ended in another queue. Takes a lock: make it once the wait takes
+  /// long.
   class FARANDOLE_API Wait {
    public:
     Wait(std::string group, uint64_t number);
@@ -77,8 +78,8 @@ class FARANDOLE_API QueuedCall {
   static const QueuedCall* running();
   /// Whose calls this thread makes: those of the call that it runs, or its own.
   static Caller current_caller();
-  /// Whether this thread's caller does nothing before the present collective has ended: it waits
-  /// for it, and no call in another queue of this process has not ended, by whomever.
+  /// Whether the caller can do nothing until the current collective ends: it waits for that
+  /// collective, and no other queue of this process has a pending call, whichever thread made it.
   static bool is_caller_stuck();
 
  private:

@@ -203,6 +203,7 @@ Replica::Replica(NamedTensors parameters, NamedTensors buffers, const Group& gro
 }
 
 Replica::~Replica() {
+  pass_weight_->value.store(1);  // layers may go on without this
   ReplicaRegistry::instance().remove(parameters_, link_.get());
   link_->replica = nullptr;
 }

@@ -162,9 +162,9 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const auto kept = c10::static_intrusive_pointer_cast<KeptWeight>(
         context->saved_data["pass_weight"].toCapsule());
     const double own = kept->weight ? kept->weight->value.load() : 1;
-    sums.mul_(own);
+    own == 0 ? sums.zero_() : sums.mul_(own);
     all_reduce(sums, options);
-    sums.mul_(own == 0 ? 0 : 1 / own);
+    own == 0 ? sums.zero_() : sums.div_(own);
     const at::Tensor slope = sums[1] * inverse * inverse;
     exact = exact - by_channel(sums[0], x) - centered * by_channel(slope, x);
     const at::Tensor scale = weight.defined() ? inverse * weight : inverse;
@@ -238,6 +238,11 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
   }
   stream << ", affine=" << options.affine()
          << ", track_running_stats=" << options.track_running_stats() << ")";
+}
+
+void SyncBatchNormImpl::reset() {
+  NormImplBase::reset();
+  pass_weight_ = nullptr;
 }
 
 void SyncBatchNormImpl::set_pass_weight(std::shared_ptr<const PassWeight> pass_weight) {

@@ -63,12 +63,15 @@ Group wrap(const c10::intrusive_ptr<c10d::Backend>& backend,
   return group;
 }
 
+/// `ranks`: in the default group; empty: it is the default group.
 Group make_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                  const std::string& name, const std::string& message_name,
-                 std::chrono::milliseconds timeout) {
+                 std::chrono::milliseconds timeout, const std::vector<int>& ranks) {
   const auto group_store = below((name + "/").c_str(), store);
   auto options = c10::make_intrusive<ProcessGroupFarandole::Options>(timeout);
   options->group_name = message_name;
+  options->is_default = ranks.empty();
+  options->global_ranks_in_group.assign(ranks.begin(), ranks.end());
   return wrap(c10::make_intrusive<ProcessGroupFarandole>(below("cpu/", group_store), rank,
                                                          world_size, options),
               group_store, name, message_name);
@@ -98,7 +101,7 @@ Group form_world(const InitOptions& options) {
     const Rendezvous place = meet(meeting);
     try {
       return make_group(below("default_pg", place.store), place.rank, place.world_size,
-                        kDefaultName, "default", options.timeout);
+                        kDefaultName, "default", options.timeout, {});
     } catch (const SystemError&) {
       const auto now = std::chrono::steady_clock::now();
       if (!deadline) deadline = now + kReturn;
@@ -166,7 +169,7 @@ Group new_group(const std::vector<int>& ranks, std::chrono::milliseconds timeout
   if (own == ranks.end()) return {};
   const std::string name = "farandole_" + std::to_string(number);
   const Group group = make_group(world->getStore(), static_cast<int>(own - ranks.begin()),
-                                 static_cast<int>(ranks.size()), name, name, timeout);
+                                 static_cast<int>(ranks.size()), name, name, timeout, ranks);
   const std::lock_guard<std::mutex> lock(known.mutex);
   known.others.push_back(group);
   return group;

@@ -78,7 +78,7 @@ comm::WhileForming watch_of_default_group(const std::vector<uint64_t>& ranks) {
     for (ProcessGroupFarandole* group : known.groups) {
       const auto communicator = group->communicator(c10::DeviceType::CPU);
       if (!communicator) continue;
-      if (group->is_whole() && wholes++ == 0) whole = communicator;
+      if (group->is_default() && wholes++ == 0) whole = communicator;
       if (group->getSize() <= size) continue;
       size = group->getSize();
       largest = communicator;

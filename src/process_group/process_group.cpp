@@ -52,7 +52,6 @@ ProcessGroupFarandole::ProcessGroupFarandole(const c10::intrusive_ptr<c10d::Stor
 #endif
 {
   options_->group_name = name_;
-  is_whole_ = !options_->while_forming && options_->global_ranks_in_group.empty();
   if (!options_->while_forming) {
     options_->while_forming = watch_of_default_group(options_->global_ranks_in_group);
   }

@@ -58,6 +58,7 @@ ProcessGroupFarandole::Work ProcessGroupFarandole::reconfigure(
   for (const auto& duplicate : live_duplicates()) duplicate->abort();
   end_membership("the group was reconfigured with operations pending");
   error_->store(c10d::ErrorType::SUCCESS);
+  options_->is_default = false;  // its ranks are others now
   auto formed = form(store, rank, static_cast<int>(handles.size()),
                      std::max(opts.timeout.value_or(kNoTimeout), kNoTimeout), {});
   rank_ = rank;

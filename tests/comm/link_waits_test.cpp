@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "comm/queued_call.h"
@@ -87,11 +89,12 @@ TEST_F(LinkWaitsOfTwoRanks, AreFoundOnBoth) {
   enter();
   const auto found = look_for_long();
   ASSERT_TRUE(found[0] && found[1]);
-  EXPECT_THAT(training_[0].error_for(*found[0], "collective #5", {}).what(),
-              AllOf(HasSubstr("collective #5 and rank 1 (pid 7 on host1) wait for each other"),
-                    HasSubstr("collective #3 barrier() of group 'default'")));
+  EXPECT_THAT(
+      training_[0].error_for(*found[0], "collective #5", {}).what(),
+      AllOf(HasSubstr("collective #5: this rank and rank 1 (pid 7 on host1) wait for each other"),
+            HasSubstr("collective #3 barrier() in group 'default'")));
   EXPECT_THAT(default_[1].error_for(*found[1], "collective #3", {}).what(),
-              AllOf(HasSubstr("rank 0 (pid 7 on host0)"), HasSubstr("#5 barrier() of group 'tra")));
+              AllOf(HasSubstr("rank 0 (pid 7 on host0)"), HasSubstr("#5 barrier() in group 'tra")));
 }
 
 /// As a rank does that finds that its peer has ended.
@@ -128,6 +131,37 @@ TEST_F(LinkWaitsOfTwoRanks, AreNotFoundIfSeveralThreadsCall) {
   enter();
   const auto found = look_for_long();
   EXPECT_FALSE(found[0] || found[1]);
+}
+
+/// A thread may have been started between two collectives.
+TEST_F(LinkWaitsOfTwoRanks, AreLookedForAnewInEachCollective) {
+  enter();
+  for (int i = 0; i < kLooks / 2; ++i) {
+    EXPECT_FALSE(look(0));
+    EXPECT_FALSE(look(1));
+  }
+  training_[0].enter(6, barrier());
+  for (int i = 0; i < kLooks / 2; ++i) EXPECT_FALSE(look(0));
+}
+
+/// Rank 1 waits for rank 0 in the barrier, and rank 0 for rank 1 to join a new group.
+TEST_F(LinkWaitsOfTwoRanks, AreFoundIfOneFormsAGroup) {
+  for (LinkWaits& each : default_) each.enter(2, barrier());
+  default_[0].note_thread(1, default_[1].thread());
+  default_[1].note_thread(0, default_[0].thread());
+  default_[1].enter(3, barrier());
+  std::array<Found, 2> found;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!(found[0] && found[1]) && std::chrono::steady_clock::now() < until) {
+    if (!found[0]) found[0] = training_[0].look_while_forming(all_are_missing);
+    const std::string news = training_[0].news_of_formation();
+    if (!news.empty()) training_[1].hear(0, news);
+    if (!found[1]) found[1] = look(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ASSERT_TRUE(found[0] && found[1]);
+  EXPECT_THAT(found[0]->other_call, HasSubstr("collective #3 barrier() in group 'default'"));
+  EXPECT_THAT(found[1]->other_call, HasSubstr("a call that forms a group"));
 }
 
 /// A thread that has queued a call and goes on may still make the other one.

@@ -5,6 +5,7 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
 
 #include "farandole/error.h"
@@ -95,9 +96,14 @@ TEST(Work, PassesItsErrorToTheFuture) {
 
 TEST(Work, AbortsItsGroupOnlyWhileItIsPending) {
   int aborts = 0;
-  const auto work = pending([&](const std::string&) { ++aborts; });
+  std::string told;
+  const auto work = pending([&](const std::string& reason) {
+    ++aborts;
+    told = reason;
+  });
   work->abort();
   EXPECT_EQ(aborts, 1);
+  EXPECT_EQ(told, "abort() was called on a Work");
   work->complete(nullptr);
   work->abort();
   EXPECT_EQ(aborts, 1);

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 from typing import Any
 
 import farandole
@@ -136,9 +137,17 @@ def weighted(rank: int, world_size: int) -> None:
                 ddp(of_pass[rank]).square().mean().backward()
         for own, wanted in zip(model.parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(own.grad, wanted.grad, rtol=1e-8, atol=1e-10)
-    ddp.set_loss_weight(None)
+    # A copy belongs to no wrapper, nor does a layer whose wrapper is gone.
     copied = copy.deepcopy(ddp.module)
-    assert torch.equal(copied.eval()(batch(0, 0, 4, 192)), model.eval()(batch(0, 0, 4, 192)))
+    ddp.zero_grad()
+    del ddp
+    gc.collect()
+    x = batch(rank, 9, 4, 192)
+    for net in (copied, model):
+        net.zero_grad()
+        (net(x).square().mean() * (rank + 1)).backward()
+    for own, wanted in zip(copied.parameters(), model.parameters(), strict=True):
+        assert torch.equal(own.grad, wanted.grad)
 
 
 def run_checks(rank: int, world_size: int) -> None:

@@ -5,9 +5,8 @@
 
 namespace farandole {
 
-/// What the loss of the present passes of a wrapped model counts for on this rank: what
-/// set_loss_weight() got, or 1. Layers that add gradients of all ranks read it in backward.
-/// Threads: any.
+/// The loss weight of a wrapped model on this rank: the last value passed to set_loss_weight(), or
+/// 1 if none is set. Layers that reduce gradients across ranks read it in backward. Threads: any.
 struct PassWeight {
   std::atomic<double> value{1};
 };

@@ -29,8 +29,9 @@ struct NormalizedBatch {
 /// `bias`: [C], or undefined. Gradients of weight and bias are of this rank's batch. A second
 /// derivative raises an error. Throws InvalidArgument for less than two dimensions, and what
 /// collectives throw. Collective.
-/// `pass_weight`: of the wrapper that averages the gradients. The gradients of a rank count by it
-/// where they pass through the statistics. A rank whose weight is 0 gives its own batch none.
+/// `pass_weight`: the loss weight of the wrapper that averages the gradients; null: 1. Backward
+/// multiplies this rank's sums by it before the all_reduce and divides the result by it. If it is
+/// 0, the input gets no gradient through the statistics.
 FARANDOLE_API NormalizedBatch sync_batch_norm(const at::Tensor& input, const at::Tensor& weight,
                                               const at::Tensor& bias, double eps,
                                               const Group& group,
@@ -50,7 +51,9 @@ class FARANDOLE_API SyncBatchNormImpl
   /// [N, C, ...] to the same. Collective in training. Throws as sync_batch_norm().
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;
-  /// Gradients count by the weights of this wrapper; see sync_batch_norm(). The wrapper calls it.
+  /// Also for a clone, which belongs to no wrapper.
+  void reset() override;
+  /// Sets the loss weight that backward uses; see sync_batch_norm(). The wrapper calls it.
   void set_pass_weight(std::shared_ptr<const PassWeight> pass_weight);
 
  private:

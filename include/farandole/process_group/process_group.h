@@ -65,6 +65,8 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   struct FARANDOLE_API Options : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout);
     ~Options() override;
+    /// Whether it is the default group, in which global_ranks_in_group of other groups are counted.
+    bool is_default = false;
     /// For the first formation, not for reconfigure(). May be empty.
     comm::WhileForming while_forming;
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
@@ -88,8 +90,8 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   /// The name in messages.
   const std::string& name() const { return name_; }
-  /// Whether it was made as a group of all ranks, and not as a part or duplicate of another one.
-  bool is_whole() const { return is_whole_; }
+  /// Whether it was made as the default group, and has its ranks yet.
+  bool is_default() const { return options_->is_default; }
   /// What tensors on devices of `type` travel through; null if nothing serves them, after
   /// shutdown(), and of accelerators before the first call on one and where they are staged.
   std::shared_ptr<comm::Communicator> communicator(c10::DeviceType type) const;
@@ -269,7 +271,6 @@ class FARANDOLE_API ProcessGroupFarandole : public c10d::Backend {
   /// Who owns it can be told by its address; torch writes names of new groups into it.
   const c10::intrusive_ptr<Options> options_;
   const std::string name_;
-  bool is_whole_ = false;
   const std::unique_ptr<comm::ForkGuard> fork_guard_;
   c10::intrusive_ptr<c10d::Store> store_;  ///< where the present ranks have met
   const std::shared_ptr<GroupHooks> hooks_;

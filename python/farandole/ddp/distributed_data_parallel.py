@@ -264,6 +264,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         buffers = self._present_buffers()
         replica.set_tensors(self._watch.named_parameters(), buffers)
         self._known_buffers = buffers
+        set_pass_weight(self.module, replica.pass_weight())
 
     def _present_buffers(self) -> module_tensors.Named:
         return module_tensors.named_buffers(self.module, self.parameters_to_ignore)

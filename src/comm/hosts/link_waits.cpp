@@ -80,7 +80,12 @@ void LinkWaits::hear(int peer, const std::string& text) {
   if (text.size() != sizeof(news) || peer < 0 || peer >= world_size_) return;
   std::memcpy(&news, text.data(), sizeof(news));
   shm::RankBlock& block = blocks_[index_of(peer)];
-  block.thread.store(news.thread);
+  // Older than what a collective has told meanwhile, which comes over another connection.
+  if (news.sequence <
+      std::max(block.headers[0].sequence.load(), block.headers[1].sequence.load())) {
+    return;
+  }
+  if (block.thread.load() != shm::CrossedWaits::kSeveralThreads) block.thread.store(news.thread);
   post(block, news.sequence, news.call);
   block.alone.store(news.alone);
   block.forming.store(news.forming);

@@ -15,13 +15,13 @@
 
 namespace farandole::comm::hosts {
 
-/// CrossedWaits between ranks of different hosts: ranks that wait for a while tell their peers in
-/// which collective. Each rank keeps what it has heard of all ranks of the group in memory of its
-/// own, laid out as the control memory that ranks of one host share.
+/// CrossedWaits between ranks of different hosts. A rank that has waited for a while tells its
+/// peers which collective it is in. Each rank keeps what it has heard of all ranks of the group in
+/// memory of its own, laid out as the control memory that ranks of one host share. Which thread
+/// calls a group on a peer, ranks learn in each collective (MultiHostCommunicator).
 ///
-/// Which thread calls a group on a peer, ranks learn in each collective (MultiHostCommunicator).
-/// What a rank has told stays true until the peer enters that collective, so it is told once, and
-/// again when it has found more.
+/// What a rank has told stays true until the peer enters that collective. The rank tells it once,
+/// and again when its state has changed.
 ///
 /// Memory order: as for the headers of control memory; see lockstep.h.
 ///
@@ -45,9 +45,9 @@ class FARANDOLE_API LinkWaits {
       const std::function<bool(int rank)>& is_missing) {
     return waits_.look_while_forming(is_missing);
   }
-  CommError error_for(const shm::CrossedWaits::Crossing& crossing, const std::string& collective,
+  CommError error_for(const shm::CrossedWaits::Crossing& crossing, const std::string& call,
                       Fault fault) const {
-    return waits_.error_for(crossing, collective, std::move(fault));
+    return waits_.error_for(crossing, call, std::move(fault));
   }
   /// What to tell the peers after look(); empty: they know it, or this rank has not waited for
   /// long.

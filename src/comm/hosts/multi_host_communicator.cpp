@@ -248,7 +248,7 @@ void MultiHostCommunicator::check_joins(const std::function<bool(int rank)>& is_
     throw PeerFailure(
         "peer-ended",
         "group '" + name() + "' cannot continue: " + topology().describe(peer) + " left the group.",
-        topology().name_of(peer) + " ended without calling " + missing_call("") + ".",
+        topology().name_of(peer) + " left the group without calling " + missing_call("") + ".",
         fix_of_absence(""), topology().fault_of({peer}));
   }
   const auto crossing = waits_->look_while_forming(

@@ -17,10 +17,11 @@
 namespace farandole::comm::shm {
 namespace {
 
-/// RankBlock::thread of a rank on which several threads have called the group.
-constexpr uint32_t kSeveralThreads = ~uint32_t{0};
 /// So many looks in a row have to find the same, after the first one.
 constexpr int kLooks = 20;
+
+/// Looks at a formation that are further apart are those of different formations.
+constexpr std::chrono::milliseconds kSameFormation{1000};
 
 /// The groups of this process.
 std::vector<const CrossedWaits*>& registry() {
@@ -58,6 +59,10 @@ CrossedWaits::~CrossedWaits() {
 }
 
 void CrossedWaits::note_call() {
+  if (search_.token != 0) {  // threads may have been started since
+    search_ = {};
+    ranks_[rank_].alone.store(0, std::memory_order_seq_cst);
+  }
   std::atomic<uint32_t>& thread = ranks_[rank_].thread;
   const uint32_t own = QueuedCall::current_caller().number;
   uint32_t before = thread.load(std::memory_order_relaxed);
@@ -100,6 +105,7 @@ std::optional<CrossedWaits::Crossing> CrossedWaits::look_while_forming(
     const IsMissing& is_missing) {
   const std::unique_lock lock(forming_mutex_, std::try_to_lock);
   if (!lock || processes_.empty() || Clock::now() < next_forming_look_) return std::nullopt;
+  if (Clock::now() > next_forming_look_ + kSameFormation) forming_search_ = {};
   next_forming_look_ = Clock::now() + kLivenessInterval;
   const std::optional<Crossing> found = find(is_missing, /*is_forming=*/true);
   ranks_[rank_].forming.store(found ? found->token : 0, std::memory_order_seq_cst);
@@ -121,17 +127,17 @@ bool CrossedWaits::is_confirmed(Search& search, const Crossing& found) {
   return search.looks > kLooks && search.is_alone->load() && found.is_sure;
 }
 
-CommError CrossedWaits::error_for(const Crossing& crossing, const std::string& collective,
+CommError CrossedWaits::error_for(const Crossing& crossing, const std::string& call,
                                   Fault fault) const {
   return CommError(
       "crossed-waits",
-      collective + " and " + topology_.describe(crossing.peer) +
-          " wait for each other: that rank is in " + crossing.what +
+      call + ": this rank and " + topology_.describe(crossing.peer) +
+          " wait for each other. That rank is in " + crossing.other_call +
           ", which this rank has not called.",
-      "the ranks call the collectives of these groups in different orders. Most often one rank had "
-      "a batch less and has left the training loop.",
-      "give every rank the same number of batches (drop_last=True), or train within join(); call "
-      "the collectives of different groups in the same order on every rank.",
+      "the ranks make collective calls in different orders. Most often one rank had a batch less "
+      "and has left the training loop.",
+      "give every rank the same number of batches (drop_last=True), or train within join(); make "
+      "collective calls, and calls that form groups, in the same order on every rank.",
       std::move(fault));
 }
 
@@ -140,39 +146,51 @@ CommError CrossedWaits::error_for(const Crossing& crossing, const std::string& c
 std::optional<CrossedWaits::Crossing> CrossedWaits::find_told(uint32_t own,
                                                               const IsMissing& is_missing,
                                                               bool* is_asked) const {
-  const std::lock_guard lock(registry_mutex());
-  for (const CrossedWaits* other : registry()) {
-    for (int there = 0; there < static_cast<int>(other->processes_.size()); ++there) {
-      const RankBlock& block = other->ranks_[there];
-      const bool was_told = block.crossed.load(std::memory_order_seq_cst) == own;
-      if (!was_told && block.forming.load(std::memory_order_seq_cst) != own) continue;
-      const int peer = rank_of(other->processes_[static_cast<size_t>(there)]);
-      if (peer < 0 || peer == rank_ || !is_missing(peer)) continue;
-      if (!was_told) {
-        *is_asked = true;
-        continue;
-      }
-      const auto crossing = crossing_in(*other, there, /*is_forming=*/false);
-      const std::string what =
-          crossing ? crossing->what
-                   : "a call that forms a group, as new_group() or the first save_checkpoint()";
-      return Crossing{peer, what, own, false, true};
-    }
+  for (const Crossing& each : scan([&](const CrossedWaits&other, int there) {
+         const RankBlock& block = other.ranks_[there];
+         const bool was_told = block.crossed.load(std::memory_order_seq_cst) == own;
+         if (!was_told && block.forming.load(std::memory_order_seq_cst) != own) return Crossing{};
+         Crossing found = crossing_in(other, there, /*is_forming=*/false).value_or(Crossing{});
+         found.peer = rank_of(other.process_of(there));
+         if (found.other_call.empty()) {
+           found.other_call =
+               "a call that forms a group, such as new_group() or the first save_checkpoint()";
+         }
+         found.token = own;
+         found.was_told = was_told;
+         return found;
+       })) {
+    if (each.peer == rank_ || !is_missing(each.peer)) continue;
+    if (each.was_told) return each;
+    *is_asked = true;
   }
   return std::nullopt;
 }
 
 std::optional<CrossedWaits::Crossing> CrossedWaits::find(const IsMissing& is_missing,
                                                          bool is_forming) const {
-  const std::lock_guard lock(registry_mutex());
-  for (const CrossedWaits* other : registry()) {
-    if (other == this && !is_forming) continue;
-    for (int there = 0; there < static_cast<int>(other->processes_.size()); ++there) {
-      const auto crossing = crossing_in(*other, there, is_forming);
-      if (crossing && other->is_active(there) && is_missing(crossing->peer)) return crossing;
-    }
+  for (const Crossing& each : scan([&](const CrossedWaits&other, int there) {
+         const bool may_be = (&other != this || is_forming) && other.is_active(there);
+         return may_be ? crossing_in(other, there, is_forming).value_or(Crossing{}) : Crossing{};
+       })) {
+    if (is_missing(each.peer)) return each;
   }
   return std::nullopt;
+}
+
+/// What `look_at` finds in all groups of this process; a peer of -1: nothing. is_missing(), which
+/// may ask a store, must not be called with the lock of the registry.
+std::vector<CrossedWaits::Crossing> CrossedWaits::scan(
+    const std::function<Crossing(const CrossedWaits& other, int there)>& look_at) {
+  std::vector<Crossing> all;
+  const std::lock_guard lock(registry_mutex());
+  for (const CrossedWaits* other : registry()) {
+    for (int there = 0; there < static_cast<int>(other->processes_.size()); ++there) {
+      Crossing found = look_at(*other, there);
+      if (found.peer >= 0) all.push_back(std::move(found));
+    }
+  }
+  return all;
 }
 
 /// Of rank `there` of the group of `other`.
@@ -183,10 +201,9 @@ std::optional<CrossedWaits::Crossing> CrossedWaits::crossing_in(const CrossedWai
   if (there == own_there || sequence <= other.entered(own_there) || processes_.empty()) {
     return std::nullopt;
   }
-  const int peer = rank_of(other.processes_[static_cast<size_t>(there)]);
+  const int peer = rank_of(other.process_of(there));
   const RankBlock& block = other.ranks_[there];
-  if (peer < 0 || peer == rank_ ||
-      other.processes_[static_cast<size_t>(own_there)] != processes_[static_cast<size_t>(rank_)]) {
+  if (peer < 0 || peer == rank_ || other.process_of(own_there) != process_of(rank_)) {
     return std::nullopt;
   }
   const uint32_t own_thread = QueuedCall::current_caller().number;
@@ -203,7 +220,7 @@ std::optional<CrossedWaits::Crossing> CrossedWaits::crossing_in(const CrossedWai
   return Crossing{
       peer,
       "collective #" + std::to_string(sequence) + " " +
-          text_of(call_in(block.headers[sequence % 2])) + " of group '" + other.group_ + "'",
+          text_of(call_in(block.headers[sequence % 2])) + " in group '" + other.group_ + "'",
       other.token_of(there), block.alone.load(std::memory_order_seq_cst) == sequence, false};
 }
 

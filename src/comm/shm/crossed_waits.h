@@ -20,9 +20,9 @@
 
 namespace farandole::comm::shm {
 
-/// Finds two ranks that wait for each other, each in a group of its own: rank 1 in the barrier of
-/// one group, because it has a batch less, and rank 0 in the gradients of another. Both would wait
-/// until their timeout.
+/// Detects a deadlock of two ranks that wait for each other in two different groups: rank 1 in the
+/// barrier of one group, because it has a batch less, and rank 0 in the gradients of another. Both
+/// would wait until their timeout.
 ///
 /// Rule. This rank waits in group G for a peer that has not entered its collective. The two are
 /// deadlocked if
@@ -33,8 +33,8 @@ namespace farandole::comm::shm {
 /// the one that waits here. A rank that computes, however long, is in no collective, so 1 does not
 /// hold. A group that several threads of a rank have called fails 2 from then on. A group that a
 /// rank has not called yet passes 2 there, if the other rank has called both. Asynchronous calls
-/// are those of the thread that has queued them (queued_call.h). 3 holds for them while it waits
-/// for them without a limit, and nothing is queued in another group.
+/// belong to the thread that has queued them (queued_call.h). For them, 3 holds while that thread
+/// waits for them without a timeout and no call of another group is pending.
 ///
 /// What threads have called says nothing of a thread that has yet to make its first call. So both
 /// ranks look at the threads of their programs, once 1 and 2 hold: where another one may call
@@ -50,9 +50,9 @@ namespace farandole::comm::shm {
 /// does (RankBlock::forming). The peer then looks at its threads, and gives up when it is told.
 ///
 /// Ranks of one host that are processes read each other's control memory. Ranks of different hosts
-/// tell each other what is in it (hosts/link_waits.h). Ranks that are threads are never found, nor
-/// are three that wait in a circle, ranks whose caller waits with a timeout or for a Future, and
-/// ranks with a call in the queue of another group.
+/// send each other what is in it (hosts/link_waits.h). Not detected: ranks that are threads; three
+/// or more ranks that wait in a circle; ranks whose caller waits with a timeout or for a Future;
+/// ranks with a pending call in another group.
 ///
 /// Threads: note_call() and look() come from the thread that runs collectives, look_while_forming()
 /// from any. The registry of all groups of the process has a lock, which is held while their memory
@@ -61,14 +61,16 @@ namespace farandole::comm::shm {
 class FARANDOLE_API CrossedWaits {
  public:
   using IsMissing = std::function<bool(int rank)>;
+  /// RankBlock::thread of a rank on which several threads have called the group.
+  static constexpr uint32_t kSeveralThreads = ~uint32_t{0};
 
   /// The peer and what it waits in.
   struct Crossing {
-    int peer = -1;          ///< its rank in this group
-    std::string what;       ///< "collective #4 barrier() of group 'g'"
-    uint32_t token = 0;     ///< of what it waits in; see token_of()
-    bool is_sure = false;   ///< the peer's thread waits, and no other may call collectives
-    bool was_told = false;  ///< the peer has given up for this reason
+    int peer = -1;           ///< its rank in this group
+    std::string other_call;  ///< "collective #4 barrier() of group 'g'"
+    uint32_t token = 0;      ///< of what it waits in; see token_of()
+    bool is_sure = false;    ///< the peer's thread waits, and no other may call collectives
+    bool was_told = false;   ///< the peer has given up for this reason
   };
 
   /// `ranks`: the control memory of the group, which must outlive this object.
@@ -84,13 +86,13 @@ class FARANDOLE_API CrossedWaits {
   /// This rank enters a collective. Call it before the post.
   void note_call();
   /// Call it every kLivenessInterval while this rank waits for the peers for which `is_missing`. It
-  /// returns the first that waits for this rank in another group, and has for a while or has told
-  /// so. From then on this rank tells so too.
+  /// returns a peer that waits for this rank in another group after it has found it for a while, or
+  /// once that peer has given up. Then it publishes that this rank gives up too.
   std::optional<Crossing> look(const IsMissing& is_missing);
   /// The same while this rank waits for ranks of this group to join a new one.
   std::optional<Crossing> look_while_forming(const IsMissing& is_missing);
-  /// The error of `crossing` for this rank, which is in `collective` (what begins texts).
-  CommError error_for(const Crossing& crossing, const std::string& collective, Fault fault) const;
+  /// The error of `crossing` for this rank, which is in `call` (what begins texts).
+  CommError error_for(const Crossing& crossing, const std::string& call, Fault fault) const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -110,6 +112,11 @@ class FARANDOLE_API CrossedWaits {
   std::optional<Crossing> find(const IsMissing& is_missing, bool is_forming) const;
   std::optional<Crossing> crossing_in(const CrossedWaits& other, int there, bool is_forming) const;
   uint32_t token_of(int rank) const;
+  static std::vector<Crossing> scan(
+      const std::function<Crossing(const CrossedWaits& other, int there)>& look_at);
+  const std::pair<int, std::string>& process_of(int rank) const {
+    return processes_[static_cast<size_t>(rank)];
+  }
   int rank_of(const std::pair<int, std::string>& process) const;
   bool is_active(int rank) const;
   bool is_called_by(uint32_t thread, int rank) const;

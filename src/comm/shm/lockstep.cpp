@@ -470,11 +470,12 @@ void Lockstep::check_joins(const std::function<bool(int rank)>& is_missed) {
 
 void Lockstep::throw_gone(int rank) const {
   const bool is_absent = ended_without_error(rank);
+  const std::string how = liveness_.is_dead(rank) ? " ended" : " left the group";
   throw PeerFailure(
       "peer-ended",
       "group '" + options_.group + "' cannot continue: " + topology_.describe(rank) + " " +
           how_lost(rank) + ".",
-      is_absent ? topology_.name_of(rank) + " ended without calling " + missing_call("") + "."
+      is_absent ? topology_.name_of(rank) + how + " without calling " + missing_call("") + "."
                 : "the group needs all of its ranks.",
       is_absent ? fix_of_absence("") : kFixOfDeath, topology_.fault_of({rank}));
 }
