@@ -378,8 +378,8 @@ TEST(HostLink, AResetIsNotToldAsAnEnd) {
         if (::getpeername(number, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) continue;
         sockaddr unconnected{};
         unconnected.sa_family = AF_UNSPEC;
-        // Not by ::connect(), which ThreadSanitizer takes for a descriptor that is made anew, and so
-        // for a race with the threads of the links.
+        // Not by ::connect(), which ThreadSanitizer takes for a descriptor that is made anew, and
+        // so for a race with the threads of the links.
         ::syscall(SYS_connect, number, &unconnected, sizeof(unconnected));
         ::getsockopt(number, SOL_SOCKET, SO_ERROR, &error, &size);
         break;

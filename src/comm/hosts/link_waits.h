@@ -55,7 +55,7 @@ class FARANDOLE_API LinkWaits {
   /// What to tell the peers after look_while_forming(); empty: they know it. Any thread.
   std::string news_of_formation();
   /// What `peer` has told.
-  void hear(int peer, const std::string& news);
+  void hear(int peer, const std::string& text);
   /// The group is over: no rank waits in it any more.
   void end();
 

@@ -107,7 +107,7 @@ std::optional<CrossedWaits::Crossing> CrossedWaits::look_while_forming(
   if (!lock || processes_.empty() || Clock::now() < next_forming_look_) return std::nullopt;
   if (Clock::now() > next_forming_look_ + kSameFormation) forming_search_ = {};
   next_forming_look_ = Clock::now() + kLivenessInterval;
-  const std::optional<Crossing> found = find(is_missing, /*is_forming=*/true);
+  std::optional<Crossing> found = find(is_missing, /*is_forming=*/true);
   ranks_[rank_].forming.store(found ? found->token : 0, std::memory_order_seq_cst);
   if (!is_confirmed(forming_search_, found.value_or(Crossing{}))) return std::nullopt;
   ranks_[rank_].crossed.store(found->token, std::memory_order_seq_cst);
