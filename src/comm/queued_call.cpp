@@ -76,8 +76,6 @@ QueuedCall::Wait::~Wait() {
   waits().erase(thread_);
 }
 
-const QueuedCall* QueuedCall::running() { return running_call; }
-
 QueuedCall::Caller QueuedCall::current_caller() {
   return running_call == nullptr ? Caller::this_thread() : running_call->caller();
 }

@@ -74,8 +74,6 @@ class FARANDOLE_API QueuedCall {
     const uint32_t thread_;
   };
 
-  /// The call that this thread runs; null: it runs none but its own.
-  static const QueuedCall* running();
   /// Whose calls this thread makes: those of the call that it runs, or its own.
   static Caller current_caller();
   /// Whether the caller can do nothing until the current collective ends: it waits for that

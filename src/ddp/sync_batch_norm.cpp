@@ -162,9 +162,9 @@ class Normalize : public torch::autograd::Function<Normalize> {
     const auto kept = c10::static_intrusive_pointer_cast<KeptWeight>(
         context->saved_data["pass_weight"].toCapsule());
     const double own = kept->weight ? kept->weight->value.load() : 1;
-    own == 0 ? sums.zero_() : sums.mul_(own);
+    if (own != 1) own == 0 ? sums.zero_() : sums.mul_(own);
     all_reduce(sums, options);
-    own == 0 ? sums.zero_() : sums.div_(own);
+    if (own != 1) own == 0 ? sums.zero_() : sums.div_(own);
     const at::Tensor slope = sums[1] * inverse * inverse;
     exact = exact - by_channel(sums[0], x) - centered * by_channel(slope, x);
     const at::Tensor scale = weight.defined() ? inverse * weight : inverse;

@@ -74,12 +74,14 @@ bool WorkFarandole::wait(std::chrono::milliseconds timeout) {
       if (is_limited && Clock::now() >= end) throw_wait_timeout(timeout);
       lock.unlock();  // the check may need a lock of another language, whose holder may need this
       if (!is_limited && !wait) wait.emplace(description_.group, getSequencenumber());
-      const bool gives_up = comm::is_interrupted();
+      if (!comm::is_interrupted()) {
+        lock.lock();
+        continue;
+      }
       const std::string subject = name() + " in group '" + description_.group + "' on rank " +
                                   std::to_string(description_.rank);
-      if (gives_up && !isCompleted()) abort_(comm::interrupted_text(subject));
+      if (!isCompleted()) abort_(comm::interrupted_text(subject));
       lock.lock();
-      if (!gives_up) continue;
       is_done_within(kAbortTime);  // it writes to tensors
       throw comm::interrupted_error(subject, {{}, description_.operation});
     }

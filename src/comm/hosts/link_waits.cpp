@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/hosts/link_waits.h"
 
-#include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "comm/hosts/parts.h"
@@ -15,11 +13,7 @@ constexpr int kLooksBeforeNews = 5;
 
 void post(shm::RankBlock& block, uint64_t sequence, const shm::Signature& call) {
   shm::Header& header = block.headers[sequence % 2];
-  std::array<uint64_t, shm::kSignatureWords> words;
-  std::memcpy(words.data(), &call, sizeof(call));
-  for (size_t i = 0; i < words.size(); ++i) {
-    header.signature[i].store(words[i], std::memory_order_relaxed);
-  }
+  shm::put_call(header, call);
   header.sequence.store(sequence, std::memory_order_seq_cst);
 }
 
@@ -47,7 +41,7 @@ std::optional<shm::CrossedWaits::Crossing> LinkWaits::look(
 LinkWaits::News LinkWaits::own_news() const {
   const shm::RankBlock& own = blocks_[index_of(rank_)];
   News news{};
-  news.sequence = std::max(own.headers[0].sequence.load(), own.headers[1].sequence.load());
+  news.sequence = shm::entered(own);
   news.call = shm::call_in(own.headers[news.sequence % 2]);
   news.alone = own.alone.load();
   news.thread = own.thread.load();
@@ -81,10 +75,7 @@ void LinkWaits::hear(int peer, const std::string& text) {
   std::memcpy(&news, text.data(), sizeof(news));
   shm::RankBlock& block = blocks_[index_of(peer)];
   // Older than what a collective has told meanwhile, which comes over another connection.
-  if (news.sequence <
-      std::max(block.headers[0].sequence.load(), block.headers[1].sequence.load())) {
-    return;
-  }
+  if (news.sequence < shm::entered(block)) return;
   if (block.thread.load() != shm::CrossedWaits::kSeveralThreads) block.thread.store(news.thread);
   post(block, news.sequence, news.call);
   block.alone.store(news.alone);

@@ -25,8 +25,8 @@ namespace farandole::comm::hosts {
 ///
 /// Memory order: as for the headers of control memory; see lockstep.h.
 ///
-/// Threads: enter(), look() and news() as CrossedWaits; hear() and end() from the thread of the
-/// link.
+/// Threads: enter(), look() and news() as CrossedWaits; hear() from the thread of the link; end()
+/// from any.
 class FARANDOLE_API LinkWaits {
  public:
   LinkWaits(const std::string& group, const Topology& topology);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -62,6 +63,15 @@ inline Signature call_in(const Header& header) {
   return signature;
 }
 
+/// Writes the call of a header whose sequence is written next.
+inline void put_call(Header& header, const Signature& signature) {
+  std::array<uint64_t, kSignatureWords> words;
+  std::memcpy(words.data(), &signature, sizeof(signature));
+  for (size_t i = 0; i < kSignatureWords; ++i) {
+    header.signature[i].store(words[i], std::memory_order_relaxed);
+  }
+}
+
 /// Whether a rank still takes part.
 enum class RankState : uint32_t { kActive, kWritingReason, kAborted, kLeft };
 
@@ -78,6 +88,12 @@ struct alignas(kNoSharing) RankBlock {
   int lost_rank;  ///< that ended or left, by its number in the group of all hosts; else -1
   int origin;     ///< a rank of another host that has aborted, by the same numbers; -1: this one
 };
+
+/// The number of the last collective that the rank has entered; 0: none.
+inline uint64_t entered(const RankBlock& block) {
+  return std::max(block.headers[0].sequence.load(std::memory_order_seq_cst),
+                  block.headers[1].sequence.load(std::memory_order_seq_cst));
+}
 
 struct alignas(kNoSharing) GroupBlock {
   Bell posts;                                        ///< rung for posts, aborts and leaves

@@ -146,20 +146,21 @@ CommError CrossedWaits::error_for(const Crossing& crossing, const std::string& c
 std::optional<CrossedWaits::Crossing> CrossedWaits::find_told(uint32_t own,
                                                               const IsMissing& is_missing,
                                                               bool* is_asked) const {
-  for (const Crossing& each : scan([&](const CrossedWaits&other, int there) {
-         const RankBlock& block = other.ranks_[there];
-         const bool was_told = block.crossed.load(std::memory_order_seq_cst) == own;
-         if (!was_told && block.forming.load(std::memory_order_seq_cst) != own) return Crossing{};
-         Crossing found = crossing_in(other, there, /*is_forming=*/false).value_or(Crossing{});
-         found.peer = rank_of(other.process_of(there));
-         if (found.other_call.empty()) {
-           found.other_call =
-               "a call that forms a group, such as new_group() or the first save_checkpoint()";
-         }
-         found.token = own;
-         found.was_told = was_told;
-         return found;
-       })) {
+  const auto look_at = [&](const CrossedWaits& other, int there) {
+    const RankBlock& block = other.ranks_[there];
+    const bool was_told = block.crossed.load(std::memory_order_seq_cst) == own;
+    if (!was_told && block.forming.load(std::memory_order_seq_cst) != own) return Crossing{};
+    Crossing found = crossing_in(other, there, /*is_forming=*/false).value_or(Crossing{});
+    found.peer = rank_of(other.process_of(there));
+    if (found.other_call.empty()) {
+      found.other_call =
+          "a call that forms a group, such as new_group() or the first save_checkpoint()";
+    }
+    found.token = own;
+    found.was_told = was_told;
+    return found;
+  };
+  for (const Crossing& each : scan(look_at)) {
     if (each.peer == rank_ || !is_missing(each.peer)) continue;
     if (each.was_told) return each;
     *is_asked = true;
@@ -169,10 +170,11 @@ std::optional<CrossedWaits::Crossing> CrossedWaits::find_told(uint32_t own,
 
 std::optional<CrossedWaits::Crossing> CrossedWaits::find(const IsMissing& is_missing,
                                                          bool is_forming) const {
-  for (const Crossing& each : scan([&](const CrossedWaits&other, int there) {
-         const bool may_be = (&other != this || is_forming) && other.is_active(there);
-         return may_be ? crossing_in(other, there, is_forming).value_or(Crossing{}) : Crossing{};
-       })) {
+  const auto look_at = [&](const CrossedWaits& other, int there) {
+    const bool may_be = (&other != this || is_forming) && other.is_active(there);
+    return may_be ? crossing_in(other, there, is_forming).value_or(Crossing{}) : Crossing{};
+  };
+  for (const Crossing& each : scan(look_at)) {
     if (is_missing(each.peer)) return each;
   }
   return std::nullopt;
@@ -247,10 +249,6 @@ bool CrossedWaits::is_called_by(uint32_t thread, int rank) const {
   return ranks_[rank].thread.load(std::memory_order_relaxed) == thread;
 }
 
-/// The number of the last collective that `rank` has entered.
-uint64_t CrossedWaits::entered(int rank) const {
-  return std::max(ranks_[rank].headers[0].sequence.load(std::memory_order_seq_cst),
-                  ranks_[rank].headers[1].sequence.load(std::memory_order_seq_cst));
-}
+uint64_t CrossedWaits::entered(int rank) const { return shm::entered(ranks_[rank]); }
 
 }  // namespace farandole::comm::shm

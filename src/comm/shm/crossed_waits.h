@@ -67,7 +67,7 @@ class FARANDOLE_API CrossedWaits {
   /// The peer and what it waits in.
   struct Crossing {
     int peer = -1;           ///< its rank in this group
-    std::string other_call;  ///< "collective #4 barrier() of group 'g'"
+    std::string other_call;  ///< "collective #4 barrier() in group 'g'"
     uint32_t token = 0;      ///< of what it waits in; see token_of()
     bool is_sure = false;    ///< the peer's thread waits, and no other may call collectives
     bool was_told = false;   ///< the peer has given up for this reason

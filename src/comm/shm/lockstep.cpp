@@ -77,11 +77,7 @@ void Lockstep::enter(const Signature& signature, const void* data, size_t inline
   check_usable();
   ++sequence_;
   Header& own = header(topology_.rank, sequence_);
-  std::array<uint64_t, kSignatureWords> words;
-  std::memcpy(words.data(), &signature, sizeof(signature));
-  for (size_t i = 0; i < kSignatureWords; ++i) {
-    own.signature[i].store(words[i], std::memory_order_relaxed);
-  }
+  put_call(own, signature);
   if (inline_bytes != 0) std::memcpy(own.inline_data.data(), data, inline_bytes);
   crossed_waits_.note_call();
   own.sequence.store(sequence_, std::memory_order_seq_cst);
