@@ -18,7 +18,7 @@ from farandole.arguments import Timeout, default_group
 from farandole.c10d import BACKEND
 from farandole.called import collective
 from farandole.elastic_meeting import form, is_elastic
-from farandole.errors import InvalidArgument, NotSupported, SystemError, sentences
+from farandole.errors import InvalidArgument, NotSupported, PeerFailure, SystemError, sentences
 from farandole.mpi_meeting import meet_through_mpi
 
 Group: TypeAlias = dist.ProcessGroup
@@ -295,21 +295,32 @@ def new_group(
 
 
 @collective
-def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Group:
+def shrink_group(
+    excluded: Sequence[int], *, group: Group | None = None, min_ranks: int = 1
+) -> Group:
     """Replace ``group`` by one of its ranks that are not ``excluded``, also after a rank has died.
 
     Each rank that remains calls it with the same list. The old group ends; with the default group,
     which the new one replaces, all others do. The ranks meet in the store of the old group: it must
     live, as a FileStore or torchrun's does, but not the one that a dead rank 0 served.
 
+    Args:
+        excluded: Ranks of ``group``, for example the ``ranks`` of a PeerFailure.
+        group: The old group; None: the default one.
+        min_ranks: How many ranks must remain. A network partition can separate the ranks into two
+            parts, of which each takes the other one for dead. With
+            ``min_ranks=world_size() // 2 + 1``, at most one part continues.
+
     Raises:
         ValueError: ``excluded`` is empty, or not of ranks of the group.
+        PeerFailure: fewer than ``min_ranks`` remain; ``group`` is as before.
         NotSupported: TORCH_DISTRIBUTED_DEBUG=DETAIL, whose groups torch cannot shrink.
         TimeoutError: another rank did not arrive; the text names it.
         SystemError: the store is gone.
     """
     old = arguments.group_of("shrink_group", group)
     listed = arguments.ints_of("shrink_group", "excluded", excluded)
+    _check_remaining(old, listed, arguments.int_of("shrink_group", "min_ranks", min_ranks))
     if _C.ProcessGroupFarandole.of(old) not in (None, old._get_backend(torch.device("cpu"))):
         raise NotSupported(
             sentences(
@@ -333,6 +344,24 @@ def shrink_group(excluded: Sequence[int], *, group: Group | None = None) -> Grou
         shrunk._register_backend(device, kind, backend)
     shrunk._set_default_backend(kind)
     return shrunk
+
+
+def _check_remaining(group: Group, excluded: Sequence[int], min_ranks: int) -> None:
+    remaining = group.size() - len(set(excluded))
+    if remaining >= min_ranks:
+        return
+    error = PeerFailure(
+        sentences(
+            "too-few-ranks-remain",
+            f"shrink_group() would leave {remaining} of {group.size()} ranks of group "
+            f"'{group.group_name}', which is less than min_ranks={min_ranks}.",
+            f"ranks {sorted(set(excluded))} are excluded.",
+            "end the program on this rank, and start the job again with all ranks; "
+            "load_checkpoint() continues from the last save_checkpoint().",
+        )
+    )
+    error.ranks = tuple(sorted(set(excluded)))
+    raise error
 
 
 def rank(group: Group | None = None) -> int:

@@ -31,4 +31,12 @@ std::string fix_of_absence(const std::string& operation) {
          "error, its own output shows it.";
 }
 
+PeerFailure left_while_forming(const std::string& group, const Topology& topology, int rank) {
+  return PeerFailure(
+      "peer-ended",
+      "group '" + group + "' cannot continue: " + topology.describe(rank) + " left the group.",
+      topology.name_of(rank) + " left the group without calling " + missing_call("new_group") + ".",
+      fix_of_absence("new_group"), topology.fault_of({rank}));
+}
+
 }  // namespace farandole::comm

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "farandole/comm/topology.h"
+#include "farandole/error.h"
 #include "farandole/export.h"
 
 namespace farandole::comm {
@@ -35,5 +37,9 @@ FARANDOLE_API std::string missing_call(const std::string& operation);
 
 /// For a rank that has ended without an error, as far as is known.
 FARANDOLE_API std::string fix_of_absence(const std::string& operation);
+
+/// `rank` has left `group`, while this thread waits for it to join a new group.
+FARANDOLE_API PeerFailure left_while_forming(const std::string& group, const Topology& topology,
+                                             int rank);
 
 }  // namespace farandole::comm

@@ -121,7 +121,7 @@ GroupCommunicators::Lane GroupCommunicators::make_staged_lane(DeviceLane::Parts 
             return sequence;
           }
         }
-        return self->collectives_.push([self, task = std::move(task)] {
+        return self->push_collective([self, task = std::move(task)] {
           task([&] { self->collectives_.collective_ended(); });
         });
       });

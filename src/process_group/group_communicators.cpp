@@ -168,24 +168,40 @@ GroupCommunicators::Work GroupCommunicators::enqueue(CollectiveQueue& queue, boo
       [communicator = host_](const std::string& reason) { communicator->abort(reason); }, title);
   const comm::CollectiveOptions options{call.timeout, /*sleep_at_once=*/true};
   // The task shares what it needs: the group may be gone when it runs.
-  const uint64_t sequence =
-      queue.push([work, options, &queue, body = std::move(body), self = shared_from_this()] {
-        const bool timed = self->wants_completions();
-        const Clock::time_point begin = timed ? Clock::now() : Clock::time_point();
-        std::exception_ptr failure;
-        try {
-          const at::AutoDispatchBelowADInplaceOrView below_autograd;
-          body(*self->host_, options);
-        } catch (...) {
-          failure = std::current_exception();
-          self->note_failure(failure);
-        }
-        if (timed && !failure) self->note_completion(*work, Clock::now() - begin);
-        queue.collective_ended();  // `self` owns it
-        complete(*work, failure);
-      });
-  if (counted) work->set_sequence(sequence);
+  CollectiveQueue::Task task = [work, options, &queue, body = std::move(body),
+                                self = shared_from_this()] {
+    const bool timed = self->wants_completions();
+    const Clock::time_point begin = timed ? Clock::now() : Clock::time_point();
+    std::exception_ptr failure;
+    try {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      body(*self->host_, options);
+    } catch (...) {
+      failure = std::current_exception();
+      self->note_failure(failure);
+    }
+    if (timed && !failure) self->note_completion(*work, Clock::now() - begin);
+    queue.collective_ended();  // `self` owns it
+    complete(*work, failure);
+  };
+  if (counted) {
+    work->set_sequence(push_collective(std::move(task)));
+  } else {
+    queue.push(std::move(task));
+  }
   return work;
+}
+
+/// A rank that cannot start the executor ends the group. It would be one collective behind
+/// otherwise, and a program that catches the error would go on with a collective that pairs with
+/// this one.
+uint64_t GroupCommunicators::push_collective(CollectiveQueue::Task task) {
+  try {
+    return collectives_.push(std::move(task));
+  } catch (const SystemError& error) {
+    abort("rank " + std::to_string(rank()) + " could not begin a collective: " + error.what());
+    throw;
+  }
 }
 
 void GroupCommunicators::note_error(const std::exception_ptr& failure) const {

@@ -148,6 +148,26 @@ TEST(ProcessGroup, FulfilsAFutureThoughItsThreadCouldNotStartAtFirst) {
   });
 }
 
+TEST(ProcessGroup, EndsOnAllRanksIfOneCannotStartItsThread) {
+  std::promise<void> failed;
+  run_group_ranks(2, [&](ProcessGroupFarandole& group) {
+    Tensors tensors{full({3}, 1)};
+    if (group.getRank() == 0) {
+      {
+        const test::NoMoreThreads limit;
+        error_of<SystemError>([&] { group.allreduce(tensors, {}); });
+      }
+      // Rank 1 would take it for its first one.
+      error_of<AbortedError>([&] { group.allreduce(tensors, now<c10d::AllreduceOptions>()); });
+      return failed.set_value();
+    }
+    const std::string text =
+        error_of<AbortedError>([&] { group.allreduce(tensors, now<c10d::AllreduceOptions>()); });
+    EXPECT_NE(text.find("rank 0 could not begin a collective"), std::string::npos) << text;
+    failed.get_future().wait();
+  });
+}
+
 TEST(ProcessGroup, FailsATransferThatIsPendingAtShutdown) {
   run_group_ranks(2, [](ProcessGroupFarandole& group) {
     Tensors tensors{full({3}, 0)};
@@ -332,20 +352,24 @@ TEST(ProcessGroup, RefusesCollectivesInAForkedChild) {
   });
 }
 
-TEST(ProcessGroup, MakesSeveralGroupsOverOneStoreAfterEachOther) {
+TEST(ProcessGroup, LeavesNoKeyInItsStore) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 3; ++round) {  // a program may make any number of groups
     std::vector<std::thread> ranks;
-    for (int rank = 0; rank < 2; ++rank) {
+    for (int rank = 0; rank < 3; ++rank) {
       ranks.emplace_back([&, rank] {
-        ProcessGroupFarandole group(store, rank, 2);
+        ProcessGroupFarandole group(store, rank, 3);
         Tensors tensors{full({2}, rank)};
         group.allreduce(tensors, now<c10d::AllreduceOptions>());
-        EXPECT_EQ(tensors.front().sum().item<float>(), 2.0f);
+        EXPECT_EQ(tensors.front().sum().item<float>(), 6.0f);
+        if (rank == 2) return;
+        const auto shrunk = group.shrink({2});
+        shrunk->allreduce(tensors, now<c10d::AllreduceOptions>());
+        EXPECT_EQ(tensors.front().sum().item<float>(), 12.0f);
       });
     }
     for (auto& rank : ranks) rank.join();
-    EXPECT_EQ(store->getNumKeys(), 0);  // a program may make any number of groups
+    EXPECT_EQ(store->getNumKeys(), 0);
   }
 }
 

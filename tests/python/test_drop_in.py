@@ -244,6 +244,7 @@ def wrong_types(rank: int, world_size: int) -> None:
         lambda: farandole.new_group([0.5]),
         lambda: farandole.new_group(pg_options=3),
         lambda: farandole.shrink_group(["x"]),
+        lambda: farandole.shrink_group([0], min_ranks="all"),
         *(
             lambda f=f: f(thing)
             for f in (

@@ -201,3 +201,70 @@ def test_ctrl_c_ends_a_wait(wait: str, mpirun: list[str], tmp_path: Path) -> Non
     assert "was interrupted by Ctrl-C" in result.stdout, result.stdout + result.stderr
     assert "is over" in result.stdout
     assert "peer knows" in result.stdout, result.stdout + result.stderr
+
+
+CROSSED = """
+import json, pathlib
+import farandole, torch, torch.distributed as dist
+import test_ddp_errors as cases
+
+farandole.init_process_group(timeout=60)
+text = cases.{case}
+print("result " + json.dumps([farandole.rank(), text]) + "\\n", end="", flush=True)
+"""
+
+
+def told_by_rank(tmp_path: Path, mpirun: list[str], case: str) -> list[str]:
+    done = run(tmp_path, CROSSED.format(case=case), *mpirun)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("result ")]
+    told = dict(json.loads(line.removeprefix("result ")) for line in lines)
+    assert sorted(told) == [0, 1], done.stdout + done.stderr
+    return [told[0], told[1]]
+
+
+@pytest.mark.parametrize(
+    "operation", ["barrier", "all_reduce", "caught, all_reduce", "asynchronous all_reduce"]
+)
+def test_ranks_that_wait_for_each_other_are_told(
+    operation: str, mpirun: list[str], tmp_path: Path
+) -> None:
+    """With "barrier", only after groups at different paces have gone well."""
+    texts = told_by_rank(tmp_path, mpirun, f"one_batch_less(farandole.rank(), 2, {operation!r})")
+    for rank, text in enumerate(texts):
+        assert "wait for each other" in text, text
+        assert f"rank {1 - rank} (pid" in text
+        assert "in group 'default'" in text
+        assert "group 'default/ddp'" in text
+
+
+@pytest.mark.parametrize("call", ["new_group()", "DistributedDataParallel()"])
+def test_ranks_of_which_one_makes_a_group_are_told(
+    call: str, mpirun: list[str], tmp_path: Path
+) -> None:
+    case = f"one_batch_less_before_a_group(farandole.rank(), 2, {call!r}, {str(tmp_path)!r})"
+    texts = told_by_rank(tmp_path, mpirun, case)
+    assert all("wait for each other" in text for text in texts), texts
+    assert f"{call} on rank 1 of 2" in texts[1]
+    assert "a call that forms a group" in texts[0]
+
+
+LEFT = """
+import farandole, torch.distributed as dist
+
+farandole.init_process_group(timeout=60)
+farandole.barrier()
+if farandole.rank() == 1:
+    farandole.destroy()
+else:
+    try:
+        dist.new_group([0, 1])
+    except farandole.PeerFailure as error:
+        print("told", error, flush=True)
+"""
+
+
+def test_a_rank_that_has_left_is_named_while_a_group_forms(
+    mpirun: list[str], tmp_path: Path
+) -> None:
+    done = run(tmp_path, LEFT, *mpirun)
+    assert "without calling new_group()" in done.stdout, done.stdout + done.stderr

@@ -15,10 +15,12 @@
 
 namespace farandole::comm::hosts {
 
-/// CrossedWaits between ranks of different hosts. A rank that has waited for a while tells its
-/// peers which collective it is in. Each rank keeps what it has heard of all ranks of the group in
-/// memory of its own, laid out as the control memory that ranks of one host share. Which thread
-/// calls a group on a peer, ranks learn in each collective (MultiHostCommunicator).
+/// CrossedWaits between ranks of different hosts, and in groups of MPI. A rank that has waited for
+/// a while tells its peers which collective it is in. Each rank keeps what it has heard of all
+/// ranks of the group in memory of its own, laid out as the control memory that ranks of one host
+/// share. Which thread calls a group on a peer, MultiHostCommunicator learns in each collective. In
+/// groups of MPI it is unknown until the peer tells. The peer knows it, and finds nothing if two of
+/// its threads call the two groups.
 ///
 /// What a rank has told stays true until the peer enters that collective. The rank tells it once,
 /// and again when its state has changed.
@@ -48,6 +50,9 @@ class FARANDOLE_API LinkWaits {
   CommError error_for(const shm::CrossedWaits::Crossing& crossing, const std::string& call,
                       Fault fault) const {
     return waits_.error_for(crossing, call, std::move(fault));
+  }
+  CommError error_while_forming(const shm::CrossedWaits::Crossing& crossing) const {
+    return waits_.error_while_forming(crossing);
   }
   /// What to tell the peers after look(); empty: they know it, or this rank has not waited for
   /// long.

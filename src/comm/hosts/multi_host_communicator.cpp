@@ -244,20 +244,14 @@ void MultiHostCommunicator::check_alive() const {
 void MultiHostCommunicator::check_joins(const std::function<bool(int rank)>& is_missed) {
   island_->check_joins([&](int local) { return is_missed(map_.rank_of(host_, local)); });
   for (const int peer : link_->peers()) {
-    if (!link_->has_left(peer) || !is_missed(peer)) continue;
-    throw PeerFailure(
-        "peer-ended",
-        "group '" + name() + "' cannot continue: " + topology().describe(peer) + " left the group.",
-        topology().name_of(peer) + " left the group without calling " + missing_call("") + ".",
-        fix_of_absence(""), topology().fault_of({peer}));
+    if (link_->has_left(peer) && is_missed(peer))
+      throw left_while_forming(name(), topology(), peer);
   }
   const auto crossing = waits_->look_while_forming(
       [&](int rank) { return map_.host_of(rank) != host_ && is_missed(rank); });
   const std::string news = waits_->news_of_formation();
   if (!news.empty()) link_->note(news);
-  if (!crossing) return;
-  throw waits_->error_for(*crossing, missing_call("new_group") + " on " + topology().own_position(),
-                          topology().fault_of({crossing->peer}));
+  if (crossing) throw waits_->error_while_forming(*crossing);
 }
 
 void MultiHostCommunicator::abort(const std::string& reason) { island_->abort(reason); }

@@ -48,7 +48,7 @@ void Entry::meet(const shm::Signature& signature, milliseconds timeout, bool sle
   has_said_waiting_ = false;
   has_waited_ = false;
   const uint32_t late = comes_late() ? 1 : 0;
-  group_.note_entered(sequence_);
+  group_.note_entered(sequence_, signature);
   const Calls all = disseminate({sequence_, 0, late, signature}, {false, timeout, sleep_at_once});
   if (all.late != 0) {
     group_.check_usable(subject());
@@ -160,6 +160,7 @@ void Entry::sleep(Round& round, const Wait& wait) {
 void Entry::look(Round& round, const Wait& wait) {
   group_.listen();
   if (is_done(round)) return;
+  if (!wait.confirms) group_.check_crossed_waits(sequence_, subject());
   if (group_.is_over()) {
     const auto now = Clock::now();
     if (over_at_ == Clock::time_point{}) over_at_ = now;

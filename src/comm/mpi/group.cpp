@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/fork_safe_mutex.h"
 #include "comm/lost_rank.h"
 #include "comm/mpi/check.h"
 #include "comm/mpi/runtime.h"
@@ -20,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-enum Kind : uint32_t { kWaiting = 1, kAborts = 2, kLeaves = 3 };
+enum Kind : uint32_t { kWaiting = 1, kAborts = 2, kLeaves = 3, kWaits = 4 };
 
 /// How long the last messages of a process that has ended may be on their way.
 constexpr milliseconds kGrace{200};
@@ -32,13 +33,23 @@ constexpr milliseconds kNaming{2000};
 
 constexpr int kVainLooks = 8;
 
+/// Of this process.
+std::vector<Group*>& all_groups() {
+  static auto* const groups = new std::vector<Group*>;  // never destroyed
+  return *groups;
+}
+
+/// Taken before the mutex of a group.
+std::mutex& all_groups_mutex() { return fork_safe_mutex<Group>(); }
+
 }  // namespace
 
 struct Group::Notice {
   uint32_t kind;
   int32_t lost_rank;
   uint64_t sequence;
-  std::array<char, 496> text;
+  uint32_t text_bytes;
+  std::array<char, 492> text;
 };
 
 Group::Group(MPI_Comm communicator, const Topology& topology, shm::Liveness liveness,
@@ -47,13 +58,20 @@ Group::Group(MPI_Comm communicator, const Topology& topology, shm::Liveness live
       topology_(topology),
       liveness_(std::move(liveness)),
       options_(std::move(options)),
+      waits_(options_.name, topology),
       left_(static_cast<size_t>(topology.world_size)),
       waiting_(static_cast<size_t>(topology.world_size)),
       gone_(static_cast<size_t>(topology.world_size)) {
   check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  const std::lock_guard<std::mutex> lock(all_groups_mutex());
+  all_groups().push_back(this);
 }
 
 Group::~Group() {
+  {
+    const std::lock_guard<std::mutex> lock(all_groups_mutex());
+    all_groups().erase(std::find(all_groups().begin(), all_groups().end(), this));
+  }
   if (!in_creator()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!Runtime::is_over()) {
@@ -69,7 +87,7 @@ void Group::tell(uint32_t kind, uint64_t sequence, const std::string& text, int 
   notice.kind = kind;
   notice.lost_rank = lost_rank;
   notice.sequence = sequence;
-  text.copy(notice.text.data(), notice.text.size() - 1);
+  notice.text_bytes = static_cast<uint32_t>(text.copy(notice.text.data(), notice.text.size()));
   for (int peer = 0; peer < topology_.world_size; ++peer) {
     if (peer == topology_.rank || left_[static_cast<size_t>(peer)]) continue;
     Sending each{std::make_unique<Notice>(notice), MPI_REQUEST_NULL};
@@ -121,8 +139,12 @@ void Group::take(const Notice& notice, int source) {
   const auto index = static_cast<size_t>(source);
   if (notice.kind == kWaiting) waiting_[index] = std::max(waiting_[index], notice.sequence);
   if (notice.kind == kLeaves) left_[index] = notice.sequence;
+  const std::string text(notice.text.data(),
+                         std::min<size_t>(notice.text_bytes, notice.text.size()));
+  if (notice.kind == kWaits) waits_.hear(source, text);
   if (notice.kind == kAborts && !failure_) {
-    failure_ = Failure{source, notice.text.data(), notice.lost_rank};
+    failure_ = Failure{source, text, notice.lost_rank};
+    waits_.end();
   }
 }
 
@@ -163,6 +185,7 @@ void Group::abort(const std::string& reason, int lost_rank) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_) return;
     failure_ = Failure{topology_.rank, reason, lost_rank};
+    waits_.end();
     if (!Runtime::is_over()) {
       tell(kAborts, entered_, reason, lost_rank);
       flush(kFlush);
@@ -182,6 +205,43 @@ bool Group::is_over() const {
 void Group::say_waiting(uint64_t sequence) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_ && !Runtime::is_over()) tell(kWaiting, sequence, "", -1);
+}
+
+/// Takes the notices of all groups: a rank that waits in one learns that a peer waits in another.
+void Group::listen_everywhere() {
+  const std::lock_guard<std::mutex> lock(all_groups_mutex());
+  for (Group* const group : all_groups()) {
+    if (group->in_creator()) group->listen();
+  }
+}
+
+void Group::tell_waits(const std::string& news) {
+  if (news.empty()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_ && !Runtime::is_over()) tell(kWaits, entered_, news, -1);
+}
+
+void Group::check_crossed_waits(uint64_t sequence, const Subject& subject) {
+  listen_everywhere();
+  const auto crossing = waits_.look([&](int peer) {
+    return heard_waiting(peer) < sequence && left_after(peer).value_or(0) < sequence;
+  });
+  tell_waits(waits_.news());
+  if (!crossing) return;
+  throw waits_.error_for(*crossing, subject.text(),
+                         topology_.fault_of({crossing->peer}, subject.collective));
+}
+
+void Group::check_joins(const std::function<bool(int rank)>& is_missed) {
+  if (!in_creator()) return;
+  listen_everywhere();
+  for (int peer = 0; peer < topology_.world_size; ++peer) {
+    if (left_after(peer) && is_missed(peer))
+      throw left_while_forming(options_.name, topology_, peer);
+  }
+  const auto crossing = waits_.look_while_forming(is_missed);
+  tell_waits(waits_.news_of_formation());
+  if (crossing) throw waits_.error_while_forming(*crossing);
 }
 
 uint64_t Group::heard_waiting(int peer) const {

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "comm/fork_guard.h"
+#include "comm/hosts/link_waits.h"
 #include "comm/shm/bootstrap/liveness.h"
+#include "comm/shm/control_block.h"
 #include "farandole/comm/topology.h"
 
 namespace farandole::comm::mpi {
@@ -31,11 +33,12 @@ enum Tag : int {
 };
 
 /// The MPI communicator of a group, and what its ranks tell each other outside of collectives: that
-/// one aborts, leaves, or waits.
+/// one aborts, leaves, or waits, and in what (hosts/link_waits.h).
 ///
 /// A notice is a small message to each peer. Nobody waits for notices: a rank looks for them
-/// (listen()) when it begins a collective, and every 50 ms while it waits. The processes of this
-/// host are watched, too, so that their deaths are noticed even by an MPI without fault tolerance.
+/// (listen()) when it begins a collective, and every 50 ms while it waits, then also for those of
+/// its other groups. The processes of this host are watched, too, so that their deaths are noticed
+/// even by an MPI without fault tolerance.
 ///
 /// The MPI communicator is never freed. MPI may give its number to a new one, in which messages of
 /// the old one that are still on their way, as the notices of ranks that leave, would be taken for
@@ -82,11 +85,20 @@ class Group {
   bool is_over() const;
 
   /// This rank has entered collective `sequence`, the number that its goodbye tells.
-  void note_entered(uint64_t sequence) { entered_ = sequence; }
+  void note_entered(uint64_t sequence, const shm::Signature& call) {
+    entered_ = sequence;
+    waits_.enter(sequence, call);
+  }
   /// Tells the peers that this rank waits in collective `sequence`.
   void say_waiting(uint64_t sequence);
   /// The last collective in which `peer` said that it waits; 0: none.
   uint64_t heard_waiting(int peer) const;
+
+  /// Throws if a rank that has not entered collective `sequence` waits for this rank in another
+  /// group; see shm::CrossedWaits.
+  void check_crossed_waits(uint64_t sequence, const Subject& subject);
+  /// See Communicator::check_joins().
+  void check_joins(const std::function<bool(int rank)>& is_missed);
 
   /// Whether `peer` has left; if so, the last collective that it entered.
   std::optional<uint64_t> left_after(int peer) const;
@@ -114,6 +126,8 @@ class Group {
   };
 
   void tell(uint32_t kind, uint64_t sequence, const std::string& text, int lost_rank);
+  void tell_waits(const std::string& news);
+  static void listen_everywhere();
   void drop_sent();
   void flush(std::chrono::milliseconds limit);
   void take(const Notice& notice, int source);
@@ -125,6 +139,7 @@ class Group {
   Options options_;
   ForkGuard fork_guard_;
   uint64_t entered_ = 0;  ///< of the thread that calls collectives
+  hosts::LinkWaits waits_;
 
   mutable std::mutex mutex_;  // guards all below
   std::optional<Failure> failure_;

@@ -64,6 +64,9 @@ class MpiCommunicator final : public Communicator {
 
   void check_usable() const override;
   void check_alive() const override;
+  void check_joins(const std::function<bool(int rank)>& is_missed) override {
+    group_->check_joins(is_missed);
+  }
   void abort(const std::string& reason) override;
   void set_timeout(std::chrono::milliseconds timeout) override;
   std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded, Store& store) override;

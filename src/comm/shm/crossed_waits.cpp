@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "comm/fork_safe_mutex.h"
+#include "comm/lost_rank.h"
 #include "comm/queued_call.h"
 #include "comm/shm/bootstrap/liveness.h"
 #include "comm/shm/signature_text.h"
@@ -139,6 +140,11 @@ CommError CrossedWaits::error_for(const Crossing& crossing, const std::string& c
       "give every rank the same number of batches (drop_last=True), or train within join(); make "
       "collective calls, and calls that form groups, in the same order on every rank.",
       std::move(fault));
+}
+
+CommError CrossedWaits::error_while_forming(const Crossing& crossing) const {
+  return error_for(crossing, missing_call("new_group") + " on " + topology_.own_position(),
+                   topology_.fault_of({crossing.peer}));
 }
 
 /// A peer that has given up because of the wait of this rank that has the token `own`. Sets

@@ -93,6 +93,8 @@ class FARANDOLE_API CrossedWaits {
   std::optional<Crossing> look_while_forming(const IsMissing& is_missing);
   /// The error of `crossing` for this rank, which is in `call` (what begins texts).
   CommError error_for(const Crossing& crossing, const std::string& call, Fault fault) const;
+  /// The same for this thread, which forms a group.
+  CommError error_while_forming(const Crossing& crossing) const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -449,31 +449,29 @@ void Lockstep::check_alive() const {
   check_in_creator();
   check_peers();
   const int rank = first_dead([this](int each) { return is_dead(each); });
-  if (rank >= 0) throw_gone(rank);
+  if (rank >= 0) throw_gone(rank, "");
 }
 
 void Lockstep::check_joins(const std::function<bool(int rank)>& is_missed) {
   for (int rank = 0; rank < topology_.world_size; ++rank) {
     const bool has_left = rank != topology_.rank && state_of(rank) == RankState::kLeft;
-    if (has_left && is_missed(rank)) throw_gone(rank);
+    if (has_left && is_missed(rank)) throw_gone(rank, "new_group");
   }
   const auto crossing = crossed_waits_.look_while_forming(is_missed);
-  if (!crossing) return;
-  throw crossed_waits_.error_for(*crossing,
-                                 missing_call("new_group") + " on " + topology_.own_position(),
-                                 topology_.fault_of({crossing->peer}));
+  if (crossing) throw crossed_waits_.error_while_forming(*crossing);
 }
 
-void Lockstep::throw_gone(int rank) const {
+void Lockstep::throw_gone(int rank, const std::string& operation) const {
   const bool is_absent = ended_without_error(rank);
   const std::string how = liveness_.is_dead(rank) ? " ended" : " left the group";
   throw PeerFailure(
       "peer-ended",
       "group '" + options_.group + "' cannot continue: " + topology_.describe(rank) + " " +
           how_lost(rank) + ".",
-      is_absent ? topology_.name_of(rank) + how + " without calling " + missing_call("") + "."
-                : "the group needs all of its ranks.",
-      is_absent ? fix_of_absence("") : kFixOfDeath, topology_.fault_of({rank}));
+      is_absent
+          ? topology_.name_of(rank) + how + " without calling " + missing_call(operation) + "."
+          : "the group needs all of its ranks.",
+      is_absent ? fix_of_absence(operation) : kFixOfDeath, topology_.fault_of({rank}));
 }
 
 /// The first rank that has aborted because it had lost a peer, else the first that has aborted; -1:

@@ -152,7 +152,7 @@ class Lockstep {
   std::string how_lost(int rank) const;
   bool ended_without_error(int rank) const;
   int first_dead(const std::function<bool(int rank)>& is_lost) const;
-  [[noreturn]] void throw_gone(int rank) const;
+  [[noreturn]] void throw_gone(int rank, const std::string& operation) const;
   [[noreturn]] void fail_lost(int rank);
   [[noreturn]] void fail_missing(Post post, std::chrono::milliseconds timeout);
   [[noreturn]] void fail_late(const std::string& names, const std::string& whys,
