@@ -18,6 +18,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+/// Of close(): tasks have references to the test's variables.
+constexpr std::chrono::minutes kUntilAllHaveRun{5};
+
 TEST(CollectiveQueue, LetsTheCallerRunWhenNothingIsAhead) {
   CollectiveQueue queue("default");
   EXPECT_EQ(queue.try_begin(), 1u);
@@ -81,7 +84,7 @@ TEST(CollectiveQueue, RunsTasksInOrderOnOneOtherThread) {
       threads.push_back(std::this_thread::get_id());
     });
   }
-  queue.close();
+  queue.close(kUntilAllHaveRun);
   ASSERT_EQ(order.size(), 100u);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
   for (const auto& thread : threads) EXPECT_EQ(thread, threads.front());
@@ -112,7 +115,7 @@ TEST(CollectiveQueue, NeverRunsTwoAtOnceWhenManyThreadsIssue) {
     });
   }
   for (auto& thread : threads) thread.join();
-  queue.close();
+  queue.close(kUntilAllHaveRun);
   EXPECT_EQ(done.load(), 800);
   EXPECT_EQ(queue.issued(), 800u);
 }
@@ -140,7 +143,7 @@ TEST(CollectiveQueue, RefusesCallsAfterCloseAndStillRunsWhatIsQueued) {
   CollectiveQueue queue("tp");
   std::atomic<int> ran{0};
   for (int i = 0; i < 10; ++i) queue.push([&] { ran.fetch_add(1); });
-  queue.close();
+  queue.close(kUntilAllHaveRun);
   EXPECT_EQ(ran.load(), 10);
   EXPECT_THROW(queue.try_begin(), AbortedError);
   EXPECT_THROW(queue.push([] {}), AbortedError);
