@@ -102,7 +102,8 @@ class FARANDOLE_API AbortedError : public CommError {
 };
 
 /// A system call failed (memory, descriptors, sockets); the text names the call and errno. What was
-/// asked for was not made; a group that was there before stays usable.
+/// asked for was not made. A group that existed before stays usable, unless the thread for an
+/// asynchronous collective could not be started: then the group is over on all ranks.
 class FARANDOLE_API SystemError : public CommError {
  public:
   using CommError::CommError;

@@ -305,22 +305,22 @@ def shrink_group(
     live, as a FileStore or torchrun's does, but not the one that a dead rank 0 served.
 
     Args:
-        excluded: Ranks of ``group``, for example the ``ranks`` of a PeerFailure.
-        group: The old group; None: the default one.
-        min_ranks: How many ranks must remain. A network partition can separate the ranks into two
-            parts, of which each takes the other one for dead. With
-            ``min_ranks=world_size() // 2 + 1``, at most one part continues.
+        excluded: The ranks of ``group`` to leave out, for example the ``ranks`` of a PeerFailure.
+        group: The old group. If None, the default group.
+        min_ranks: The smallest number of ranks that may remain. If a network partition separates
+            the ranks into two parts, each part can take the other part for dead. With
+            ``min_ranks=world_size(group) // 2 + 1``, at most one part continues.
 
     Raises:
         ValueError: ``excluded`` is empty, or not of ranks of the group.
-        PeerFailure: fewer than ``min_ranks`` remain; ``group`` is as before.
+        PeerFailure: fewer than ``min_ranks`` ranks would remain. ``group`` does not change.
         NotSupported: TORCH_DISTRIBUTED_DEBUG=DETAIL, whose groups torch cannot shrink.
         TimeoutError: another rank did not arrive; the text names it.
         SystemError: the store is gone.
     """
     old = arguments.group_of("shrink_group", group)
     listed = arguments.ints_of("shrink_group", "excluded", excluded)
-    _check_remaining(old, listed, arguments.int_of("shrink_group", "min_ranks", min_ranks))
+    least = arguments.int_of("shrink_group", "min_ranks", min_ranks)
     if _C.ProcessGroupFarandole.of(old) not in (None, old._get_backend(torch.device("cpu"))):
         raise NotSupported(
             sentences(
@@ -336,6 +336,7 @@ def shrink_group(
         for device in old._device_types
         if isinstance(old._get_backend(device), _C.ProcessGroupFarandole)
     ]
+    _check_remaining(old, listed, least)
     shrunk = dist.shrink_group(listed, group)
     # torch.distributed books it as gloo's, and its DDP then takes it for a ProcessGroupGloo.
     kind = dist.ProcessGroup.BackendType.CUSTOM
@@ -348,19 +349,21 @@ def shrink_group(
 
 def _check_remaining(group: Group, excluded: Sequence[int], min_ranks: int) -> None:
     remaining = group.size() - len(set(excluded))
-    if remaining >= min_ranks:
+    others = set(range(group.size())) - {group.rank()}
+    is_valid = 0 < len(excluded) == len(others.intersection(excluded))
+    if remaining >= min_ranks or not is_valid:  # torch says what is wrong with the list
         return
     error = PeerFailure(
         sentences(
             "too-few-ranks-remain",
-            f"shrink_group() would leave {remaining} of {group.size()} ranks of group "
-            f"'{group.group_name}', which is less than min_ranks={min_ranks}.",
-            f"ranks {sorted(set(excluded))} are excluded.",
+            f"shrink_group() would leave {remaining} of the {group.size()} ranks of group "
+            f"'{group.group_name}', but min_ranks is {min_ranks}.",
+            f"the excluded ranks are {sorted(excluded)}.",
             "end the program on this rank, and start the job again with all ranks; "
             "load_checkpoint() continues from the last save_checkpoint().",
         )
     )
-    error.ranks = tuple(sorted(set(excluded)))
+    error.ranks = tuple(sorted(excluded))
     raise error
 
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/shm/system/reason.h"
 #include "farandole/comm/backends.h"
 #include "farandole/error.h"
 #include "log.h"
@@ -199,7 +200,9 @@ uint64_t GroupCommunicators::push_collective(CollectiveQueue::Task task) {
   try {
     return collectives_.push(std::move(task));
   } catch (const SystemError& error) {
-    abort("rank " + std::to_string(rank()) + " could not begin a collective: " + error.what());
+    note_failure(std::current_exception());
+    abort("rank " + std::to_string(rank()) +
+          " could not start a collective: " + comm::shm::reason_of(error.what()));
     throw;
   }
 }

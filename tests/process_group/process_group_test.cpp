@@ -157,13 +157,14 @@ TEST(ProcessGroup, EndsOnAllRanksIfOneCannotStartItsThread) {
         const test::NoMoreThreads limit;
         error_of<SystemError>([&] { group.allreduce(tensors, {}); });
       }
+      EXPECT_EQ(group.getError(), c10d::ErrorType::COMM_ERROR);
       // Rank 1 would take it for its first one.
       error_of<AbortedError>([&] { group.allreduce(tensors, now<c10d::AllreduceOptions>()); });
       return failed.set_value();
     }
     const std::string text =
         error_of<AbortedError>([&] { group.allreduce(tensors, now<c10d::AllreduceOptions>()); });
-    EXPECT_NE(text.find("rank 0 could not begin a collective"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 0 could not start a collective"), std::string::npos) << text;
     failed.get_future().wait();
   });
 }

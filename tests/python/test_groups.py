@@ -216,9 +216,12 @@ def shrunk_alive(rank: int, world_size: int) -> None:
     with pytest.raises(farandole.InvalidArgument, match="an invalid list of ranks to exclude"):
         backend.shrink([rank])
     if rank != 1:
-        with pytest.raises(farandole.PeerFailure, match="would leave 2 of 3 ranks") as few:
-            farandole.shrink_group([1, 1], group=group, min_ranks=3)
+        with pytest.raises(farandole.PeerFailure, match="would leave 2 of the 3 ranks") as few:
+            farandole.shrink_group([1], group=group, min_ranks=3)
         assert few.value.ranks == (1,)
+        for wrong in ([], [1, 1], [world_size]):
+            with pytest.raises(ValueError, match="rank"):
+                farandole.shrink_group(wrong, group=group, min_ranks=world_size + 1)
         smaller = farandole.shrink_group([1], group=group, min_ranks=world_size // 2 + 1)
         tensor = torch.ones(1)
         farandole.all_reduce(tensor, group=smaller)

@@ -18,16 +18,16 @@ namespace farandole::comm::hosts {
 /// CrossedWaits between ranks of different hosts, and in groups of MPI. A rank that has waited for
 /// a while tells its peers which collective it is in. Each rank keeps what it has heard of all
 /// ranks of the group in memory of its own, laid out as the control memory that ranks of one host
-/// share. Which thread calls a group on a peer, MultiHostCommunicator learns in each collective. In
-/// groups of MPI it is unknown until the peer tells. The peer knows it, and finds nothing if two of
-/// its threads call the two groups.
+/// share. MultiHostCommunicator learns in each collective which thread calls the group on a peer.
+/// In groups of MPI, the thread is unknown until the peer tells it. The peer finds nothing if two
+/// of its threads call the two groups.
 ///
 /// What a rank has told stays true until the peer enters that collective. The rank tells it once,
 /// and again when its state has changed.
 ///
 /// Memory order: as for the headers of control memory; see lockstep.h.
 ///
-/// Threads: enter(), look() and news() as CrossedWaits; hear() from the thread of the link; end()
+/// Threads: enter(), look() and news() as CrossedWaits; hear() from one thread at a time; end()
 /// from any.
 class FARANDOLE_API LinkWaits {
  public:

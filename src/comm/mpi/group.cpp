@@ -218,7 +218,7 @@ void Group::listen_everywhere() {
 void Group::tell_waits(const std::string& news) {
   if (news.empty()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!failure_ && !Runtime::is_over()) tell(kWaits, entered_, news, -1);
+  if (!failure_ && !Runtime::is_over()) tell(kWaits, 0, news, -1);
 }
 
 void Group::check_crossed_waits(uint64_t sequence, const Subject& subject) {
