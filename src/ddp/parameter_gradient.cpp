@@ -89,7 +89,7 @@ bool ParameterGradient::stays_outside() const {
 
 bool ParameterGradient::is_shared() const {
   const auto& hooks = accumulator_->pre_hooks();
-  if (hooks.size() < 2) return false;  // in every backward, of almost every parameter
+  if (hooks.size() < 2) return false;  // almost every parameter has one
   return std::count_if(hooks.begin(), hooks.end(), [](const auto& hook) {
            const auto* const own = dynamic_cast<const GradientHook*>(hook.get());
            return own != nullptr && own->is_alive();

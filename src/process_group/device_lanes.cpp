@@ -4,6 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "comm/shm/system/reason.h"
 #include "farandole/comm/backends.h"
 #include "farandole/comm/device_communicator.h"
 #include "farandole/error.h"
@@ -137,7 +138,7 @@ void GroupCommunicators::connect(c10::Device device) {
            if (lane_on(device)) return;  // another thread has made it meanwhile
            const auto give_up = [&](const std::exception& error) {  // the others wait for this rank
              host.abort("rank " + std::to_string(rank()) + " could not use " + device.str() + ": " +
-                        error.what());
+                        comm::shm::reason_of(error.what()));
            };
            try {
              DeviceWatchdog::of_process().start();

@@ -118,7 +118,7 @@ GroupCommunicators::Work GroupCommunicators::launch(Call call, Body body) {
     }
   }
   const bool wait_here = !call.async;
-  Work work = enqueue(collectives_, /*counted=*/true, call, std::move(body));
+  Work work = enqueue(/*one_sided=*/false, call, std::move(body));
   if (wait_here) work->wait();
   return work;
 }
@@ -126,7 +126,7 @@ GroupCommunicators::Work GroupCommunicators::launch(Call call, Body body) {
 GroupCommunicators::Work GroupCommunicators::launch_one_sided(Call call, Body body) {
   call.timeout = timeout_of(call.timeout);
   if (!in_creator() || !call.async) return run_here(call, body, 0);
-  return enqueue(one_sided_, /*counted=*/false, call, std::move(body));
+  return enqueue(/*one_sided=*/true, call, std::move(body));
 }
 
 GroupCommunicators::Work GroupCommunicators::finished(const Operation& operation,
@@ -160,8 +160,8 @@ GroupCommunicators::Work GroupCommunicators::run_here(Call& call, const Body& bo
   return work;
 }
 
-GroupCommunicators::Work GroupCommunicators::enqueue(CollectiveQueue& queue, bool counted,
-                                                     Call& call, Body body) {
+GroupCommunicators::Work GroupCommunicators::enqueue(bool one_sided, Call& call, Body body) {
+  CollectiveQueue& queue = one_sided ? one_sided_ : collectives_;
   const char* title = at::hasCallbacks() ? call.operation.profiler_title : nullptr;
   auto work = c10::make_intrusive<WorkFarandole>(
       WorkFarandole::Description{rank(), call.operation.type, call.operation.name, group(),
@@ -185,17 +185,17 @@ GroupCommunicators::Work GroupCommunicators::enqueue(CollectiveQueue& queue, boo
     queue.collective_ended();  // `self` owns it
     complete(*work, failure);
   };
-  if (counted) {
-    work->set_sequence(push_collective(std::move(task)));
-  } else {
+  if (one_sided) {
     queue.push(std::move(task));
+  } else {
+    work->set_sequence(push_collective(std::move(task)));
   }
   return work;
 }
 
-/// A rank that cannot start the executor ends the group. It would be one collective behind
-/// otherwise, and a program that catches the error would go on with a collective that pairs with
-/// this one.
+/// A rank that cannot start the executor ends the group. Otherwise it would be one collective
+/// behind the others, and if the program caught the error, its next collective could be matched
+/// with this one.
 uint64_t GroupCommunicators::push_collective(CollectiveQueue::Task task) {
   try {
     return collectives_.push(std::move(task));

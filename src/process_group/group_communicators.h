@@ -144,7 +144,7 @@ class GroupCommunicators : public std::enable_shared_from_this<GroupCommunicator
   Lane make_staged_lane(DeviceLane::Parts parts);
   Work launch_on_device(Call& call, Body body);
   Work run_here(Call& call, const Body& body, uint64_t sequence);
-  Work enqueue(CollectiveQueue& queue, bool counted, Call& call, Body body);
+  Work enqueue(bool one_sided, Call& call, Body body);
   uint64_t push_collective(CollectiveQueue::Task task);
   void note_failure(const std::exception_ptr& failure) const;
 

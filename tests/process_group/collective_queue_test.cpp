@@ -18,7 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Of close(): tasks have references to the test's variables.
+/// The grace of close() where tasks refer to variables of the test.
 constexpr std::chrono::minutes kUntilAllHaveRun{5};
 
 TEST(CollectiveQueue, LetsTheCallerRunWhenNothingIsAhead) {

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -70,6 +71,14 @@ def run(
     )
 
 
+def results_of(done: subprocess.CompletedProcess[str]) -> list[Any]:
+    """What the two ranks have printed after "result "."""
+    lines = [line for line in done.stdout.splitlines() if line.startswith("result ")]
+    results = [json.loads(line.removeprefix("result ")) for line in lines]
+    assert len(results) == 2, done.stdout + done.stderr
+    return results
+
+
 @pytest.fixture
 def mpirun() -> list[str]:
     command = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
@@ -105,9 +114,7 @@ def test_training_is_that_of_one_process(
     code = begin + TRAINING.format(steps=STEPS, end=end)
     done = run(tmp_path, code, *mpirun)
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("result ")]
-    results = [json.loads(line.removeprefix("result ")) for line in lines]
-    assert len(results) == 2, done.stdout + done.stderr
+    results = results_of(done)
     assert results[0] == results[1]
     assert results[0]["halves"] == [3.0] * 5
     assert results[0]["loss"] == pytest.approx(one_process(), rel=1e-4)
@@ -118,8 +125,7 @@ def test_training_on_hosts_that_mpi_joins(tmp_path: Path, mpirun: list[str]) -> 
     done = run(tmp_path, begin + TRAINING.format(steps=STEPS, end=""), *mpirun, settings=LINK)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 hosts (1 and 1): shared memory within a host, MPI between hosts" in done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("result ")]
-    results = [json.loads(line.removeprefix("result ")) for line in lines]
+    results = results_of(done)
     assert [each["halves"] for each in results] == [[3.0] * 5] * 2
     assert results[0]["loss"] == results[1]["loss"] == pytest.approx(one_process(), rel=1e-4)
 
@@ -204,8 +210,7 @@ def test_ctrl_c_ends_a_wait(wait: str, mpirun: list[str], tmp_path: Path) -> Non
 
 
 CROSSED = """
-import json, pathlib
-import farandole, torch, torch.distributed as dist
+import json, farandole
 import test_ddp_errors as cases
 
 farandole.init_process_group(timeout=60)
@@ -214,11 +219,8 @@ print("result " + json.dumps([farandole.rank(), text]) + "\\n", end="", flush=Tr
 """
 
 
-def told_by_rank(tmp_path: Path, mpirun: list[str], case: str) -> list[str]:
-    done = run(tmp_path, CROSSED.format(case=case), *mpirun)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("result ")]
-    told = dict(json.loads(line.removeprefix("result ")) for line in lines)
-    assert sorted(told) == [0, 1], done.stdout + done.stderr
+def told_by_rank(tmp_path: Path, mpirun: list[str], case: str) -> list[Any]:
+    told = dict(results_of(run(tmp_path, CROSSED.format(case=case), *mpirun)))
     return [told[0], told[1]]
 
 
@@ -246,6 +248,13 @@ def test_ranks_of_which_one_makes_a_group_are_told(
     assert all("wait for each other" in text for text in texts), texts
     assert f"{call} on rank 1 of 2" in texts[1]
     assert "a call that forms a group" in texts[0]
+
+
+def test_a_group_may_form_while_a_rank_is_in_a_collective(
+    mpirun: list[str], tmp_path: Path
+) -> None:
+    case = "group_beside_a_thread(farandole.rank(), 2)"
+    assert told_by_rank(tmp_path, mpirun, case) == [None, None]
 
 
 LEFT = """

@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-enum Kind : uint32_t { kWaiting = 1, kAborts = 2, kLeaves = 3, kWaits = 4 };
+enum Kind : uint32_t { kWaiting = 1, kAborts = 2, kLeaves = 3, kNews = 4 };
 
 /// How long the last messages of a process that has ended may be on their way.
 constexpr milliseconds kGrace{200};
@@ -116,6 +116,21 @@ void Group::flush(milliseconds limit) {
 
 void Group::listen() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  take_notices();
+}
+
+/// Takes the notices of the other groups: a rank that waits in one learns that a peer waits in
+/// another. It waits for no group whose mutex another thread has, as one that aborts.
+void Group::listen_in_other_groups() const {
+  const std::lock_guard<std::mutex> lock(all_groups_mutex());
+  for (Group* const group : all_groups()) {
+    if (group == this || !group->in_creator()) continue;
+    if (const std::unique_lock own(group->mutex_, std::try_to_lock); own) group->take_notices();
+  }
+}
+
+/// Needs mutex_.
+void Group::take_notices() {
   if (Runtime::is_over()) return;
   drop_sent();
   // A call that finds nothing may only have taken in what others have sent.
@@ -141,7 +156,7 @@ void Group::take(const Notice& notice, int source) {
   if (notice.kind == kLeaves) left_[index] = notice.sequence;
   const std::string text(notice.text.data(),
                          std::min<size_t>(notice.text_bytes, notice.text.size()));
-  if (notice.kind == kWaits) waits_.hear(source, text);
+  if (notice.kind == kNews) waits_.hear(source, text);
   if (notice.kind == kAborts && !failure_) {
     failure_ = Failure{source, text, notice.lost_rank};
     waits_.end();
@@ -207,26 +222,18 @@ void Group::say_waiting(uint64_t sequence) {
   if (!failure_ && !Runtime::is_over()) tell(kWaiting, sequence, "", -1);
 }
 
-/// Takes the notices of all groups: a rank that waits in one learns that a peer waits in another.
-void Group::listen_everywhere() {
-  const std::lock_guard<std::mutex> lock(all_groups_mutex());
-  for (Group* const group : all_groups()) {
-    if (group->in_creator()) group->listen();
-  }
-}
-
-void Group::tell_waits(const std::string& news) {
+void Group::tell_news(const std::string& news) {
   if (news.empty()) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!failure_ && !Runtime::is_over()) tell(kWaits, 0, news, -1);
+  if (!failure_ && !Runtime::is_over()) tell(kNews, 0, news, -1);
 }
 
 void Group::check_crossed_waits(uint64_t sequence, const Subject& subject) {
-  listen_everywhere();
+  listen_in_other_groups();
   const auto crossing = waits_.look([&](int peer) {
     return heard_waiting(peer) < sequence && left_after(peer).value_or(0) < sequence;
   });
-  tell_waits(waits_.news());
+  tell_news(waits_.news());
   if (!crossing) return;
   throw waits_.error_for(*crossing, subject.text(),
                          topology_.fault_of({crossing->peer}, subject.collective));
@@ -234,13 +241,14 @@ void Group::check_crossed_waits(uint64_t sequence, const Subject& subject) {
 
 void Group::check_joins(const std::function<bool(int rank)>& is_missed) {
   if (!in_creator()) return;
-  listen_everywhere();
+  listen();
+  listen_in_other_groups();
   for (int peer = 0; peer < topology_.world_size; ++peer) {
     if (left_after(peer) && is_missed(peer))
       throw left_while_forming(options_.name, topology_, peer);
   }
   const auto crossing = waits_.look_while_forming(is_missed);
-  tell_waits(waits_.news_of_formation());
+  tell_news(waits_.news_of_formation());
   if (crossing) throw waits_.error_while_forming(*crossing);
 }
 

@@ -95,7 +95,7 @@ class Group {
   uint64_t heard_waiting(int peer) const;
 
   /// Throws if a rank that has not entered collective `sequence` waits for this rank in another
-  /// group; see shm::CrossedWaits.
+  /// group; see shm::CrossedWaits. Call it after listen().
   void check_crossed_waits(uint64_t sequence, const Subject& subject);
   /// See Communicator::check_joins().
   void check_joins(const std::function<bool(int rank)>& is_missed);
@@ -126,8 +126,9 @@ class Group {
   };
 
   void tell(uint32_t kind, uint64_t sequence, const std::string& text, int lost_rank);
-  void tell_waits(const std::string& news);
-  static void listen_everywhere();
+  void tell_news(const std::string& news);
+  void listen_in_other_groups() const;
+  void take_notices();
   void drop_sent();
   void flush(std::chrono::milliseconds limit);
   void take(const Notice& notice, int source);
